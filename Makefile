@@ -1,0 +1,58 @@
+# The two commands of a newcomer are `make demo` and `make test`. Python 3.11 or newer is all they need.
+# Everything is installed into .venv; nothing outside this folder is touched.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# The shipped recipes and the tests look for real texts here, where they exist; without them those tests are skipped.
+SHARED := $(wildcard ../shared/data)
+ifneq ($(SHARED),)
+export LILLIPUT_DATA ?= $(abspath $(SHARED))
+endif
+
+.PHONY: help setup demo test lint torture bench schema clean
+
+help:
+	@echo "make demo     set up, train the built-in recipe, evaluate it, write stories (about six minutes)"
+	@echo "make test     set up, lint, types, every check (under 15 minutes on two cores)"
+	@echo "make setup    the environment in .venv, and nothing else"
+	@echo "make torture  kill a training process at 100 random moments and compare (by hand, long)"
+	@echo "make bench    the benchmarks, with the peers they are measured against (by hand, long)"
+	@echo "make schema   the JSON schema of recipes, from the types"
+
+setup: $(VENV)/.runtime
+
+# torch comes first and pinned: what depends on it then finds it, and pulls no other build.
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(INSTALL) torch
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	@$(INSTALL) -e ".[test]"
+	@touch $@
+
+demo: setup
+	$(BIN)/lilliput train demo --overwrite
+
+test: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+torture: setup
+	$(BIN)/python benchmarks/torture.py
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/training.py
+
+schema: setup
+	$(BIN)/lilliput info --schema > recipes/recipe.schema.json
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,44 @@
+"""Lilliput: a workbench for small transformer language models.
+
+The public names, imported when they are first used, so that `import lilliput` costs nothing:
+
+    import lilliput
+    writer = lilliput.load("runs/demo")
+    print(writer.generate("Once upon a time"))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lilliput.config import load_config as load_config
+    from lilliput.data.prepare import prepare as prepare
+    from lilliput.decoding.writer import load as load
+    from lilliput.errors import UserError as UserError
+    from lilliput.settings import Config as Config
+    from lilliput.training.session import train as train
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "Config": "lilliput.settings",
+    "UserError": "lilliput.errors",
+    "load": "lilliput.decoding.writer",
+    "load_config": "lilliput.config",
+    "prepare": "lilliput.data.prepare",
+    "train": "lilliput.training.session",
+}
+
+__all__ = ["Config", "UserError", "load", "load_config", "prepare", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'lilliput' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

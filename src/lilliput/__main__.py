@@ -1,0 +1,7 @@
+"""`python -m lilliput`, the same as `lilliput`."""
+
+import sys
+
+from lilliput.cli import main
+
+sys.exit(main())

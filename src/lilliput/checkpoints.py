@@ -1,0 +1,350 @@
+"""One checkpoint folder: written whole or not at all, and never read without being verified.
+
+Owns: the six files of a checkpoint, the manifest's format, writing beside the place and renaming into it, what an
+interrupted write leaves behind, and the sentences about disks that are full or closed. Does not own: which checkpoints
+a run keeps or prefers (`runs`), nor what the tensors mean (`training`). Needs torch only to write or load tensors.
+
+`manifest.json`, format 1, holds no space and no line end. Let BODY be the JSON object, keys sorted, ASCII only:
+    {"files":{"config.json":{"bytes":812,"sha256":"..."},...},"format":1,"step":500}
+with the five other files in it. The manifest is BODY without its last brace, then
+    ,"this_sha256":"<SHA-256 of BODY, 64 small hexadecimal digits>"}
+which is again an object with sorted keys. The check compares bytes before anything is parsed, so that no bit is free;
+later formats keep this envelope, so that "newer" can be told from "damaged".
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lilliput.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lilliput.runs import Run  # for its folder and its marks; nothing of it at run time
+
+FORMAT = 1
+MODEL, STATE, STATE_JSON = "model.safetensors", "state.safetensors", "state.json"
+CONFIG, TOKENIZER, MANIFEST = "config.json", "tokenizer.json", "manifest.json"
+FILES = (CONFIG, MODEL, STATE_JSON, STATE, TOKENIZER)
+LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # looking at a folder in a file manager must not damage it
+
+# What is on its way in, out, and out to make place for another. Only the last kind holds something that may be needed:
+# a kill between the two renames of a replacement leaves the place empty and the old one here.
+WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
+NAME = re.compile(r"step-(\d{6,})")
+
+
+def step_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """JSON for people and programs: indented, strict (no NaN), ASCII (a path need not be valid Unicode)."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data.decode("utf-8"))
+    if isinstance(value, dict):
+        return value
+    raise ValueError("not a JSON object")
+
+
+def manifest_bytes(step: int, files: Mapping[str, Mapping[str, int | str]]) -> bytes:
+    content = {"files": files, "format": FORMAT, "step": step}
+    return _seal(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii"))
+
+
+def _seal(body: bytes) -> bytes:
+    return body[:-1] + b',"this_sha256":"' + hashlib.sha256(body).hexdigest().encode("ascii") + b'"}'
+
+
+_SEAL_LENGTH = len(_seal(b"{}")) - 1  # all that follows BODY without its brace
+
+
+def beside(place: Path) -> Path:
+    return place.with_name(f"{WRITING}{place.name}-{secrets.token_hex(4)}")
+
+
+def free_bytes(folder: Path) -> int:
+    usage = shutil.disk_usage(folder)
+    return usage.free if usage.total else sys.maxsize  # some network file systems tell nothing
+
+
+def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserError:
+    """The sentence for a write that the system refused."""
+    why, hint = error.strerror or str(error), "a folder that you may write to"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        why = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
+        if needed is not None:
+            free = free_bytes(next(folder for folder in path.absolute().parents if folder.is_dir()))
+            why += f": {needed:,} bytes are needed, {free:,} are free"
+        hint = "again with more space; what was there before is untouched"
+    elif error.errno == errno.EROFS:
+        why = "the file system is read-only"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        why = "permission denied"
+    elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+        blocker = next((p for p in (path, *path.parents) if os.path.exists(p) and not os.path.isdir(p)), path)
+        why, hint = f"{blocker} is a file, not a folder", "another folder"
+    return UserError(f"cannot write {path.name}, {why}", str(path), hint)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder survive a loss of power, where the system can (Windows has no such call)."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_flushed(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """A small file that holds, at every moment, all of the old bytes or all of the new ones."""
+    temporary = beside(path)
+    try:
+        write_flushed(temporary, data)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise cannot_write(error, path, len(data)) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def put_folder(new: Path, place: Path) -> None:
+    """Renames a complete folder into its place; `clean_leftovers` then removes what was there, or brings it back."""
+    if place.exists():
+        os.rename(place, place.with_name(f"{REPLACED}{place.name}"))
+    os.rename(new, place)
+    sync_folder(place.parent)
+
+
+def clean_leftovers(parent: Path, name: str | None = None) -> None:
+    """Removes what interrupted writes (of `name`) left in `parent`, and puts back what was moved away for nothing.
+
+    For the one process that may write there; as far as the system lets it, since nobody depends on it.
+    """
+    leftover = re.compile(rf"\.(writing|removing|replaced)-({re.escape(name) if name else '.+'})(-[0-9a-f]{{8}})?")
+    with suppress(OSError):
+        for entry in sorted(entry for entry in parent.iterdir() if leftover.fullmatch(entry.name)):
+            place = parent / entry.name.removeprefix(REPLACED)
+            if place != entry and not place.exists():
+                os.rename(entry, place)
+            else:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that needs nothing else: weights, state, settings, tokenizer. Nothing of it is believed unverified."""
+
+    folder: Path
+    step: int
+    # The manifest's entries once all files have been found to match them; what is loaded later is held against these.
+    _verified: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Any folder with a manifest; its name is free (the step is then the manifest's)."""
+        named = NAME.fullmatch(folder.name)
+        return cls(folder, int(cls(folder, int(named[1]) if named else -1)._read_manifest()["step"]))
+
+    @property
+    def name(self) -> str:
+        return step_name(self.step)
+
+    def size(self) -> int:
+        return sum(entry.stat().st_size for entry in self.folder.iterdir())
+
+    def verify(self) -> None:
+        """Reads every byte of the folder; raises a UserError that names the first file that is not as written."""
+        self._verify({})
+
+    def config(self) -> dict[str, Any]:
+        return parse_object(self._contents(CONFIG))
+
+    def state_json(self) -> dict[str, Any]:
+        return parse_object(self._contents(STATE_JSON))
+
+    def tokenizer_json(self) -> str:
+        return self._contents(TOKENIZER).decode("utf-8")
+
+    def load_model(self) -> dict[str, Tensor]:
+        from safetensors.torch import load
+
+        return load(self._contents(MODEL))
+
+    def load_state(self) -> dict[str, Tensor]:
+        from safetensors.torch import load
+
+        return load(self._contents(STATE))
+
+    def _contents(self, name: str) -> bytes:
+        """The bytes of a file, read once: what has been hashed is what gets parsed, whatever happens to the disk."""
+        data = self._read(name)
+        if self._verified:
+            self._compare(name, self._verified[name], len(data), hashlib.sha256(data).hexdigest())
+        else:
+            self._verify({name: data})
+        return data
+
+    def _verify(self, known: Mapping[str, bytes]) -> None:
+        entries: dict[str, dict[str, Any]] = self._read_manifest()["files"]
+        try:
+            present = set(os.listdir(self.folder))
+        except OSError as error:
+            raise self._unreadable(".", error) from error
+        for name in sorted((present - set(LITTER)) ^ {*FILES, MANIFEST}):
+            raise self._damaged(name, "does not belong to it" if name in present else "is missing")
+        for name, entry in ((name, entries[name]) for name in FILES):
+            if name in known:
+                self._compare(name, entry, len(known[name]), hashlib.sha256(known[name]).hexdigest())
+                continue
+            try:
+                with open(self.folder / name, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    digest = hashlib.file_digest(file, "sha256").hexdigest() if size == entry["bytes"] else ""
+            except OSError as error:
+                raise self._unreadable(name, error) from error
+            self._compare(name, entry, size, digest)
+        self._verified.update(entries)
+
+    def _compare(self, name: str, entry: Mapping[str, Any], size: int, digest: str) -> None:
+        if size != entry["bytes"]:
+            raise self._damaged(name, f"has {size:,} bytes, its manifest says {entry['bytes']:,}")
+        if digest != entry["sha256"]:
+            raise self._damaged(name, "has other bytes than its manifest's SHA-256 tells")
+
+    def _read_manifest(self) -> dict[str, Any]:
+        data = self._read(MANIFEST)
+        body = data[:-_SEAL_LENGTH] + b"}"
+        if data != _seal(body):
+            raise self._damaged(MANIFEST, "does not match its own SHA-256")
+        content = parse_object(body)  # sealed, so it is what a Lilliput wrote
+        if content["format"] != FORMAT:
+            what = f"{self.folder.name} has format {content['format']}, this Lilliput reads format {FORMAT}"
+            raise UserError(what, str(self.folder / MANIFEST), "the Lilliput that wrote it")
+        if self.step not in (-1, content["step"]):
+            raise self._damaged(MANIFEST, f"is of step {content['step']}")
+        return content
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: OSError) -> UserError:
+        missing = error.errno == errno.ENOENT
+        return self._damaged(name, "is missing" if missing else f"cannot be read ({error.strerror})")
+
+    def _damaged(self, name: str, how: str) -> UserError:
+        hint = "another checkpoint"
+        if self.folder.parent.name == "checkpoints":
+            run = self.folder.parent.parent
+            hint += f" (`lilliput info {run}` tells which are whole); --resume takes the newest whole one"
+        return UserError(f"checkpoint {self.folder.name} is damaged: {name} {how}", str(self.folder / name), hint)
+
+
+def looks_like_checkpoint(folder: Path) -> bool:
+    """Also one whose manifest is gone, so that its user is told so."""
+    return any((folder / name).is_file() for name in (MANIFEST, MODEL)) or bool(NAME.fullmatch(folder.name))
+
+
+def list_checkpoints(parent: Path) -> list[Checkpoint]:
+    """Ascending by step, unverified, without leftovers; a replaced one counts while its place is empty."""
+    found: dict[int, Path] = {}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for entry in sorted(parent.iterdir()):  # ".replaced-" sorts before "step-", which wins
+            named = NAME.fullmatch(entry.name.removeprefix(REPLACED))
+            if named and entry.is_dir():
+                found[int(named[1])] = entry
+    return [Checkpoint(found[step], step) for step in sorted(found)]
+
+
+def save_checkpoint(
+    run: Run,
+    step: int,
+    *,
+    model: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    state_json: Mapping[str, Any],
+    config: Mapping[str, Any],
+    tokenizer_json: str,
+) -> Checkpoint:
+    """Writes `checkpoints/step-000500` and marks it `last`; one of the same step is replaced.
+
+    Whatever fails, the other checkpoints are as they were. For the process that holds the run's lock.
+    """
+    from safetensors.torch import save
+
+    texts = {CONFIG: json_bytes(config), STATE_JSON: json_bytes(state_json), TOKENIZER: tokenizer_json.encode("utf-8")}
+    tensors = [*model.items(), *state.items()]
+    needed = sum(map(len, texts.values())) + sum(t.numel() * t.element_size() + len(name) + 100 for name, t in tensors)
+    needed += 4096 * (len(FILES) + 2)  # each file's last block, the manifest, the folder
+    parent = run.checkpoints_folder
+    place = parent / step_name(step)
+    temporary = beside(place)
+    entries: dict[str, dict[str, int | str]] = {}
+    try:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            clean_leftovers(parent)
+            if free_bytes(parent) < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            temporary.mkdir()
+            for name in FILES:
+                # Not `save_file`: from memory a full disk is an OSError, and the hash is of the bytes that were meant.
+                data = texts[name] if name in texts else save(_apart(model if name == MODEL else state))
+                write_flushed(temporary / name, data)
+                entries[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            write_flushed(temporary / MANIFEST, manifest_bytes(step, entries))
+            sync_folder(temporary)
+            put_folder(temporary, place)
+        finally:
+            clean_leftovers(parent)  # before the free bytes are told
+    except OSError as error:
+        raise cannot_write(error, place, needed) from error
+    run.mark_last(checkpoint := Checkpoint(place, step))
+    return checkpoint
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Dense tensors that share no memory, as safetensors asks: tied weights and views of others are copied."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        dense = tensor.detach().cpu().contiguous()
+        storage = dense.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != dense.numel() * dense.element_size():
+            dense = dense.clone()
+        seen.add(dense.untyped_storage().data_ptr())
+        apart[name] = dense
+    return apart

@@ -1,0 +1,73 @@
+"""The command line: verbs -> functions. Nothing else knows about it.
+
+Owns: the table of verbs, finding the verb, telling a mistake, exit codes. A verb is a module of this package with
+`add_arguments(parser)` and `run(arguments)`, and a line in `VERBS`; it is imported when it is called, so that
+`lilliput --help` costs neither torch nor pydantic. Does not own: what the verbs do (their rooms), nor shared parsing
+(`cli.parsing`).
+
+Exit codes: 0 done; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 143 by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from lilliput.errors import UserError, nearest
+
+VERBS = {
+    "train": "train a model on a recipe, a text file or a folder of texts",
+    "generate": "write with a trained model",
+    "info": "what a run is and how far it came; all runs; what differs between two",
+    "prepare": "turn text into tokens, and tell what went in",
+}
+
+HELP = f"""\
+lilliput: a workbench for small transformer language models
+
+usage: lilliput VERB ...        lilliput VERB --help for examples and flags
+
+{chr(10).join(f"  {verb:10} {what}" for verb, what in VERBS.items())}
+
+begin with
+  lilliput train demo                          the built-in storybook, about six minutes on two cores
+  lilliput train mytext.txt                    a model of your own text
+  lilliput generate demo --prompt "Once"       let it write
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return dispatch(argv)
+    except UserError as error:
+        print(f"lilliput: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nlilliput: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted; closing stdout again at exit must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if argv[0] in ("-V", "--version"):
+        from lilliput import __version__
+
+        print(f"lilliput {__version__}")
+        return 0
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        close = nearest(verb, VERBS)
+        raise UserError(f"there is no verb {verb!r}", None, f"lilliput {close}" if close else f"one of {', '.join(VERBS)}")
+    module = importlib.import_module(f"lilliput.cli.{verb}")
+    from lilliput.cli.parsing import parse
+
+    code: int = module.run(parse(verb, VERBS[verb], module, rest))
+    return code

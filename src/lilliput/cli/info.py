@@ -1,0 +1,118 @@
+"""`lilliput info`: one run, all runs, or what differs between two. Needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lilliput.cli.output import figures, print_json, readable
+from lilliput.errors import UserError
+
+TAKES_SETTINGS = False
+EXAMPLES = """
+    lilliput info
+    lilliput info demo
+    lilliput info demo --json
+    lilliput info demo mine
+    lilliput info --schema > recipe.schema.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="none: list all runs; one: all about it; two: what differs")
+    parser.add_argument("--folder", default="runs", help="folder of runs [runs]")
+    parser.add_argument("--schema", action="store_true", help="the JSON schema of recipes, for editors")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.schema:
+        from lilliput.config import recipe_schema
+
+        print_json(recipe_schema())
+        return 0
+    if len(arguments.runs) > 2:
+        raise UserError("info compares two runs, not more", None, "lilliput info A B")
+    tell = (tell_all, tell_one, tell_two)[len(arguments.runs)]
+    tell(arguments)
+    return 0
+
+
+def tell_all(arguments: argparse.Namespace) -> None:
+    from rich.table import Table
+
+    from lilliput.runs import list_runs
+
+    found = list_runs(arguments.folder)
+    if arguments.json:
+        print_json(found)
+    elif not found:
+        figures().print(f"no runs in {arguments.folder}/; lilliput train demo makes one")
+    else:
+        table = Table("run", "state", "steps", "loss", "bits/byte", box=None, pad_edge=False)
+        for run in found:
+            table.add_row(run["name"], run["state"], f"{run['steps']:,}", figure(run["loss"]), figure(run["bits_per_byte"]))
+        figures().print(table)
+
+
+def tell_one(arguments: argparse.Namespace) -> None:
+    about = describe_run(arguments.runs[0], arguments.folder)
+    if arguments.json:
+        print_json(about)
+        return
+    console, parameters, model = figures(), about["parameters"], about["config"]["model"]
+    console.print(f"[bold]{about['name']}[/]  {about['folder']}")
+    console.print(f"  steps       {about['steps']:,}, {readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes")
+    if about["validation"]:
+        v = about["validation"]
+        console.print(f"  validation  loss {v['loss']:.4f}, perplexity {v['perplexity']:.2f}, {v['bits_per_byte']:.4f} bits/byte (the best)")
+    shape = f"dim {model['dim']}, {model['layers']} layers, {model['heads']} heads, context {model['context']}, vocabulary {model['vocab_size']:,}"
+    console.print(f"  model       {shape}")
+    console.print("  parameters  " + ", ".join(f"{part} {n:,}" for part, n in parameters.items()))
+    console.print(f"  FLOPs       {readable(about['flops_per_token'])} per token, forward and backward")
+    for checkpoint in about["checkpoints"]:
+        marks = " ".join(mark for mark in ("best", "last") if checkpoint[mark])
+        good = "" if checkpoint["verified"] else "  [red]damaged[/]"
+        console.print(f"  checkpoint  {checkpoint['name']}  {readable(checkpoint['bytes'])}B  {marks}{good}")
+
+
+def tell_two(arguments: argparse.Namespace) -> None:
+    from rich.table import Table
+
+    from lilliput.runs import differences
+
+    first, second = (describe_run(name, arguments.folder) for name in arguments.runs)
+    found = differences(first["config"], second["config"])
+    if arguments.json:
+        print_json({name: list(values) for name, values in found.items()})
+        return
+    table = Table("setting", *arguments.runs, box=None, pad_edge=False)
+    for name, (one, two) in found.items():
+        table.add_row(name, shown(one), shown(two))
+    for name in ("loss", "bits_per_byte"):
+        pair = [about["validation"][name] if about["validation"] else None for about in (first, second)]
+        table.add_row(f"validation {name}", *(figure(value) for value in pair))
+    figures().print(table)
+
+
+def describe_run(name: str, folder: str) -> dict[str, Any]:
+    """All that is known of a run, its counts included."""
+    from lilliput.config import config_from_dict
+    from lilliput.model.count import count
+    from lilliput.runs import Run, describe, find_run
+
+    run = find_run(name, folder)
+    if not isinstance(run, Run):
+        run = Run.open(run.folder.parents[1])
+    about = describe(run)
+    config = config_from_dict(about["config"], str(run.folder))
+    counted = count(config.model, config.vectors).as_dict()
+    return {"name": run.name, "folder": str(run.folder), **about, **counted}
+
+
+def figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def shown(value: Any) -> str:
+    return "none" if value is None else str(value)

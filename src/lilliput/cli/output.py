@@ -1,0 +1,60 @@
+"""What the verbs share when they speak: figures on stdout, chatter on stderr.
+
+Owns: the two consoles, JSON output, bars of preparation, and how numbers read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+Report = Callable[[str, int, int | None], None]
+
+
+def chatter() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def figures() -> Console:
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Report]:
+    """A bar for each thing that is being done, on a terminal only."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[str, Any] = {}
+
+    def report(what: str, done: int, total: int | None) -> None:
+        if what not in tasks:
+            tasks[what] = bar.add_task(what, total=total)
+        bar.update(tasks[what], completed=done, total=total)
+
+    with bar:
+        yield report
+
+
+def readable(count: float) -> str:
+    """1234567 -> 1.23M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.3g}"

@@ -1,0 +1,139 @@
+"""Flags, plain and dotted.
+
+Owns: one parser for all verbs, whose mistakes are sentences with the nearest right name; taking dotted settings
+(`--model.layers 8`) out of the arguments of the verbs that accept them; the help text of the settings, from their types.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, NoReturn, Protocol
+
+from lilliput.errors import UserError, nearest
+
+
+class Verb(Protocol):
+    EXAMPLES: str
+    TAKES_SETTINGS: bool
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message, None, f"{self.prog} --help")
+
+
+def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Namespace:
+    """The verb's arguments; dotted settings are in `arguments.settings` as a dict of texts."""
+    parser = Parser(
+        prog=f"lilliput {verb}",
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="examples:\n" + textwrap.indent(textwrap.dedent(module.EXAMPLES).strip(), "  "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("-h", "--help", action="store_true", help="show this and leave")
+    module.add_arguments(parser)
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    if "-h" in argv or "--help" in argv:
+        print(parser.format_help() + (settings_help() if module.TAKES_SETTINGS else ""), end="")
+        sys.exit(0)
+    settings, rest = take_settings(argv, flags) if module.TAKES_SETTINGS else ({}, argv)
+    arguments, unknown = parser.parse_known_args(rest)
+    if unknown:
+        raise unknown_argument(verb, unknown[0], flags, module.TAKES_SETTINGS)
+    arguments.settings = settings
+    return arguments
+
+
+def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
+    if not word.startswith("-"):
+        return UserError(f"one argument too many: {word!r}", None, f"lilliput {verb} --help; quote text that has spaces")
+    known: Iterable[str] = flags
+    if takes_settings:
+        from lilliput.config import setting_types
+
+        known = [*flags, *(f"--{name}" for name in setting_types())]
+    name = word.split("=")[0]
+    close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
+    return UserError(f"there is no flag {name}", None, "--" + close.removeprefix("--") if close else f"lilliput {verb} --help")
+
+
+def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings (a dotted name, or one of the two without a dot) and the arguments that are left."""
+    from lilliput.config import setting_types
+
+    kinds = setting_types()
+    settings: dict[str, str] = {}
+    rest: list[str] = []
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        index += 1
+        name, equals, value = word.removeprefix("--").partition("=")
+        is_setting = word.startswith("--") and f"--{name}" not in flags and ("." in name or name in kinds)
+        if not is_setting:
+            rest.append(word)
+            continue
+        name = name.replace("-", "_")
+        if not equals:
+            given = index < len(argv) and not argv[index].startswith("--")
+            if kinds.get(name) is bool and not (given and argv[index].lower() in ("true", "false")):
+                value = "true"
+            elif not given:
+                raise UserError(f"--{name} needs a value", None, f"--{name} VALUE")
+            else:
+                value = argv[index]
+                index += 1
+        settings[name] = value
+    return settings, rest
+
+
+def settings_help() -> str:
+    """Every setting with its kind, default and meaning."""
+    import dataclasses
+
+    from pydantic.fields import FieldInfo
+
+    from lilliput.config import setting_types
+    from lilliput.settings import SIZES, Config
+
+    default = Config()
+    lines = ["", "settings (each also stands in a recipe, [model] layers = 8 for --model.layers 8):"]
+    for name, kind in setting_types().items():
+        section, _, inner = name.rpartition(".")
+        owner = getattr(default, section) if section else default
+        field = next(field for field in dataclasses.fields(owner) if field.name == inner)
+        about = field.default.description if isinstance(field.default, FieldInfo) else ""
+        value = getattr(owner, inner)
+        shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value
+        left = f"  --{name} {kind_name(kind)}"
+        lines += textwrap.wrap(
+            f"{left:44} {about} [{shown}]", 118, subsequent_indent=" " * 45, break_long_words=False, break_on_hyphens=False
+        )
+    sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())
+    lines += ["", *textwrap.wrap(f"sizes: {sizes}", 118, subsequent_indent="       ")]
+    return "\n".join(lines) + "\n"
+
+
+def kind_name(kind: Any) -> str:
+    """A type as a newcomer reads it: 8, 0.1, a|b|c."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return kind_name(inner[0])
+    if origin is typing.Literal:
+        return "|".join(str(value) for value in inner)
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(dict.fromkeys("none" if part is type(None) else kind_name(part) for part in inner))
+    if origin is tuple:
+        return "A,B"
+    return {int: "N", float: "X", str: "TEXT", bool: "true|false"}.get(kind, "VALUE")

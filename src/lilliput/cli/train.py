@@ -1,0 +1,176 @@
+"""`lilliput train`: from a recipe or a text to a run, with a bar, and a way back after every interruption."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lilliput.cli.output import chatter, figures, print_json, progress, readable
+from lilliput.errors import UserError
+
+if TYPE_CHECKING:
+    from lilliput.settings import Config
+    from lilliput.training.session import Session
+
+TAKES_SETTINGS = True
+EXAMPLES = """
+    lilliput train demo                                       the built-in recipe
+    lilliput train mytext.txt --train.minutes 10              a model of your own text
+    lilliput train texts/ --size small --name mine            a folder of texts, a larger model
+    lilliput train demo --optimizer.lr 1e-3 --name slower     any setting by its dotted name
+    lilliput train demo --resume                              go on where it was stopped
+    lilliput train letters.txt --from demo                    fine-tune: demo's weights and tokenizer
+    lilliput train demo --dry-run                             settings, parameters, memory and time, and nothing else
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", help="a recipe (its path or name), a text file, a .jsonl file, a folder, or with --resume a run")
+    parser.add_argument("--size", help="nano, tiny, small or base: expands to explicit model settings")
+    parser.add_argument("--resume", action="store_true", help="go on exactly where the run was")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run of that name")
+    parser.add_argument("--from", dest="start_from", metavar="RUN", help="start from its weights and tokenizer, with a fresh optimizer")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would be trained and what it costs")
+    parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if sum((arguments.resume, arguments.overwrite, arguments.start_from is not None)) > 1 and arguments.resume:
+        raise UserError("--resume goes on with a run: it goes with neither --overwrite nor --from", None, "one of them")
+    config = wanted_config(arguments)
+    if arguments.dry_run:
+        return tell_costs(config, arguments.json)
+    from lilliput.training.session import open_session, run_folder
+
+    console = chatter()
+    if arguments.resume and not run_folder(config).is_dir():
+        raise UserError(f"there is no run {run_folder(config)} to resume", None, "the same command without --resume")
+    with progress(console) as report:
+        opened = open_session(config, arguments.resume, arguments.overwrite, arguments.start_from, report)
+        session = opened.__enter__()
+    try:
+        stopped_by = follow(session, console)
+    finally:
+        opened.__exit__(*sys.exc_info())
+    if stopped_by is not None:
+        console.print(f"stopped at step {session.trainer.step:,} and saved; go on with  lilliput train {arguments.target} --resume")
+        return 128 + stopped_by
+    if arguments.json:
+        from lilliput.cli.info import describe_run
+
+        print_json(describe_run(str(session.run.folder), config.log.folder))
+    else:
+        from lilliput.cli.summary import summarise
+
+        summarise(session, figures())
+    return 0
+
+
+def wanted_config(arguments: argparse.Namespace) -> Config:
+    """The settings asked for. A run's folder can be resumed by its own name, with the settings that it has."""
+    from lilliput.config import config_from_dict, load_config, replace
+    from lilliput.runs import Run, looks_like_run
+
+    folder = Path(arguments.target)
+    if arguments.resume and looks_like_run(folder) and not arguments.settings:
+        config = config_from_dict(Run.open(folder).config(), str(folder))
+        return replace(config, {"name": folder.resolve().name, "log.folder": str(folder.parent)})
+    config = load_config(arguments.target, arguments.settings, arguments.size)
+    if arguments.start_from is None:
+        return config
+    shaped = [name for name in arguments.settings if name.startswith(("model.", "tokenizer.")) and name != "model.dropout"]
+    if shaped or arguments.size:
+        flag = f"--{shaped[0]}" if shaped else "--size"
+        raise UserError(f"{flag} cannot change what --from brings: the model and its tokenizer", None, f"leave {flag} out")
+    from lilliput.runs import resolve_checkpoint
+
+    origin = resolve_checkpoint(arguments.start_from, config.log.folder).config()
+    kept = {f"model.{name}": value for name, value in origin["model"].items() if f"model.{name}" not in arguments.settings}
+    kept |= {f"{group}.{name}": value for group in ("tokenizer", "vectors") for name, value in origin[group].items()}
+    return replace(config, kept)
+
+
+def follow(session: Session, console: Any) -> int | None:
+    """Train with a bar; the number of the signal that ended it early, or None."""
+    from lilliput.training.observers import ConsoleObserver
+
+    trainer, config = session.trainer, session.trainer.config
+    for note in session.notes:
+        console.print(f"[yellow]note[/] {note}")
+    rows = trainer.train.rows
+    console.print(
+        f"[bold]{session.run.name}[/]  {trainer.model.count().parameters.total:,} parameters, "
+        f"{readable(float(rows.sizes.sum()))} training tokens, vocabulary {config.model.vocab_size:,}, on {trainer.model.device}"
+        + (f", from step {trainer.step:,}" if trainer.step else "")
+    )
+
+    def write_sample() -> str:
+        generate = config.generate
+        return generate.prompt + session.writer.generate(generate.prompt, seed=trainer.step)
+
+    received: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+        console.print("finishing this step, then saving (again: stop at once)")
+        trainer.stop()
+
+    observer = ConsoleObserver(console, trainer.train.bytes_per_prediction, write_sample, config.log.sample_seconds)
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        interrupted = False
+        for event in session.events([observer]):
+            interrupted = event.event == "finished" and event.interrupted
+        return received[0] if interrupted and received else None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def tell_costs(config: Config, as_json: bool) -> int:
+    """`--dry-run`: settings, parameters, FLOPs, memory and time. Without model.vocab_size, the tokenizer's is assumed."""
+    from lilliput.config import config_to_dict, replace
+    from lilliput.model.count import count
+
+    if config.model.vocab_size is None:
+        config = replace(config, {"model.vocab_size": 257 if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size})
+    counted = count(config.model, config.vectors)
+    tokens_per_step = config.train.batch * config.train.accumulate * config.model.context
+    parameters = counted.parameters
+    in_flight = config.train.batch * config.model.context
+    # Weights, gradients and AdamW's two moments; then what one micro-batch keeps for its backward.
+    memory = 4 * (parameters.total + 3 * parameters.trainable) + in_flight * counted.activation_bytes_per_token
+    budget = config.train
+    if budget.minutes is not None:
+        seconds = 60 * budget.minutes
+    else:
+        from lilliput.devices import measure_flops
+
+        tokens = budget.tokens or (budget.steps or 0) * tokens_per_step
+        seconds = tokens * counted.flops_per_token / (0.7 * measure_flops())  # small models reach about 0.7 of the peak
+    found = {
+        "config": config_to_dict(config),
+        **counted.as_dict(),
+        "tokens_per_step": tokens_per_step,
+        "memory_bytes": memory,
+        "seconds_estimate": seconds,
+    }
+    if as_json:
+        print_json(found)
+        return 0
+    from lilliput.config import flatten
+
+    console = figures()
+    for name, value in flatten(config_to_dict(config)).items():
+        console.print(f"{name} = {'none' if value is None else value}", markup=False)
+    console.print()
+    console.print("parameters  " + ", ".join(f"{part} {n:,}" for part, n in vars(parameters).items()))
+    console.print(f"FLOPs       {readable(counted.flops_per_token)} per token; {tokens_per_step:,} tokens a step")
+    console.print(f"memory      about {readable(memory)}B")
+    console.print(f"time        about {seconds / 60:.1f} minutes")
+    return 0

@@ -1,0 +1,50 @@
+"""What the machine does well.
+
+Owns: choosing the device and the type of numbers, the number of threads, and what torch and the memory allocator are told
+once at the start. Does not own: anything that is computed there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from lilliput.errors import UserError
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("train.device is cuda, and torch finds no CUDA device here", hint="--train.device cpu (or auto)")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise UserError("train.device is mps, and torch finds none here", hint="--train.device cpu (or auto)")
+    return torch.device(name)
+
+
+def choose_precision(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is float32: the one type that every device computes fast and safely."""
+    if name == "float64" and device.type == "mps":
+        raise UserError("train.precision is float64, and mps knows no float64", hint="--train.device cpu")
+    return torch.float64 if name == "float64" else torch.float32
+
+
+def prepare_machine(threads: int | None) -> None:
+    """Once, before the first tensor of size."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def measure_flops(size: int = 1024, seconds: float = 0.2) -> float:
+    """Floating-point operations per second of a float32 matrix product on this CPU, measured."""
+    import time
+
+    a = torch.randn(size, size)
+    torch.mm(a, a)
+    times = []
+    until = time.perf_counter() + seconds
+    while not times or time.perf_counter() < until:
+        began = time.perf_counter()
+        torch.mm(a, a)
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 / min(times)

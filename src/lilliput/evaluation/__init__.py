@@ -1,0 +1,1 @@
+"""A model that is judged: likelihood, and on the storybook the exact floor and validity."""

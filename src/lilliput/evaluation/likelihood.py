@@ -1,0 +1,57 @@
+"""How many nats a model needs for a text it has not seen.
+
+Owns: the loss over rows of a token file, each token scored once, summed and then divided once, and what follows from it
+(perplexity, bits per byte). Does not own: the choice of rows (`data.batches`) or when to evaluate (`training`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from lilliput.data.batches import Batch
+from lilliput.decoding.stream import evaluating
+from lilliput.model.loss import language_loss
+from lilliput.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """`bits_per_byte` divides by the bytes of the original documents; of a sample, by the split's bytes per prediction."""
+
+    nats: float
+    tokens: int
+    bytes: float
+
+    @property
+    def loss(self) -> float:
+        return self.nats / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss) if self.loss < 700.0 else math.inf
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.nats / math.log(2) / self.bytes
+
+
+def to_device(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """ids, targets, pos, doc as tensors."""
+    pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(device)
+    doc = None if batch.doc is None else torch.from_numpy(batch.doc).to(device)
+    return torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.targets).to(device), pos, doc
+
+
+@torch.inference_mode()
+def measure_likelihood(model: Transformer, batches: Iterable[Batch], bytes_per_prediction: float) -> Likelihood:
+    nats, tokens = 0.0, 0
+    with evaluating(model):
+        for batch in batches:
+            ids, targets, pos, doc = to_device(batch, model.device)
+            nats += language_loss(model, ids, targets, pos, doc).item()
+            tokens += batch.tokens
+    return Likelihood(nats, tokens, tokens * bytes_per_prediction)

@@ -1,0 +1,160 @@
+"""Who sees whom, and what they take from it.
+
+Owns: the one predicate `visible`, which is the truth for training, packing, prefill, decoding, encoders and the viewer;
+`attend`, the one function in which faster paths live (tests tie each to the predicate); the attention layer; capture of
+weights for whoever asks. Does not own: positions, norms, residuals, or the cache's storage.
+
+B rows, T queries, K keys, H heads, G heads of keys and values, D dim of a head, C dim.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lilliput.model.cache import Cache
+from lilliput.model.positions import Positions
+
+
+def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: bool, window: int | None) -> Tensor:
+    """(B, T, K): may query t see key k? Only in its own document (0 is padding, and nobody sees or is seen there)."""
+    distance = q_pos[:, :, None] - k_pos[:, None, :]
+    seen = (q_doc[:, :, None] == k_doc[:, None, :]) & (k_doc[:, None, :] != 0)
+    if causal:
+        seen &= distance >= 0
+    if window is not None:
+        seen &= distance.abs() < window
+    return seen
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What `attend` needs of the predicate. `mask` None with `lower` false: all keys are visible; `lower`: the triangle."""
+
+    mask: Tensor | None = None  # (B or 1, 1, T, K) bool
+    lower: bool = False
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """(B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D). A query that sees nothing gets zeros."""
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=sight.mask, is_causal=sight.lower, dropout_p=dropout, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def attention_weights(q: Tensor, k: Tensor, sight: Sight) -> Tensor:
+    """(B, H, T, K): the weights that `attend` applies, for those who want to look at them."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril() if sight.lower else sight.mask
+    if mask is None:
+        return scores.softmax(dim=-1)
+    return scores.masked_fill(~mask, -torch.inf).softmax(dim=-1).masked_fill(~mask, 0.0)
+
+
+@dataclass
+class Capture:
+    """Asked for by a caller who wants attention weights: which layers and heads (None: all); filled by the forward pass."""
+
+    layers: frozenset[int] | None = None
+    heads: tuple[int, ...] | None = None
+    weights: dict[int, list[Tensor]] = field(default_factory=dict)  # layer -> one (B, chosen heads, T, K) for each pass
+
+    def take(self, layer: int, q: Tensor, k: Tensor, sight: Sight) -> None:
+        if self.layers is not None and layer not in self.layers:
+            return
+        weights = attention_weights(q, k, sight).detach()
+        self.weights.setdefault(layer, []).append(weights if self.heads is None else weights[:, list(self.heads)])
+
+
+class Pass:
+    """The facts of one forward pass that all layers share: positions, documents, cache, capture, and masks made once."""
+
+    def __init__(
+        self,
+        rows: int,
+        tokens: int,
+        device: torch.device,
+        causal: bool,
+        pos: Tensor | None,
+        doc: Tensor | None,
+        cache: Cache | None,
+        capture: Capture | None,
+    ) -> None:
+        assert doc is None or cache is None, "a cached row is one document: padding is said by position -1"
+        before = 0 if cache is None else cache.length
+        # Without explicit positions or documents every token is real and in order: no mask tensor is needed.
+        self.plain = pos is None and doc is None
+        self.pos = torch.arange(before, before + tokens, device=device).expand(rows, -1) if pos is None else pos  # (B, T)
+        self.doc = doc
+        self.before = before
+        self.causal = causal
+        self.cache = cache
+        self.capture = capture
+        self.sights: dict[int | None, Sight] = {}
+
+    def sight(self, window: int | None, k_pos: Tensor) -> Sight:
+        """The same for all layers of one window, so it is made once a pass."""
+        if window not in self.sights:
+            self.sights[window] = self.look(window, k_pos)
+        return self.sights[window]
+
+    def look(self, window: int | None, k_pos: Tensor) -> Sight:
+        tokens = self.pos.shape[1]
+        if self.plain:
+            unlimited = window is None or window >= self.before + tokens
+            if self.causal and tokens == 1:
+                return Sight()  # a windowed cache holds no more than the window
+            if unlimited and not (self.causal and self.before):
+                return Sight(lower=self.causal)
+            pos, k_pos = self.pos[:1], k_pos[:1]
+            mask = visible(pos, k_pos, torch.ones_like(pos), torch.ones_like(k_pos), self.causal, window)
+            return Sight(mask[:, None])
+        q_doc = (self.pos >= 0).long() if self.doc is None else self.doc
+        k_doc = (k_pos >= 0).long() if self.doc is None else self.doc
+        return Sight(visible(self.pos, k_pos, q_doc, k_doc, self.causal, window)[:, None])
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with one projection for queries, keys and values."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int,
+        window: int | None,
+        positions: Positions,
+        q_norm: nn.Module,
+        k_norm: nn.Module,
+        dropout: float,
+        bias_input: bool,
+        bias_output: bool,
+        layer: int,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, dim // heads
+        self.window, self.dropout, self.layer = window, dropout, layer
+        self.positions_of = (positions,)  # in a tuple: shared by all layers, a submodule of the model only
+        self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias_input)
+        self.q_norm, self.k_norm = q_norm, k_norm
+        self.out = nn.Linear(dim, dim, bias=bias_output)
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        rows, tokens, _ = x.shape
+        split = (self.heads, self.kv_heads, self.kv_heads)
+        q, k, v = self.qkv(x).view(rows, tokens, -1, self.head_dim).transpose(1, 2).split(split, dim=1)  # (B, H | G, T, D)
+        q, k = self.positions_of[0].rotate(self.q_norm(q), self.k_norm(k), now.pos)
+        k_pos = now.pos
+        if now.cache is not None:
+            k, v, k_pos = now.cache.layers[self.layer].update(k, v, now.pos)
+        sight = now.sight(self.window, k_pos)
+        if now.capture is not None:
+            now.capture.take(self.layer, q, k, sight)
+        mixed = attend(q, k, v, sight, self.dropout if self.training else 0.0)
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(rows, tokens, -1))
+        return out

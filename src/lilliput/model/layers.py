@@ -1,0 +1,144 @@
+"""The parts of a block and the two ends of the model, each a class that is looked up by name when the model is built.
+
+Owns: norms, residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, how the parts are put together
+or how they are initialised (`transformer`).
+
+B rows, T positions, C dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lilliput.model.attention import Attention, Pass
+from lilliput.model.count import gated_width
+
+NORMS: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+NORM_EPSILON = 1e-5  # one for both, so that the axis changes the norm and nothing else
+
+
+def build_norm(kind: str, dim: int) -> nn.Module:
+    return NORMS[kind](dim, eps=NORM_EPSILON)
+
+
+class PreNorm(nn.Module):
+    """x + f(norm(x))."""
+
+    def __init__(self, norm: nn.Module, inner: Attention | FeedForward, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.inner, self.dropout = norm, inner, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        added: Tensor = self.dropout(self.inner(self.norm(x), now))
+        return x + added
+
+
+class PostNorm(PreNorm):
+    """norm(x + f(x)), as in the first transformer."""
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        added: Tensor = self.norm(x + self.dropout(self.inner(x, now)))
+        return added
+
+
+PLACEMENTS: dict[str, type[PreNorm]] = {"pre": PreNorm, "post": PostNorm}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What stands between the two products of a feed-forward; a gated one takes two values for each that it gives."""
+
+    function: Callable[[Tensor], Tensor]
+    gated: bool = False
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GPT-2's tanh form, so that weights travel both ways."""
+    return F.gelu(x, approximate="tanh")
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Squared relu (So et al. 2021, Primer)."""
+    return F.relu(x).square()
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """silu(gate) * up (Shazeer 2020); gate and up come from one product."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+ACTIVATIONS = {
+    "relu": Activation(F.relu),
+    "gelu": Activation(gelu),
+    "relu2": Activation(relu2),
+    "swiglu": Activation(swiglu, gated=True),
+}
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim: int, hidden: int, activation: Activation, bias: bool) -> None:
+        super().__init__()
+        inside = gated_width(hidden) if activation.gated else hidden
+        self.up = nn.Linear(dim, 2 * inside if activation.gated else inside, bias=bias)
+        self.down = nn.Linear(inside, dim, bias=bias)
+        self.activate = activation.function
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        out: Tensor = self.down(self.activate(self.up(x)))
+        return out
+
+
+class LearnedEmbedding(nn.Module):
+    def __init__(self, vocab_size: int, dim: int, scale: float) -> None:
+        super().__init__()
+        self.table, self.scale = nn.Embedding(vocab_size, dim), scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.table(ids)
+        return x if self.scale == 1.0 else x * self.scale
+
+
+class PretrainedEmbedding(nn.Module):
+    """Word vectors of their own width, frozen or tuned, scaled, projected to dim. The vectors are loaded as weights."""
+
+    def __init__(self, vocab_size: int, width: int, dim: int, scale: float, frozen: bool) -> None:
+        super().__init__()
+        self.table, self.scale = nn.Embedding(vocab_size, width), scale
+        self.table.weight.requires_grad_(not frozen)
+        self.project = nn.Linear(width, dim, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.project(self.table(ids) * self.scale)
+        return x
+
+
+class LanguageHead(nn.Module):
+    """Logits over the vocabulary."""
+
+    def __init__(self, dim: int, vocab_size: int, bias: bool) -> None:
+        super().__init__()
+        self.project = nn.Linear(dim, vocab_size, bias=bias)
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        logits: Tensor = self.project(x)
+        return logits
+
+
+class ClassifierHead(nn.Module):
+    """Mean over the real tokens of a row, then two layers."""
+
+    def __init__(self, dim: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(dim, hidden)
+        self.project = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        real = ((now.pos >= 0) if now.doc is None else (now.doc != 0)).unsqueeze(-1)  # (B, T, 1)
+        pooled = (x * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        logits: Tensor = self.project(F.relu(self.inner(pooled)))  # (B, classes)
+        return logits

@@ -1,0 +1,91 @@
+"""How a model is told where a token stands.
+
+Owns: one class with two hooks, `embed` (added to the residual stream at the bottom) and `rotate` (applied to queries and
+keys in every layer); both do nothing by default, so "no positions" is the base class itself. Positions are explicit
+integers, absolute within their document, so that neither the cache nor packing is a special case. Does not own: who may
+see whom (`attention.visible`).
+
+B rows, T positions, C dim, H heads, D dim of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lilliput.settings import ModelSettings
+
+
+class Positions(nn.Module):
+    """No positions; the base of the others. Padding has position -1 and is clamped: nobody sees what it gets."""
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        return q, k
+
+
+class Learned(Positions):
+    def __init__(self, context: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(context, dim)
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        added: Tensor = self.table(pos.clamp(min=0))
+        return x + added
+
+
+class Sinusoidal(Positions):
+    """Vaswani et al. 2017, section 3.5: sines and cosines interleaved."""
+
+    table: Tensor
+
+    def __init__(self, context: int, dim: int) -> None:
+        super().__init__()
+        angles = angle_table(context, dim, base=10_000.0)
+        table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # (context, C)
+        self.register_buffer("table", table, persistent=False)
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        return x + self.table[pos.clamp(min=0)].to(x.dtype)
+
+
+class Rotary(Positions):
+    """Su et al. 2021, in the half-split layout of Llama, so that weights travel without a permutation."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, context: int, head_dim: int, base: float) -> None:
+        super().__init__()
+        angles = angle_table(context, head_dim, base)
+        # cos twice and (-sin, sin): the turn is then two products and one sum over the whole head.
+        self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), dim=-1), persistent=False)  # (context, D)
+        self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), dim=-1), persistent=False)
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        index = pos.clamp(min=0)
+        cos = self.cos[index].to(q.dtype)[:, None]  # (B, 1, T, D)
+        sin = self.sin[index].to(q.dtype)[:, None]
+        return turn(q, cos, sin), turn(k, cos, sin)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
+
+
+def angle_table(context: int, width: int, base: float) -> Tensor:
+    """Position x frequency, in float64: an angle of a thousand radians has no digits to spare in float32."""
+    frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.arange(context, dtype=torch.float64)[:, None] * frequencies  # (context, width / 2)
+
+
+def build_positions(settings: ModelSettings) -> Positions:
+    if settings.positions == "learned":
+        return Learned(settings.context, settings.dim)
+    if settings.positions == "sinusoidal":
+        return Sinusoidal(settings.context, settings.dim)
+    if settings.positions == "rotary":
+        return Rotary(settings.context, settings.dim // settings.heads, settings.rotary_base)
+    return Positions()

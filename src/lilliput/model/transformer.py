@@ -1,0 +1,206 @@
+"""The family: one trunk for the decoder language model and the encoder classifier.
+
+Owns: putting the chosen parts together once, initialisation, the forward pass, and the model's own cache. Does not own:
+the parts, the loss (`loss`), the counts (`count`), text, or training. `forward` asks no setting anything: every choice was
+made when the model was built.
+
+B rows, T positions, C dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lilliput.model.attention import Attention, Capture, Pass
+from lilliput.model.cache import Cache, LayerCache
+from lilliput.model.count import Count, count, spans
+from lilliput.model.layers import (
+    ACTIVATIONS,
+    PLACEMENTS,
+    ClassifierHead,
+    FeedForward,
+    LanguageHead,
+    LearnedEmbedding,
+    PretrainedEmbedding,
+    PreNorm,
+    build_norm,
+)
+from lilliput.model.positions import build_positions
+from lilliput.settings import ModelSettings, VectorSettings
+
+
+class Block(nn.Module):
+    def __init__(self, attention: PreNorm, feed_forward: PreNorm) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = attention, feed_forward
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        x = self.feed_forward(self.attention(x, now), now)
+        return x
+
+
+class Transformer(nn.Module):
+    """Built by `build_model`; called with integers, gives logits: (B, T, V) for language, (B, classes) for a classifier."""
+
+    def __init__(self, settings: ModelSettings, vectors: VectorSettings) -> None:
+        super().__init__()
+        vocab_size, hidden, kv_heads = settings.vocab_size, settings.hidden, settings.kv_heads
+        assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
+        self.settings, self.vectors = settings, vectors
+        self.causal = settings.task == "language"
+        self.head_dim = settings.dim // settings.heads
+        self.windows = spans(settings.window, settings.layers)
+        self.embedding = build_embedding(settings, vectors)
+        self.positions = build_positions(settings)
+        self.dropout = nn.Dropout(settings.dropout)
+        placement, activation = PLACEMENTS[settings.norm_placement], ACTIVATIONS[settings.feed_forward]
+        blocks = []
+        for layer, window in enumerate(self.windows):
+            attention = Attention(
+                settings.dim,
+                settings.heads,
+                kv_heads,
+                window,
+                self.positions,
+                q_norm=build_norm("rms", self.head_dim) if settings.qk_norm else nn.Identity(),
+                k_norm=build_norm("rms", self.head_dim) if settings.qk_norm else nn.Identity(),
+                dropout=settings.dropout,
+                bias_input=settings.bias_attention_input,
+                bias_output=settings.bias_attention_output,
+                layer=layer,
+            )
+            feed_forward = FeedForward(settings.dim, hidden, activation, settings.bias_feed_forward)
+            blocks.append(
+                Block(
+                    placement(build_norm(settings.norm, settings.dim), attention, settings.dropout),
+                    placement(build_norm(settings.norm, settings.dim), feed_forward, settings.dropout),
+                )
+            )
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = build_norm(settings.norm, settings.dim) if settings.final_norm else nn.Identity()
+        self.head: LanguageHead | ClassifierHead
+        if settings.task == "language":
+            self.head = LanguageHead(settings.dim, vocab_size, settings.bias_head)
+            if settings.tied:
+                self.head.project.weight = self.embedding.table.weight
+        else:
+            assert settings.classes is not None
+            self.head = ClassifierHead(settings.dim, settings.classifier_hidden, settings.classes)
+
+    def forward(
+        self,
+        ids: Tensor,
+        pos: Tensor | None = None,
+        doc: Tensor | None = None,
+        cache: Cache | None = None,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """Logits for ids (B, T).
+
+        `pos`: positions within the document, -1 for padding (None: in order after what the cache holds). `doc`: document
+        numbers of packed rows, 0 for padding (None: a row is one document). `cache`: of earlier tokens, which is advanced.
+        """
+        now = self.begin(ids, pos, doc, cache, capture)
+        logits: Tensor = self.head(self.trunk(ids, now), now)
+        return logits
+
+    def begin(
+        self, ids: Tensor, pos: Tensor | None, doc: Tensor | None, cache: Cache | None = None, capture: Capture | None = None
+    ) -> Pass:
+        return Pass(ids.shape[0], ids.shape[1], ids.device, self.causal, pos, doc, cache, capture)
+
+    def trunk(self, ids: Tensor, now: Pass) -> Tensor:
+        """(B, T, C): everything but the head."""
+        x = self.dropout(self.positions.embed(self.embedding(ids), now.pos))
+        for block in self.blocks:
+            x = block(x, now)
+        if now.cache is not None:
+            now.cache.advance(ids.shape[1])
+        x = self.norm(x)
+        return x
+
+    def new_cache(self, rows: int) -> Cache:
+        like = next(self.blocks.parameters())
+        kv_heads = self.settings.kv_heads
+        assert kv_heads is not None and self.causal, "an encoder has nothing to cache"
+        return Cache([LayerCache(rows, kv_heads, self.head_dim, window, like) for window in self.windows], rows)
+
+    def count(self) -> Count:
+        """Parameters by part, FLOPs per token, bytes of activations and cache."""
+        return count(self.settings, self.vectors, next(self.parameters()).element_size())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+def build_embedding(settings: ModelSettings, vectors: VectorSettings) -> LearnedEmbedding | PretrainedEmbedding:
+    assert settings.vocab_size is not None
+    if vectors.width is not None:
+        scale = math.sqrt(vectors.width) if vectors.scaled else 1.0
+        return PretrainedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, vectors.frozen)
+    # Sines of size one would drown a small table: Vaswani et al. 2017, section 3.4, scale it up.
+    scale = math.sqrt(settings.dim) if settings.positions == "sinusoidal" else 1.0
+    return LearnedEmbedding(settings.vocab_size, settings.dim, scale)
+
+
+def build_model(
+    settings: ModelSettings, vectors: VectorSettings | None = None, seed: int | None = None, device: str | torch.device = "cpu"
+) -> Transformer:
+    """A model with fresh weights. The same seed gives the same weights on every device: they are drawn on the CPU.
+
+    Without a seed the weights are left as torch allocates them, for those who load their own (or count on device "meta").
+    """
+    with torch.device("cpu" if seed is not None else device):
+        model = Transformer(settings, vectors or VectorSettings())
+    if seed is not None:
+        initialise(model, settings, torch.Generator().manual_seed(seed))
+    return model.to(device)
+
+
+def weights(model: Transformer) -> dict[str, Tensor]:
+    """Weights by name; a tied head is the embedding's and does not come twice."""
+    tensors = dict(model.state_dict())
+    if model.settings.tied:
+        del tensors["head.project.weight"]
+    return tensors
+
+
+def load_weights(model: Transformer, tensors: dict[str, Tensor]) -> None:
+    if model.settings.tied:
+        tensors = tensors | {"head.project.weight": tensors["embedding.table.weight"]}
+    model.load_state_dict(tensors)
+
+
+@torch.no_grad()
+def initialise(model: Transformer, settings: ModelSettings, generator: torch.Generator) -> None:
+    """Matrices by the chosen rule, in the order of the modules; biases 0, norms 1.
+
+    xavier: Glorot and Bengio 2010, uniform. gpt2: Radford et al. 2019, normal 0.02, and the projections that write into the
+    residual stream divided by sqrt(2 x layers). zero-residual: as xavier, but those projections are 0 and the two ends small,
+    so that a block begins as the identity and the loss at log V.
+    """
+    residual = {id(m) for block in model.blocks for m in (block.attention.inner.out, block.feed_forward.inner.down)}
+    ends = {id(model.head.project)} if isinstance(model.head, LanguageHead) else set()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            # Unit length for a table of its own; small where the head shares it, or the first logits would be large.
+            xavier = 1.0 / math.sqrt(module.embedding_dim)
+            module.weight.normal_(0.0, xavier if settings.initialisation == "xavier" else 0.02, generator=generator)
+        elif isinstance(module, nn.Linear):
+            if id(module) in ends and settings.tied:
+                pass  # drawn as the embedding
+            elif settings.initialisation == "gpt2":
+                down = math.sqrt(2 * settings.layers) if id(module) in residual else 1.0
+                module.weight.normal_(0.0, 0.02 / down, generator=generator)
+            elif settings.initialisation == "zero-residual" and id(module) in residual:
+                module.weight.zero_()
+            elif settings.initialisation == "zero-residual" and id(module) in ends:
+                module.weight.normal_(0.0, 0.02, generator=generator)
+            else:
+                nn.init.xavier_uniform_(module.weight, generator=generator)
+            if module.bias is not None:
+                module.bias.zero_()

@@ -1,0 +1,214 @@
+"""The typed, frozen tree of settings: every choice that a user can make, with its default and its meaning.
+
+Owns: names, types, bounds, defaults, one-line descriptions (they are the help, the JSON schema and the docs), and the
+checks of settings against each other (`conflicts`). Does not own: where values come from (`config`), nor what is built
+from them (each room looks its choice up when it builds).
+
+"Off" is None in Python, `"none"` in TOML and on the command line, null in JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+NotNegative = Annotated[float, Field(ge=0.0)]
+
+
+def describe(description: str, default: Any) -> Any:
+    return Field(default=default, description=description)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataSettings:
+    """Where the text comes from and how it is cut into documents and splits."""
+
+    source: str = describe("storybook, or the path of a text file, a .jsonl file or a folder of them", "storybook")
+    validation_source: str | None = describe("a file or folder of its own for validation (none: a share of source)", None)
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe("share of documents kept for validation", 0.1)
+    separator: Literal["auto", "endoftext", "blank-line", "line", "file"] = describe(
+        "what ends a document in a .txt file (auto: <|endoftext|> where it occurs, else the end of the file)", "auto"
+    )
+    text_field: str = describe("the field of a .jsonl line that holds the text", "text")
+    documents: Count | None = describe("use only the first n documents (storybook: write n, 20,000 if none)", None)
+    cache: str = describe("folder of prepared token files", "prepared")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TokenizerSettings:
+    """How text becomes integers."""
+
+    kind: Literal["bpe", "byte"] = describe("bpe: byte-level BPE trained on the training split; byte: 256 bytes", "bpe")
+    vocab_size: Annotated[int, Field(ge=257)] = describe("size of the vocabulary to train (bpe)", 2048)
+    path: str | None = describe("use this tokenizer.json instead of training one", None)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class VectorSettings:
+    """Pretrained word vectors in place of the learned embedding table."""
+
+    width: Count | None = describe("width of the pretrained vectors (none: a learned table of width model.dim)", None)
+    frozen: bool = describe("keep the vectors as they are; false: tune them", True)
+    scaled: bool = describe("multiply the vectors by the square root of their width", True)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ModelSettings:
+    """The family: one trunk, a value for each choice."""
+
+    task: Literal["language", "classifier"] = describe("language: causal decoder; classifier: encoder + mean pool", "language")
+    vocab_size: Count | None = describe("size of the vocabulary (none: the tokenizer's)", None)
+    dim: Count = describe("width of the residual stream", 256)
+    layers: Annotated[int, Field(ge=1, le=1000)] = describe("number of blocks", 4)
+    heads: Count = describe("attention heads", 4)
+    kv_heads: Count | None = describe("heads of keys and values (none: as many as heads)", None)
+    hidden: Count | None = describe("width inside the feed-forward (none: 4 x dim; gated kinds take 2/3 of it)", None)
+    context: Count = describe("the most tokens that the model sees at once", 256)
+    window: Count | tuple[Count | None, ...] | None = describe(
+        "keys that a position sees, itself included: none, a number, or a pattern repeated over the layers", None
+    )
+    norm: Literal["layer", "rms"] = describe("LayerNorm or RMSNorm", "rms")
+    norm_placement: Literal["pre", "post"] = describe("pre: x + f(norm(x)); post: norm(x + f(x))", "pre")
+    final_norm: bool = describe("a norm after the last block", True)
+    positions: Literal["sinusoidal", "learned", "rotary"] | None = describe("how positions are told", "rotary")
+    rotary_base: Positive = describe("base of the rotary angles", 10_000.0)
+    feed_forward: Literal["relu", "gelu", "relu2", "swiglu"] = describe("kind of feed-forward", "relu2")
+    qk_norm: bool = describe("normalise queries and keys per head", True)
+    dropout: Share = describe("share of activations dropped in training", 0.0)
+    tied: bool = describe("the head shares the embedding's table", False)
+    bias_attention_input: bool = describe("biases of the query, key and value projections", False)
+    bias_attention_output: bool = describe("bias of the attention's output projection", False)
+    bias_feed_forward: bool = describe("biases of the feed-forward", False)
+    bias_head: bool = describe("bias of the head", False)
+    initialisation: Literal["xavier", "gpt2", "zero-residual"] = describe(
+        "xavier; gpt2: normal 0.02, residual projections scaled down by depth; zero-residual: blocks begin as identity",
+        "zero-residual",
+    )
+    classes: Count | None = describe("number of labels (classifier)", None)
+    classifier_hidden: Count = describe("width inside the classifier's head", 100)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OptimizerSettings:
+    """How gradients become steps."""
+
+    kind: Literal["adamw"] = describe("the optimizer", "adamw")
+    lr: Positive = describe("peak learning rate", 2e-3)
+    betas: tuple[Share, Share] = describe("decay of the moments", (0.9, 0.95))
+    epsilon: Positive = describe("added to the root of the second moment", 1e-8)
+    weight_decay: NotNegative = describe("decoupled decay of matrices (vectors are never decayed)", 0.1)
+    clip: Positive | None = describe("largest norm of the whole gradient", 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ScheduleSettings:
+    """How the learning rate moves over the budget, whatever the budget is counted in."""
+
+    kind: Literal["constant", "cosine"] = describe("shape after the warm-up", "cosine")
+    warmup: Annotated[int, Field(ge=0)] = describe("steps of linear warm-up", 50)
+    final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("learning rate at the end, as a share of the peak", 0.05)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrainSettings:
+    """The budget, the batch, the machine, and what is kept on disk. One budget of steps, tokens and minutes is set."""
+
+    batch: Count = describe("rows of one micro-batch, over all processes", 16)
+    accumulate: Count = describe("micro-batches in one update", 1)
+    steps: Count | None = describe("budget in updates", None)
+    tokens: Count | None = describe("budget in tokens seen", None)
+    minutes: Positive | None = describe("budget in minutes", 10.0)
+    save_every: Count = describe("steps between checkpoints", 250)
+    keep: Count = describe("newest checkpoints to keep (best and last are always kept)", 2)
+    device: Literal["auto", "cpu", "cuda", "mps"] = describe("where to compute", "auto")
+    precision: Literal["auto", "float32", "float64"] = describe("type of the numbers (auto: the fastest safe one)", "auto")
+    threads: Count | None = describe("CPU threads (none: as many as torch chooses)", None)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EvaluateSettings:
+    """Validation."""
+
+    every: Count = describe("steps between evaluations on the fixed sample", 250)
+    rows: Count = describe("rows of the fixed, seeded sample used while training", 64)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GenerateSettings:
+    """How sample texts are written while training, and the defaults of `lilliput generate`."""
+
+    prompt: str = describe("text to go on from (empty: a new document)", "")
+    tokens: Count = describe("most tokens to write", 256)
+    temperature: NotNegative = describe("0 is greedy; 1 is the model's own distribution", 0.7)
+    top_k: Count | None = describe("choose among the k likeliest tokens only", None)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LogSettings:
+    """What is written down and shown."""
+
+    folder: str = describe("folder of runs", "runs")
+    every: Count = describe("steps between lines of metrics.jsonl", 10)
+    sample_seconds: Positive | None = describe("seconds between sample texts on the console", 60.0)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    """Everything that one run is made of."""
+
+    name: str | None = describe("name of the run (none: the recipe's)", None)
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = describe("seed of everything random", 1)
+    data: DataSettings = Field(default_factory=DataSettings)
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
+    vectors: VectorSettings = Field(default_factory=VectorSettings)
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
+    train: TrainSettings = Field(default_factory=TrainSettings)
+    evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
+    generate: GenerateSettings = Field(default_factory=GenerateSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+
+BUDGETS = ("steps", "tokens", "minutes")
+
+# A dial for those who do not want to think about shapes; `--size` writes these out, and they are saved as such.
+SIZES: dict[str, dict[str, int]] = {
+    "nano": {"dim": 64, "layers": 2, "heads": 2, "hidden": 256, "context": 128},
+    "tiny": {"dim": 128, "layers": 4, "heads": 4, "hidden": 512, "context": 256},
+    "small": {"dim": 256, "layers": 6, "heads": 8, "hidden": 1024, "context": 256},
+    "base": {"dim": 512, "layers": 8, "heads": 8, "hidden": 2048, "context": 512},
+}
+
+
+def conflicts(config: Config) -> list[tuple[str, str]]:
+    """Settings that are each right and do not fit each other: (dotted name, sentence)."""
+    model, train, found = config.model, config.train, []
+    if model.dim % model.heads:
+        found.append(("model.heads", f"model.dim {model.dim} is not divisible by model.heads {model.heads}"))
+    elif model.positions == "rotary" and (model.dim // model.heads) % 2:
+        found.append(("model.heads", f"rotary positions need an even dim per head, and {model.dim} / {model.heads} is odd"))
+    if model.kv_heads and model.heads % model.kv_heads:
+        found.append(("model.kv_heads", f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}"))
+    if model.positions == "sinusoidal" and model.dim % 2:
+        found.append(("model.dim", f"sinusoidal positions need an even model.dim, not {model.dim}"))
+    if isinstance(model.window, tuple) and not model.window:
+        found.append(("model.window", "an empty pattern of windows says nothing"))
+    if model.task == "classifier" and model.classes is None:
+        found.append(("model.classes", "a classifier needs model.classes, the number of labels"))
+    if model.task == "language" and model.classes is not None:
+        found.append(("model.classes", "a language model has no classes: set model.task to classifier"))
+    if model.tied and (model.task == "classifier" or config.vectors.width not in (None, model.dim)):
+        found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
+    if (model.vocab_size and config.tokenizer.kind == "byte") and model.vocab_size < 257:
+        found.append(("model.vocab_size", "bytes and end-of-text need model.vocab_size 257 or more"))
+    if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
+        found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
+    return found

@@ -1,0 +1,295 @@
+"""The loop: a generator of events. It prints nothing and opens no file but through the run.
+
+Owns: the order of things (update, save, evaluate, keep the best, end), the budget, the clock, stopping, and refusing numbers
+that are not finite. Does not own: what is done with the events (`observers`), how it all is made or resumed (`session`), the
+order of the data (`data.batches`).
+
+A checkpoint comes before its evaluation, so that a kill in the evaluation costs only the evaluation: a resumed run redoes it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from lilliput.checkpoints import Checkpoint, save_checkpoint
+from lilliput.config import config_to_dict
+from lilliput.data.batches import Batch, Batches, Rows
+from lilliput.errors import UserError
+from lilliput.evaluation.likelihood import Likelihood, measure_likelihood, to_device
+from lilliput.model.loss import language_loss
+from lilliput.model.transformer import Transformer, load_weights, weights
+from lilliput.runs import Run
+from lilliput.settings import Config
+from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
+from lilliput.training.schedules import learning_rate
+from lilliput.training.state import describe_machine, put_together, random_seed, take_apart
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One update. `tokens` and `seconds` count from the start of the run."""
+
+    event: ClassVar[str] = "step"
+    step: int
+    loss: float
+    lr: float
+    gradient_norm: float
+    tokens: int
+    progress: float
+    seconds: float
+    tokens_per_second: float
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Saved:
+    event: ClassVar[str] = "saved"
+    step: int
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """On the fixed sample, or on the `whole` split. `weights` is the step whose weights were judged; `floor` is what a
+    perfect model would have in bits per byte, where that is known."""
+
+    event: ClassVar[str] = "evaluation"
+    step: int
+    whole: bool
+    weights: int
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+    floor: float | None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """`interrupted`: stopped before the budget was used up."""
+
+    event: ClassVar[str] = "finished"
+    step: int
+    tokens: int
+    seconds: float
+    interrupted: bool
+
+
+Event = Stepped | Saved | Evaluated | Finished
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split's rows, with what turns nats per prediction into bits per byte."""
+
+    rows: Rows
+    bytes_per_prediction: float
+
+
+class Trainer:
+    """Everything of a run that changes. Iterate over `events()`; call `stop()` to end after the current update."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: Transformer,
+        train: Split,
+        validation: Split,
+        run: Run,
+        tokenizer_json: str,
+        data_fingerprint: str,
+        floor: Callable[[], float | None],
+    ) -> None:
+        self.config, self.model, self.train, self.validation = config, model, train, validation
+        self.run, self.tokenizer_json, self.data_fingerprint, self.floor = run, tokenizer_json, data_fingerprint, floor
+        self.optimizer = build_optimizer(config.optimizer, model)
+        self.batches = Batches(train.rows, config.train.batch, config.seed)
+        self.sample = validation.rows.sample(config.evaluate.rows, config.seed)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.best: tuple[float, int] | None = None  # (loss on the sample, step)
+        self.stopping = False
+        self.pace = 0.0  # seconds of the last update
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    def events(self) -> Iterator[Event]:
+        self.clock = time.monotonic() - self.seconds
+        self.model.train()
+        ended = self.done()
+        if self.step:
+            yield from self.close_step(ended, saved=True)  # what a kill may have cut off
+        while not ended and not self.stopping:
+            yield self.update()
+            ended = self.done()
+            yield from self.close_step(ended, saved=False)
+        if ended:
+            yield self.evaluate_whole()
+        yield Finished(self.step, self.tokens, self.elapsed(), interrupted=not ended)
+
+    def elapsed(self) -> float:
+        self.seconds = time.monotonic() - self.clock
+        return self.seconds
+
+    def progress(self) -> float:
+        """Share of the budget that is used up."""
+        budget = self.config.train
+        if budget.steps is not None:
+            return self.step / budget.steps
+        if budget.tokens is not None:
+            return self.tokens / budget.tokens
+        assert budget.minutes is not None
+        return self.elapsed() / (60 * budget.minutes)
+
+    def done(self) -> bool:
+        if self.config.train.minutes is not None and self.step:
+            # An update that would end after the budget is not begun; half of one either way is the best that can be had.
+            return self.elapsed() + self.pace / 2 >= 60 * self.config.train.minutes
+        return self.progress() >= 1.0
+
+    def update(self) -> Stepped:
+        """One optimizer step over `accumulate` micro-batches, weighted by tokens: exactly the gradient of one big batch."""
+        began = time.monotonic()
+        progress = self.progress()
+        micro_batches = [next(self.batches) for _ in range(self.config.train.accumulate)]
+        tokens = sum(batch.tokens for batch in micro_batches)
+        self.step += 1
+        loss = 0.0
+        for number, batch in enumerate(micro_batches):
+            torch.manual_seed(random_seed(self.config.seed, self.step, number, rank=0))
+            ids, targets, pos, doc = to_device(batch, self.model.device)
+            part = language_loss(self.model, ids, targets, pos, doc) / tokens
+            part.backward()  # type: ignore[no-untyped-call]
+            loss += part.item()
+        norm = gradient_norm(self.model)
+        if not math.isfinite(loss) or not torch.isfinite(norm):
+            raise self.not_finite(loss, micro_batches)
+        if self.config.optimizer.clip is not None:
+            clip_gradients(self.model, norm, self.config.optimizer.clip)
+        lr = learning_rate(self.config.schedule, self.config.optimizer.lr, self.step, progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.tokens += tokens
+        self.pace = time.monotonic() - began
+        speed = tokens / max(self.pace, 1e-9)
+        return Stepped(
+            self.step, loss, lr, norm.item(), self.tokens, min(1.0, self.progress()), self.elapsed(), speed, peak_memory()
+        )
+
+    def close_step(self, ended: bool, saved: bool) -> Iterator[Event]:
+        """What follows an update: the checkpoint (unless it is `saved` already), its evaluation, the best, making room."""
+        evaluation_due = ended or self.step % self.config.evaluate.every == 0
+        save_due = evaluation_due or self.step % self.config.train.save_every == 0
+        if save_due or self.stopping:
+            checkpoint = self.last() if saved else self.save()
+            if save_due:
+                yield Saved(self.step, checkpoint.name)  # one made by stopping is not told: the log is as if undisturbed
+        if evaluation_due and (ended or not self.stopping):
+            rows = [self.sample[start : start + 16] for start in range(0, len(self.sample), 16)]
+            found = measure_likelihood(
+                self.model, (self.validation.rows.batch(part) for part in rows), self.validation.bytes_per_prediction
+            )
+            yield self.evaluated(found, whole=False, weights=self.step)
+            if self.best is None or found.loss < self.best[0]:
+                self.best = (found.loss, self.step)
+                self.run.mark_best(self.last())
+        if save_due:
+            self.run.prune(self.config.train.keep)
+
+    def evaluate_whole(self) -> Evaluated:
+        """Every token of the validation split once, with the weights that are kept as best."""
+        judged = self.step
+        if self.best is not None and self.best[1] != self.step and (best := self.run.best) is not None:
+            load_weights(self.model, best.load_model())
+            judged = best.step
+        batches = self.validation.rows.in_order(self.config.train.batch)
+        found = measure_likelihood(self.model, batches, self.validation.bytes_per_prediction)
+        return self.evaluated(found, whole=True, weights=judged)
+
+    def evaluated(self, found: Likelihood, whole: bool, weights: int) -> Evaluated:
+        floor = self.floor() if whole else None
+        return Evaluated(self.step, whole, weights, found.loss, found.perplexity, found.bits_per_byte, found.tokens, floor)
+
+    def last(self) -> Checkpoint:
+        last = self.run.last
+        assert last is not None
+        return last
+
+    def save(self) -> Checkpoint:
+        skeleton, tensors = take_apart(self.state_dict())
+        return save_checkpoint(
+            self.run,
+            self.step,
+            model=weights(self.model),
+            state=tensors,
+            state_json=skeleton,
+            config=config_to_dict(self.config),
+            tokenizer_json=self.tokenizer_json,
+        )
+
+    def resume(self, checkpoint: Checkpoint) -> list[str]:
+        """Take up a checkpoint's state; tells what makes a bit-for-bit continuation impossible."""
+        load_weights(self.model, checkpoint.load_model())
+        state = put_together(checkpoint.state_json(), checkpoint.load_state())
+        if state["data"] != self.data_fingerprint:
+            raise UserError(
+                f"the training data has changed since {checkpoint.name}: going on would not be the same run",
+                self.config.data.source,
+                f"the old data, or --name NEW --from {self.run.name}",
+            )
+        self.load_state_dict(state)
+        return [
+            f"the run was trained with {name} {then}, now it is {now}: it goes on, but not bit for bit"
+            for name, now in describe_machine().items()
+            if (then := state["machine"].get(name)) != now
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.elapsed(),
+            "best": self.best,
+            "batches": self.batches.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "machine": describe_machine(),
+            "data": self.data_fingerprint,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.best = state["best"]
+        self.batches.load_state_dict(state["batches"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def not_finite(self, loss: float, batches: list[Batch]) -> UserError:
+        """Told before the weights are touched: they, and the last checkpoint, are still good."""
+        named = ((name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None)
+        tensor = next((f"gradient of {name}" for name, grad in named if not torch.isfinite(grad).all()), "sum of the gradients")
+        what = f"loss {loss}" if not math.isfinite(loss) else tensor
+        rows = ", ".join(str(row) for batch in batches for row in batch.rows[:8])
+        last = self.run.last
+        return UserError(
+            f"step {self.step}: the {what} is not finite; the update was not made",
+            f"first in the {tensor}; training rows {rows}{', ...' if batches[0].rows.size > 8 else ''}",
+            "a lower optimizer.lr or optimizer.clip" + (f"; the last good checkpoint is {last.folder}" if last else ""),
+        )
+
+
+def peak_memory() -> int | None:
+    """The most memory that this process has held, in bytes; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,136 @@
+"""Those who watch a run: the log on disk and the console.
+
+Owns: metrics.jsonl, the bar, the lines and sample texts on the terminal. Does not own: the run. An observer is a function
+of an event; it can be left out, and nothing that it does changes a number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import IO, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from lilliput.checkpoints import cannot_write
+from lilliput.runs import Run
+from lilliput.training.loop import Evaluated, Event, Finished, Saved, Stepped
+
+
+class Observer(Protocol):
+    def __call__(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MetricsFile:
+    """One JSON object a line, in the hands of the system before the event's successor happens."""
+
+    def __init__(self, run: Run, every: int) -> None:
+        self.every, self.path = every, run.metrics_path
+        try:
+            self.file: IO[str] = open(self.path, "a", encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(error, self.path) from error
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Stepped) and event.step % self.every and event.progress < 1.0:
+            return
+        if isinstance(event, Finished) and event.interrupted:
+            return  # a run that goes on later has not finished
+        line = json.dumps({"event": event.event, **dataclasses.asdict(event)}, allow_nan=False)
+        try:
+            self.file.write(line + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise cannot_write(error, self.path, len(line)) from error
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class TimeLeft(ProgressColumn):
+    """From the share of the budget, which is what the run itself goes by."""
+
+    def render(self, task: Task) -> Text:
+        if not task.completed or task.elapsed is None:
+            return Text("-:--", style="dim")
+        seconds = max(0.0, task.elapsed * (1.0 - task.completed) / task.completed)
+        return Text(clock(seconds), style="cyan")
+
+
+class ConsoleObserver:
+    """A bar on a terminal, a line now and then elsewhere; sample texts in between. All on stderr."""
+
+    def __init__(
+        self,
+        console: Console,
+        bytes_per_prediction: float,
+        write_sample: Callable[[], str] | None = None,
+        sample_seconds: float | None = None,
+    ) -> None:
+        self.console, self.write_sample, self.sample_seconds = console, write_sample, sample_seconds
+        self.bits = 1.0 / math.log(2) / bytes_per_prediction  # nats per prediction -> bits per byte
+        self.smooth: float | None = None
+        self.sampled = self.told = time.monotonic()
+        self.started_at: float | None = None
+        self.bar = Progress(
+            TextColumn("step {task.fields[step]:>6,}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%  loss {task.fields[loss]}  {task.fields[bits]} bits/byte  {task.fields[speed]} tokens/s"),
+            TimeLeft(),
+            TextColumn("left"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=1.0, step=0, loss="-", bits="-", speed="-")
+        self.bar.start()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self.stepped(event)
+        elif isinstance(event, Evaluated) and not event.whole:
+            self.console.print(
+                f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  perplexity {event.perplexity:.2f}  "
+                f"{event.bits_per_byte:.4f} bits/byte  [dim](sample of {event.tokens:,} tokens)[/]",
+                highlight=False,
+            )
+        elif isinstance(event, Saved | Evaluated | Finished):
+            pass  # told in the closing summary
+
+    def stepped(self, event: Stepped) -> None:
+        # A mean over the last twenty steps or so: one batch's loss jumps about too much to be read.
+        self.smooth = event.loss if self.smooth is None else self.smooth + 0.05 * (event.loss - self.smooth)
+        if self.started_at is None:
+            self.started_at = time.monotonic()
+        loss, bits = f"{self.smooth:.4f}", f"{self.smooth * self.bits:.4f}"
+        speed = f"{event.tokens_per_second:,.0f}"
+        self.bar.update(self.task, completed=event.progress, step=event.step, loss=loss, bits=bits, speed=speed)
+        now = time.monotonic()
+        if not self.console.is_terminal and (now - self.told >= 10.0 or event.step == 1):
+            self.told = now
+            self.console.print(
+                f"step {event.step:>6,}  {100 * event.progress:3.0f}%  loss {loss}  {bits} bits/byte  lr {event.lr:.2e}  {speed} tokens/s",
+                highlight=False,
+            )
+        if self.write_sample and self.sample_seconds and now - self.sampled >= self.sample_seconds and event.progress < 1.0:
+            text = self.write_sample()
+            self.console.rule(f"[dim]a sample after {event.step:,} steps[/]", align="left")
+            self.console.print(Text(text.strip(), style="italic"))
+            self.console.rule(style="dim")
+            self.sampled = time.monotonic()
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,319 @@
+"""Documents and splits: known answers, streaming, purity of the split, and the sentence for every bad source."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lilliput.data import corpora
+from lilliput.data.corpora import END_OF_TEXT, cut_document, member_of_validation, open_corpus, split_at
+from lilliput.errors import UserError
+from lilliput.settings import DataSettings
+
+DATA = Path(os.environ.get("LILLIPUT_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data: set LILLIPUT_DATA to its folder")
+
+
+def texts(source: Path | str, split: str = "train", seed: int = 1, **settings: object) -> list[str]:
+    return list(open_corpus(DataSettings(source=str(source), **settings), seed).documents(split))
+
+
+def both(source: Path | str, seed: int = 1, **settings: object) -> list[str]:
+    return texts(source, "train", seed, **settings) + texts(source, "validation", seed, **settings)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as found:
+        call()
+    told = str(found.value)
+    assert len(told.splitlines()) <= 3, told
+    return told
+
+
+def file(folder: Path, content: str | bytes, name: str = "text.txt") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# Cutting into documents ------------------------------------------------------------------------------------------
+
+
+def test_documents_end_at_the_mark_and_are_stripped(tmp_path: Path) -> None:
+    path = file(tmp_path, f"\n one \n{END_OF_TEXT}\ntwo\n\nstill two{END_OF_TEXT}three\n")
+    corpus = open_corpus(DataSettings(source=str(path)), 1)
+    assert sorted(both(path)) == ["one", "three", "two\n\nstill two"]
+    assert corpus.name == "text.txt"
+    assert corpus.sources == [path]
+    assert corpus.describe == "1 file, documents end at <|endoftext|>; 10% of the documents are kept for validation"
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 13, 14, 1000])
+def test_marks_that_straddle_chunks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(corpora, "CHUNK", chunk)
+    path = file(tmp_path, f"é{END_OF_TEXT}<|endof{END_OF_TEXT}世界 x{END_OF_TEXT}\n")
+    assert sorted(both(path)) == sorted(["é", "<|endof", "世界 x"])
+
+
+@given(st.lists(st.binary(max_size=6)), st.integers(1, 7), st.sampled_from([b"ab", b"\n", b"aab"]))
+def test_split_at_equals_split_of_the_whole(parts: list[bytes], size: int, mark: bytes) -> None:
+    whole = mark.join(parts)
+    chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
+    found = list(split_at(chunks, mark, keep_blank_end=True))
+    assert [raw for _, raw in found] == whole.split(mark)
+    assert all(whole[start : start + len(raw)] == raw for start, raw in found)
+
+
+@pytest.mark.parametrize(
+    ("separator", "expected"),
+    [
+        ("line", ["a", "b c", "d", "e"]),
+        ("blank-line", ["a\r\nb c", "d\ne"]),
+        ("file", ["a\r\nb c\r\n\r\n  \r\nd\ne"]),
+        ("endoftext", ["a\r\nb c\r\n\r\n  \r\nd\ne"]),
+    ],
+)
+def test_separators(tmp_path: Path, separator: str, expected: list[str]) -> None:
+    path = file(tmp_path, "a\r\nb c\r\n\r\n  \r\nd\ne\n")
+    other = file(tmp_path, "other", "other.txt")
+    assert texts(path, separator=separator, validation_source=str(other)) == expected
+
+
+def test_empty_documents_are_dropped_and_counted_once(tmp_path: Path) -> None:
+    path = file(tmp_path, f"a{END_OF_TEXT} \n{END_OF_TEXT}b{END_OF_TEXT}\u3000{END_OF_TEXT}\n")
+    corpus = open_corpus(DataSettings(source=str(path)), 1)
+    heard: list[str] = []
+    kept = list(corpus.documents("train", lambda: heard.append("train")))
+    kept += corpus.documents("validation", lambda: heard.append("validation"))
+    assert sorted(kept) == ["a", "b"]
+    assert heard == ["train", "train"]
+
+
+def test_line_ends_inside_a_document_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = file(tmp_path, b"\xef\xbb\xbfone\r\ntwo\r\n" + END_OF_TEXT.encode() + b"\r\nthree\rfour")
+    assert sorted(both(path)) == ["one\r\ntwo", "three\rfour"]
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    lines = [{"story": f"text {n}\nwith <|endoftext|> inside", "n": n} for n in range(3)]
+    path = file(tmp_path, "\ufeff" + "\n\n".join(json.dumps(line) for line in lines) + "\r\n", "a.jsonl")
+    assert sorted(both(path, text_field="story")) == [line["story"] for line in lines]
+    assert (
+        "a document a line (field 'story')"
+        in open_corpus(DataSettings(source=str(path), text_field="story"), 1).describe
+    )
+
+
+def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
+    for name, text in {
+        "b.txt": "b1",
+        "a/z.TXT": "z",
+        "a/b/c.txt": "c",
+        ".x.txt": "no",
+        ".git/y.txt": "no",
+        "p.py": "no",
+    }.items():
+        file(tmp_path, text, name)
+    file(tmp_path, '{"text": "d"}\n', "d.jsonl")
+    other = file(tmp_path.parent, "v", f"{tmp_path.name}-other.txt")
+    settings = DataSettings(source=str(tmp_path), validation_source=str(other))
+    corpus = open_corpus(settings, 1)
+    assert list(corpus.documents("train")) == ["c", "z", "b1", "d"]
+    assert list(corpus.documents("validation")) == ["v"]
+    assert [path.name for path in corpus.sources] == ["c.txt", "z.TXT", "b.txt", "d.jsonl", other.name]
+    assert corpus.describe == (
+        "4 files, documents end at <|endoftext|> or with their file; 1 other file ignored; "
+        "validation: 1 file, one document (no <|endoftext|> in it; data.separator line or blank-line would split it)"
+    )
+
+
+def test_first_documents_only(tmp_path: Path) -> None:
+    path = file(tmp_path, "\n".join(f"d{n}" for n in range(100)))
+    assert sorted(both(path, separator="line", documents=7)) == [f"d{n}" for n in range(7)]
+    assert (
+        "the first 7 documents"
+        in open_corpus(DataSettings(source=str(path), separator="line", documents=7), 1).describe
+    )
+
+
+def test_documents_stream(tmp_path: Path) -> None:
+    path = file(tmp_path, b"good\n" * 300_000 + b"\xff\n")
+    documents = open_corpus(DataSettings(source=str(path), separator="line"), 1).documents("train")
+    assert next(documents) == "good"  # the broken end is a megabyte away
+    assert "byte 1500000" in refusal(lambda: list(documents))
+
+
+# Splits ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.001, 0.999), st.integers(2, 500))
+def test_share_is_exact_and_no_split_is_empty(seed: int, share: float, total: int) -> None:
+    exact = Fraction(repr(share))
+    block = max(2, -(-1 // min(exact, 1 - exact)))
+    member = member_of_validation(seed, share, min(total, block))
+    kept = sum(map(member, range(total)))
+    assert 1 <= kept <= total - 1
+    assert abs(kept - total * share) <= 1
+    assert [member(index) for index in (1, 0, total - 1)] == [member(index) for index in (1, 0, total - 1)]
+
+
+def test_splits_are_disjoint_stable_and_moved_by_the_seed(tmp_path: Path) -> None:
+    path = file(tmp_path, END_OF_TEXT.join(f"document {n}" for n in range(1000)))
+    train, validation = texts(path), texts(path, "validation")
+    assert (len(train), len(validation)) == (900, 100)
+    assert not set(train) & set(validation)
+    assert (train, validation) == (texts(path), texts(path, "validation"))
+    assert validation != texts(path, "validation", seed=2)
+    numbers = [int(text.split()[1]) for text in validation]
+    assert len({number % 10 for number in numbers}) == 10  # no fixed place in a block
+
+
+def test_appended_documents_move_none(tmp_path: Path) -> None:
+    short = file(tmp_path, "\n".join(f"d{n}" for n in range(50)), "short.txt")
+    long = file(tmp_path, "\n".join(f"d{n}" for n in range(90)), "long.txt")
+    assert set(texts(short, "validation", separator="line")) < set(texts(long, "validation", separator="line"))
+    assert set(texts(short, separator="line")) < set(texts(long, separator="line"))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_few_documents_still_fill_both_splits(tmp_path: Path, count: int, share: float) -> None:
+    path = file(tmp_path, "\n".join("abcdefghij"[:count]))
+    for seed in range(20):
+        assert texts(path, "train", seed, separator="line", validation_share=share)
+        assert texts(path, "validation", seed, separator="line", validation_share=share)
+
+
+@pytest.mark.parametrize(
+    ("text", "border"),
+    [
+        ("aaa\n" * 10 + "\n" + "bbb bb\n" * 3, "a paragraph"),
+        ("aaa aa\n" * 20, "a line"),
+        ("a " * 50, "white space"),
+        ("a" * 50, "a character"),
+    ],
+)
+def test_a_lone_document_loses_its_end(tmp_path: Path, text: str, border: str) -> None:
+    path = file(tmp_path, text)
+    train, validation = texts(path, validation_share=0.3), texts(path, "validation", validation_share=0.3)
+    assert len(train) == len(validation) == 1
+    assert "".join((train[0] + validation[0]).split()) == "".join(text.split())
+    assert open_corpus(DataSettings(source=str(path), validation_share=0.3), 1).describe.endswith(
+        f"; its last 30% are kept for validation, cut at {border}"
+    )
+
+
+@given(st.text(min_size=2), st.floats(0.01, 0.99))
+def test_cutting_a_document_loses_only_white_space(text: str, share: float) -> None:
+    text = text.strip()
+    if len(text) < 2:
+        return
+    first, second, _ = cut_document(text, share)
+    assert first
+    assert second
+    assert text.startswith(first)
+    assert text.endswith(second)
+    assert text[len(first) : len(text) - len(second)].strip() == ""
+
+
+def test_storybook() -> None:
+    settings = DataSettings(source="storybook", documents=600)
+    corpus = open_corpus(settings, 3)
+    train, validation = list(corpus.documents("train")), list(corpus.documents("validation"))
+    assert (len(train), len(validation)) == (600, 500)
+    assert not set(train) & set(validation)
+    assert train == list(open_corpus(settings, 3).documents("train"))
+    assert train[:5] != list(open_corpus(settings, 4).documents("train"))[:5]
+    assert corpus.describe == "600 stories of the built-in storybook; validation: 500 stories of the built-in storybook"
+    assert {path.suffix for path in corpus.sources} == {".py"}
+    assert (
+        "20,000 stories of the built-in storybook; validation: 1,000 stories" in open_corpus(DataSettings(), 1).describe
+    )
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "documents"), [("mixed-train", 10_140), ("mixed-heldout", 3_117), ("train-head-2316", 2_316)]
+)
+def test_real_stories(name: str, documents: int) -> None:
+    path = DATA / "tinystories" / f"{name}.txt"
+    train, validation = texts(path), texts(path, "validation")
+    assert len(train) + len(validation) == documents
+    assert abs(len(validation) - documents / 10) <= 1
+    assert not set(train) & set(validation)
+    # The files hold each story, a line end, the mark, a line end, and nothing else.
+    assert sum(len(text.encode()) for text in train + validation) + documents * 15 <= path.stat().st_size
+
+
+# Mistakes --------------------------------------------------------------------------------------------------------
+
+GOOD = '{"text": "good"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.txt", b"", ["the source is empty"]),
+        ("a.txt", b" \n\t\r\n", ["holds no text, only white space"]),
+        ("a.txt", b"\n<|endoftext|>\n<|endoftext|>\n", ["holds no text, only white space or separators"]),
+        ("a.txt", b"text\n\x00\x01", ["binary, not text", "byte 5"]),
+        ("a.txt", "grün\n".encode() + "grün".encode("latin1"), ["not UTF-8: byte 0xfc", "line 2, byte 8", "latin1"]),
+        ("a.txt", b"ok" + END_OF_TEXT.encode() + b"\xe4\xb8", ["byte 0xe4", "line 1, byte 15"]),
+        ("a.txt", b"\xef\xbb\xbfab\xff", ["byte 0xff", "line 1, byte 5"]),
+        ("a.txt", "text".encode("utf-16"), ["UTF-16, not UTF-8", "byte 0", "iconv -f utf-16"]),
+        ("a.txt", b"x", ["the only document has one character", "validation_source"]),
+        ("a.jsonl", GOOD + "{oops\n", ["not JSON: Expecting property name", "line 2"]),
+        ("a.jsonl", GOOD + "\n" + "[" * 100_000, ["not JSON: too deep", "line 3"]),
+        ("a.jsonl", GOOD + '{"text": 1' + "0" * 5000 + "}", ["not JSON: too deep or too large", "line 2"]),
+        ("a.jsonl", GOOD + "[1]\n", ["no JSON object but list", "line 2", '{"text": "…"}']),
+        ("a.jsonl", GOOD + '{"texts": "x"}\n', ["no field 'text', only texts", "line 2", "--data.text-field texts"]),
+        ("a.jsonl", GOOD + '{"a\\nb": 1}\n', ["no field 'text', only a\\nb", "line 2"]),
+        ("a.jsonl", GOOD + "{}\n", ["no field 'text', only an empty object", "line 2"]),
+        ("a.jsonl", GOOD + '{"text": 3}\n', ["field 'text' is no string but int", "line 2"]),
+        ("a.jsonl", GOOD + '{"text": "\\ud83d"}\n', ["half of a surrogate pair, \\ud83d", "line 2"]),
+        ("a.jsonl", GOOD.encode() + b'{"text": "\xe9"}\n', ["not UTF-8: byte 0xe9", "line 2, byte 27"]),
+        ("a.jsonl", b"\n\n", ["holds no text"]),
+        ("a.pdf", b"text", [".pdf files are not understood, .txt and .jsonl are", "rename it to .txt"]),
+        ("story", b"text", ["a file without an ending is not understood"]),
+    ],
+)  # fmt: skip
+def test_mistakes_in_files(tmp_path: Path, name: str, content: str | bytes, told: list[str]) -> None:
+    path = file(tmp_path, content, name)
+    sentence = refusal(lambda: both(path))
+    assert str(path) in sentence
+    for part in told:
+        assert part in sentence
+
+
+def test_mistakes_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file(tmp_path, "text", "stories/mine.txt")
+    assert "no such file or folder" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
+    assert f"try {path}?" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
+    assert "give the path of a .txt and .jsonl file" in refusal(lambda: both(tmp_path / "x" / "y.txt"))
+    assert "storybook, the built-in corpus?" in refusal(lambda: both("storybok"))
+    assert "no such file or folder" in refusal(lambda: both(path, validation_source=str(tmp_path / "v.txt")))
+    file(tmp_path, "no", "other/code.py")
+    assert "holds no .txt and .jsonl file, only .py" in refusal(lambda: both(tmp_path / "other"))
+    (tmp_path / "empty").mkdir()
+    assert "the folder holds no .txt and .jsonl file\n" in refusal(lambda: both(tmp_path / "empty"))
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert "neither a file nor a folder" in refusal(lambda: both(tmp_path / "pipe.txt"))
+
+    def forbidden(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("builtins.open", forbidden)  # the owner of the machine may read everything, so pretend
+    sentence = refusal(lambda: both(path))
+    assert "cannot read the file: Permission denied" in sentence
+    assert str(path) in sentence
+    assert "check its permissions" in sentence
+    monkeypatch.setattr("os.scandir", forbidden)
+    assert "cannot read the folder: Permission denied" in refusal(lambda: both(path.parent))

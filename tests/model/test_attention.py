@@ -1,0 +1,220 @@
+"""One predicate is the truth; every faster path is tied to it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import assert_same, draw, draw_ids, tiny_model
+from torch import Tensor
+
+from lilliput.decoding.stream import prefill, step
+from lilliput.model.attention import Capture, Pass, Sight, attend, attention_weights, visible
+from lilliput.model.cache import Cache, LayerCache
+
+positions = st.lists(st.integers(-1, 6), min_size=1, max_size=5)
+
+
+@given(q=positions, k=positions, causal=st.booleans(), window=st.none() | st.integers(1, 5), data=st.data())
+def test_visible_is_its_definition(q: list[int], k: list[int], causal: bool, window: int | None, data: st.DataObject) -> None:
+    q_doc = data.draw(st.lists(st.integers(0, 2), min_size=len(q), max_size=len(q)))
+    k_doc = data.draw(st.lists(st.integers(0, 2), min_size=len(k), max_size=len(k)))
+    seen = visible(*(torch.tensor([x]) for x in (q, k, q_doc, k_doc)), causal, window)
+    for i, (q_at, q_in) in enumerate(zip(q, q_doc, strict=True)):
+        for j, (k_at, k_in) in enumerate(zip(k, k_doc, strict=True)):
+            near = window is None or abs(q_at - k_at) < window
+            assert seen[0, i, j] == (q_in == k_in and k_in != 0 and near and not (causal and k_at > q_at))
+
+
+def explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the visible keys alone, one query at a time; `mask` is (B, T, K)."""
+    rows, heads, tokens, dim = q.shape
+    out = torch.zeros_like(q)
+    weights = q.new_zeros(rows, heads, tokens, k.shape[2])
+    for b in range(rows):
+        for h in range(heads):
+            group = h * k.shape[1] // heads
+            for t in range(tokens):
+                keys = mask[b, t].nonzero()[:, 0]
+                if len(keys):
+                    share = (k[b, group, keys] @ q[b, h, t] / math.sqrt(dim)).softmax(dim=0)
+                    weights[b, h, t, keys] = share.detach()
+                    out[b, h, t] = share @ v[b, group, keys]
+    return out, weights
+
+
+def sight_masks(kind: str, tokens: int, keys: int) -> tuple[Sight, Tensor]:
+    if kind == "all":
+        return Sight(), torch.ones(2, tokens, keys, dtype=torch.bool)
+    if kind == "lower":
+        return Sight(lower=True), torch.ones(2, tokens, keys, dtype=torch.bool).tril()
+    mask = draw(2 if kind == "mask" else 1, tokens, keys, seed=7) > 0.3
+    mask[0, 1] = mask[0, -1] = False  # two queries that see nothing
+    return Sight(mask[:, None]), mask.expand(2, -1, -1)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["all", "lower", "mask", "shared mask"])
+def test_attend_is_softmax_over_visible_keys(kind: str, kv_heads: int) -> None:
+    tokens, keys = (5, 5) if kind == "lower" else (5, 7)
+    sight, mask = sight_masks(kind, tokens, keys)
+    parts = [draw(2, 4, tokens, 8, seed=1), draw(2, kv_heads, keys, 8, seed=2), draw(2, kv_heads, keys, 8, seed=3)]
+    ours, theirs = ([part.clone().requires_grad_() for part in parts] for _ in range(2))
+    fast = attend(*ours, sight)
+    slow, weights = explicit(*theirs, mask)
+    assert_same(fast, slow)
+    assert_same(attention_weights(ours[0], ours[1], sight), weights)
+    towards = draw(*fast.shape, seed=4)
+    (fast * towards).sum().backward()
+    (slow * towards).sum().backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_same(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_blind_queries_give_zeros_in_every_block_of_the_kernel(dtype: torch.dtype) -> None:
+    """Longer than the kernel's blocks (512 keys): blind in all of them, or in the first only."""
+    q, k, v = (draw(1, 2, n, 16, seed=n).to(dtype).requires_grad_() for n in (70, 600, 600))
+    mask = draw(1, 1, 70, 600, seed=5) > 0.0
+    mask[..., 3, :] = mask[..., 69, :] = False
+    mask[..., 10:20, :512] = False
+    out = attend(q, k, v, Sight(mask))
+    out.square().sum().backward()
+    weights = attention_weights(q, k, Sight(mask))
+    assert torch.equal(out[:, :, [3, 69]], torch.zeros(1, 2, 2, 16, dtype=dtype))
+    assert_same(out, weights @ v, 1e-12 if dtype == torch.float64 else 1e-5)
+    assert all(torch.isfinite(part.grad).all() for part in (q, k, v))
+    assert not q.grad[:, :, [3, 69]].any()
+
+
+def truth(now: Pass, k_pos: Tensor, window: int | None) -> Tensor:
+    q_doc, k_doc = ((now.pos >= 0).long(), (k_pos >= 0).long()) if now.doc is None else (now.doc, now.doc)
+    return visible(now.pos, k_pos, q_doc, k_doc, now.causal, window)
+
+
+def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:
+    full = torch.ones(tokens, keys, dtype=torch.bool)
+    full = full.tril() if sight.lower else full
+    return full.expand(rows, -1, -1) if sight.mask is None else sight.mask[:, 0].expand(rows, -1, -1)
+
+
+@given(chunks=st.lists(st.integers(1, 6), min_size=1, max_size=5), window=st.none() | st.integers(1, 7), padded=st.booleans())
+def test_sight_through_a_cache_is_the_predicate(chunks: list[int], window: int | None, padded: bool) -> None:
+    """Whatever the chunks, a pass sees just the keys that the predicate allows of all that was ever written."""
+    starts = torch.tensor([0, 2 if padded else 0])
+    layer = LayerCache(2, 1, 1, window, torch.zeros(1, dtype=torch.float64))
+    cache, before = Cache([layer], 2), 0
+    for chunk in chunks:
+        everything = (torch.arange(before + chunk) - starts[:, None]).clamp(min=-1)  # (B, all so far)
+        now = Pass(2, chunk, torch.device("cpu"), True, everything[:, before:] if padded else None, None, cache, None)
+        _, _, k_pos = layer.update(torch.zeros(2, 1, chunk, 1).double(), torch.zeros(2, 1, chunk, 1).double(), now.pos)
+        seen = expand(now.sight(window, k_pos), chunk, k_pos.shape[1], 2)
+        assert torch.equal(seen, truth(now, k_pos, window))
+        assert torch.equal(seen.sum(dim=2), truth(now, everything, window).sum(dim=2)), "the cache lacks a visible key"
+        cache.advance(chunk)
+        before += chunk
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 3, 6, 9])
+@pytest.mark.parametrize("documents", [None, [[1, 1, 1, 2, 2, 0], [1, 2, 3, 3, 3, 3]]])
+def test_sight_without_a_cache_is_the_predicate(causal: bool, window: int | None, documents: list[list[int]] | None) -> None:
+    doc = None if documents is None else torch.tensor(documents)
+    now = Pass(2, 6, torch.device("cpu"), causal, None, doc, None, None)
+    seen = expand(now.sight(window, now.pos), 6, 6, 2)
+    expected = torch.ones(2, 6, 6, dtype=torch.bool) if doc is None else doc[:, :, None] == doc[:, None, :]
+    for q in range(6):
+        for k in range(6):
+            far = (causal and k > q) or (window is not None and abs(q - k) >= window)
+            expected[:, q, k] &= not far
+    if doc is not None:
+        expected &= (doc != 0)[:, None, :]
+    assert torch.equal(seen, expected)
+
+
+CAPTURED: list[dict[str, Any]] = [
+    {"positions": "rotary", "kv_heads": 2, "window": (3, None), "qk_norm": True},
+    {"positions": "learned", "norm": "layer", "norm_placement": "post", "feed_forward": "gelu"},
+    {"task": "classifier", "classes": 3, "positions": "sinusoidal", "window": 4},
+]
+
+
+@pytest.mark.parametrize("case", CAPTURED, ids=["decoder", "post", "encoder"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_capture_takes_the_weights_and_changes_nothing(case: dict[str, Any], padded: bool) -> None:
+    model, ids = tiny_model(**case), draw_ids(2, 9)
+    pos = torch.stack((torch.arange(9), torch.arange(9) - 3)).clamp(min=-1) if padded else None
+    everything, chosen = Capture(), Capture(layers=frozenset({2}), heads=(3, 1))
+    plain = model(ids, pos=pos)
+    assert torch.equal(model(ids, pos=pos, capture=everything), plain)
+    assert torch.equal(model(ids, pos=pos, capture=chosen), plain)
+    assert sorted(everything.weights) == [0, 1, 2] and list(chosen.weights) == [2]
+    assert torch.equal(chosen.weights[2][0], everything.weights[2][0][:, [3, 1]])
+    at = torch.arange(9).expand(2, -1) if pos is None else pos
+    real = (at >= 0).long()
+    for layer, window in enumerate(model.windows):
+        (weights,) = everything.weights[layer]  # (B, H, T, K)
+        seen = visible(at, at, real, real, model.causal, window)[:, None].expand_as(weights)
+        assert_same(weights.sum(dim=-1), real[:, None].expand(2, 4, 9).double())
+        assert not weights[~seen].any() and (weights[seen] > 0).all()
+        assert not weights.requires_grad
+
+
+def test_captured_weights_are_those_that_were_applied() -> None:
+    """The first block, by hand: mixing the values by the captured weights gives the block's attention output."""
+    model, ids = tiny_model(positions=None, kv_heads=2), draw_ids(2, 7)
+    capture = Capture(layers=frozenset({0}))
+    attention = model.blocks[0].attention
+    taken: list[Tensor] = []
+    handle = attention.inner.register_forward_hook(lambda module, inputs, output: taken.append(output))
+    model(ids, capture=capture)
+    handle.remove()
+    x = attention.norm(model.embedding(ids))
+    q, k, v = attention.inner.qkv(x).view(2, 7, 8, 4).transpose(1, 2).split((4, 2, 2), dim=1)
+    out, weights = explicit(q, k, v, torch.ones(2, 7, 7, dtype=torch.bool).tril())
+    assert_same(capture.weights[0][0], weights)
+    assert_same(taken[0], attention.inner.out(out.transpose(1, 2).flatten(2)))
+
+
+def test_capture_while_decoding_is_the_last_row_of_the_whole() -> None:
+    model, ids = tiny_model(window=(3, None), kv_heads=2, positions="rotary"), draw_ids(1, 8)
+    whole, decoding = Capture(), Capture()
+    model(ids, capture=whole)
+    _, cache = prefill(model, [ids[0, :4].tolist()], decoding)
+    for at in range(4, 8):
+        step(model, [int(ids[0, at])], [at], cache, decoding)
+    for layer, window in enumerate(model.windows):
+        assert len(decoding.weights[layer]) == 5
+        for at, weights in enumerate(decoding.weights[layer][1:], start=4):
+            first = 0 if window is None else at + 1 - window
+            assert weights.shape == (1, 4, 1, at + 1 - first)
+            assert_same(weights[:, :, 0], whole.weights[layer][0][:, :, at, first : at + 1])
+
+
+def test_no_capture_computes_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*parts: object) -> Tensor:
+        raise AssertionError("nobody asked")
+
+    monkeypatch.setattr("lilliput.model.attention.attention_weights", refuse)
+    model, ids = tiny_model(), draw_ids(1, 5)
+    assert model(ids).shape == (1, 5, 17)
+    assert model(ids, capture=Capture(layers=frozenset())).shape == (1, 5, 17)
+    with pytest.raises(AssertionError, match="nobody asked"):
+        model(ids, capture=Capture())
+
+
+@pytest.mark.parametrize(
+    ("window", "windows"), [(None, [None] * 3), (5, [5] * 3), ((3, None), [3, None, 3]), ((1, 2, 3, 4), [1, 2, 3])]
+)
+def test_a_pattern_of_windows_is_repeated_over_the_layers(window: Any, windows: list[int | None]) -> None:
+    assert tiny_model(window=window).windows == windows
+
+
+def test_packed_rows_have_no_cache() -> None:
+    model, ids = tiny_model(), draw_ids(1, 3)
+    with pytest.raises(AssertionError, match="one document"):
+        model(ids, doc=torch.ones(1, 3, dtype=torch.long), cache=model.new_cache(1))

@@ -1,0 +1,109 @@
+"""The parts by their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
+from torch import Tensor, nn
+
+from lilliput.model.layers import ACTIVATIONS, ClassifierHead, FeedForward, build_norm, gated_width
+from lilliput.model.transformer import build_model
+from lilliput.settings import VectorSettings
+
+
+def test_norms_are_their_formulas() -> None:
+    x, weight, bias = draw(3, 8), draw(8, seed=1), draw(8, seed=2)
+    layer, rms = build_norm("layer", 8).double(), build_norm("rms", 8).double()
+    with torch.no_grad():
+        layer.weight.copy_(weight), layer.bias.copy_(bias), rms.weight.copy_(weight)
+    a = x.numpy()
+    centred = a - a.mean(axis=1, keepdims=True)
+    by_hand = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * weight.numpy() + bias.numpy()
+    assert_same(layer(x), torch.from_numpy(by_hand))
+    assert_same(rms(x), torch.from_numpy(a / np.sqrt((a**2).mean(axis=1, keepdims=True) + 1e-5) * weight.numpy()))
+
+
+def activate_by_hand(kind: str, x: np.ndarray) -> np.ndarray:
+    if kind == "relu":
+        return np.maximum(x, 0)
+    if kind == "relu2":
+        return np.maximum(x, 0) ** 2
+    if kind == "gelu":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    gate, up = np.split(x, 2, axis=-1)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+@pytest.mark.parametrize("kind", list(ACTIVATIONS))
+@pytest.mark.parametrize("bias", [True, False])
+def test_feed_forwards_are_their_formulas(kind: str, bias: bool) -> None:
+    part, x = FeedForward(6, 24, ACTIVATIONS[kind], bias).double(), draw(2, 3, 6)
+    up, down = (matrix.weight.detach().numpy().T for matrix in (part.up, part.down))
+    up_bias, down_bias = (matrix.bias.detach().numpy() if bias else 0.0 for matrix in (part.up, part.down))
+    by_hand = activate_by_hand(kind, x.numpy() @ up + up_bias) @ down + down_bias
+    assert_same(part(x, None), torch.from_numpy(by_hand))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("hidden", "width"), [(1024, 680), (24, 16), (12, 8), (1, 8), (2048, 1368)])
+def test_a_gated_feed_forward_takes_two_thirds(hidden: int, width: int) -> None:
+    assert gated_width(hidden) == width and width % 8 == 0
+    gated = FeedForward(6, hidden, ACTIVATIONS["swiglu"], bias=False)
+    assert (gated.up.out_features, gated.down.in_features) == (2 * width, width)
+
+
+class Half(nn.Module):
+    def forward(self, x: Tensor, now: object) -> Tensor:
+        return 0.5 * x
+
+
+def test_placements_are_their_formulas() -> None:
+    from lilliput.model.layers import PLACEMENTS
+
+    x, norm = draw(2, 3, 8), build_norm("layer", 8).double()
+    pre, post = (PLACEMENTS[kind](norm, Half(), 0.0) for kind in ("pre", "post"))  # type: ignore[arg-type]
+    assert_same(pre(x, None), x + 0.5 * norm(x))
+    assert_same(post(x, None), norm(1.5 * x))
+
+
+def test_a_classifier_is_the_mean_of_real_tokens_then_two_layers() -> None:
+    head, x = ClassifierHead(8, 5, 3).double(), draw(2, 6, 8)
+
+    class Now:
+        pos, doc = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, -1, -1, -1, -1]]), None
+
+    pooled = torch.stack((x[0].mean(dim=0), x[1, :2].mean(dim=0)))
+    by_hand = head.project(torch.relu(head.inner(pooled)))
+    assert_same(head(x, Now()), by_hand)  # type: ignore[arg-type]
+
+    class Packed:
+        pos, doc = torch.zeros(2, 6), torch.tensor([[1] * 6, [1, 1, 0, 0, 0, 0]])
+
+    assert_same(head(x, Packed()), by_hand)  # type: ignore[arg-type]
+
+
+def test_embeddings_are_scaled_where_sines_are_added() -> None:
+    ids = draw_ids(2, 3)
+    for positions, scale in (("sinusoidal", 4.0), ("rotary", 1.0), ("learned", 1.0), (None, 1.0)):
+        model = tiny_model(positions=positions)
+        assert_same(model.embedding(ids), model.embedding.table.weight[ids] * scale)
+
+
+def test_pretrained_vectors_are_scaled_projected_and_frozen_or_tuned() -> None:
+    ids = draw_ids(2, 3)
+    for frozen, scaled in ((True, True), (False, False)):
+        model = build_model(tiny_settings(), VectorSettings(width=9, frozen=frozen, scaled=scaled), seed=0).double()
+        table, projection = model.embedding.table.weight, model.embedding.project.weight
+        assert_same(model.embedding(ids), table[ids] * (3.0 if scaled else 1.0) @ projection.T)
+        model(ids).sum().backward()
+        assert (table.grad is None) == frozen and projection.grad.abs().sum() > 0
+
+
+def test_dropout_is_active_in_training_only() -> None:
+    model, ids = tiny_model(dropout=0.5), draw_ids(2, 5)
+    assert torch.equal(model(ids), model(ids))
+    torch.manual_seed(0)
+    assert not torch.equal(model.train()(ids), model(ids))

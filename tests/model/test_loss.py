@@ -1,0 +1,94 @@
+"""The head and its cross-entropy as one operation, held to torch's plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import assert_same, draw_ids, gradients, tiny_model
+from torch import Tensor
+
+from lilliput.data import batches
+from lilliput.model.loss import IGNORED, language_loss
+from lilliput.model.transformer import Transformer
+
+CASES: dict[str, dict[str, Any]] = {
+    "untied": {},
+    "tied": {"tied": True},
+    "bias": {"bias_head": True},
+    "tied, bias": {"tied": True, "bias_head": True},
+    "many tokens": {"vocab_size": 701},
+}
+
+
+def plain(model: Transformer, ids: Tensor, targets: Tensor, pos: Tensor | None, doc: Tensor | None) -> Tensor:
+    logits = model(ids, pos=pos, doc=doc).flatten(0, 1)
+    return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (40, 23)])
+@pytest.mark.parametrize("ignored", ["none", "some", "a row"])
+def test_value_and_gradients_are_plain(case: dict[str, Any], shape: tuple[int, int], ignored: str) -> None:
+    vocab_size = case.get("vocab_size", 17)
+    model, (ids, targets) = tiny_model(**case), (draw_ids(*shape, seed=seed, vocab_size=vocab_size) for seed in (1, 2))
+    if ignored == "some":
+        targets[:, 1::2] = IGNORED
+    elif ignored == "a row":
+        targets[-1] = IGNORED
+    expected = plain(model, ids, targets, None, None)
+    (expected / 7).backward()
+    slow = gradients(model)
+    model.zero_grad(set_to_none=True)
+    loss = language_loss(model, ids, targets, None, None)
+    assert loss.shape == ()
+    assert_same(loss, expected, 1e-12 * max(1.0, expected.item()))
+    (loss / 7).backward()
+    fast = gradients(model)
+    assert fast.keys() == slow.keys()
+    for name in slow:
+        assert_same(fast[name], slow[name])
+
+
+def test_packed_rows_reach_the_loss() -> None:
+    model, ids, targets = tiny_model(), draw_ids(1, 6), draw_ids(1, 6, seed=1)
+    pos, doc = torch.tensor([[0, 1, 2, 0, 1, -1]]), torch.tensor([[1, 1, 1, 2, 2, 0]])
+    targets[0, 5] = IGNORED
+    loss = language_loss(model, ids, targets, pos, doc)
+    assert_same(loss, plain(model, ids, targets, pos, doc))
+    apart = sum(plain(model, ids[:, a:b], targets[:, a:b], None, None) for a, b in ((0, 3), (3, 5)))
+    assert_same(loss, apart)
+
+
+def test_nothing_to_predict_is_zero_with_zero_gradients() -> None:
+    model, ids = tiny_model(), draw_ids(2, 4)
+    loss = language_loss(model, ids, torch.full((2, 4), IGNORED), None, None)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(not grad.any() for grad in gradients(model).values())
+
+
+def test_without_gradients_it_is_the_same_value() -> None:
+    model, ids, targets = tiny_model(), draw_ids(3, 9), draw_ids(3, 9, seed=1)
+    with torch.inference_mode():
+        alone = language_loss(model, ids, targets, None, None).item()
+    assert_same(language_loss(model, ids, targets, None, None), torch.tensor(alone, dtype=torch.float64))
+
+
+def test_a_frozen_head_still_lets_gradients_through() -> None:
+    model, ids, targets = tiny_model(bias_head=True), draw_ids(2, 5), draw_ids(2, 5, seed=1)
+    model.head.requires_grad_(False)
+    plain(model, ids, targets, None, None).backward()
+    slow = gradients(model)
+    model.zero_grad(set_to_none=True)
+    language_loss(model, ids, targets, None, None).backward()
+    assert not any(name.startswith("head") for name in slow)
+    for name, grad in gradients(model).items():
+        assert_same(grad, slow[name])
+
+
+def test_the_data_and_the_loss_agree_on_padding() -> None:
+    """`model` does not import `data`: each says it once, and they must be one."""
+    assert batches.IGNORED == IGNORED
