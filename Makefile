@@ -46,7 +46,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest
 
 torture: setup
-	$(BIN)/python benchmarks/torture.py
+	$(BIN)/python tests/torture.py
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py

@@ -52,12 +52,15 @@ def told(target: str | None = None, overrides: dict[str, str] | None = None, siz
 def test_the_order_of_the_layers(folder: Path) -> None:
     """defaults < base < recipe < size < dotted: each of five settings is decided by another layer."""
     write(folder / "base.toml", "[model]\ncontext = 11\nlayers = 12\ndim = 24\nheads = 3\nrotary_base = 500.0")
-    recipe = write(folder / "recipe.toml", 'base = "base.toml"\n[model]\nlayers = 13\ndim = 26\nheads = 13\nrotary_base = 600')
+    recipe = write(
+        folder / "recipe.toml", 'base = "base.toml"\n[model]\nlayers = 13\ndim = 26\nheads = 13\nrotary_base = 600'
+    )
     default = ModelSettings()
     plain = load_config(recipe).model
     assert (plain.context, plain.layers, plain.dim, plain.rotary_base, plain.norm) == (11, 13, 26, 600.0, default.norm)
     sized = load_config(recipe, size="nano").model
-    assert {name: getattr(sized, name) for name in SIZES["nano"]} == SIZES["nano"] and sized.rotary_base == 600.0
+    assert {name: getattr(sized, name) for name in SIZES["nano"]} == SIZES["nano"]
+    assert sized.rotary_base == 600.0
     dotted = load_config(recipe, {"model.layers": "5", "model.rotary-base": "700"}, "nano").model
     assert (dotted.layers, dotted.rotary_base, dotted.dim) == (5, 700.0, SIZES["nano"]["dim"])
 
@@ -87,7 +90,8 @@ def test_a_text_or_a_folder_alone_is_enough(folder: Path, target: str, name: str
     write(folder / "my text.txt", "Once.")
     (folder / "stories").mkdir()
     config = load_config(target)
-    assert config.data.source == target and config.name == (name or folder.name)
+    assert config.data.source == target
+    assert config.name == (name or folder.name)
 
 
 def test_the_built_in_corpus_by_its_name(folder: Path) -> None:
@@ -95,8 +99,12 @@ def test_the_built_in_corpus_by_its_name(folder: Path) -> None:
     assert load_config(write(folder / "r.toml", '[data]\nsource = "storybook"')).data.source == "storybook"
 
 
-def test_paths_in_a_recipe_are_relative_to_it_and_flags_to_the_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = '[data]\nsource = "texts/a.txt"\nvalidation_source = "$LILLIPUT_DATA/b.txt"\n[tokenizer]\npath = "/abs/t.json"'
+def test_paths_in_a_recipe_are_relative_to_it_and_flags_to_the_user(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        '[data]\nsource = "texts/a.txt"\nvalidation_source = "$LILLIPUT_DATA/b.txt"\n[tokenizer]\npath = "/abs/t.json"'
+    )
     recipe = write(folder / "deep/r.toml", text)
     monkeypatch.setenv("LILLIPUT_DATA", "/data")
     config = load_config(recipe)
@@ -135,8 +143,12 @@ def test_two_budgets_at_once_and_none_are_refused(folder: Path, flags: dict[str,
 
 
 def test_none_undoes_in_recipes_and_flags(folder: Path) -> None:
-    write(folder / "b.toml", '[model]\nwindow = 4\npositions = "learned"\n[optimizer]\nclip = 2.0\n[generate]\ntop_k = 3')
-    recipe = write(folder / "r.toml", 'base = "b.toml"\n[model]\nwindow = "none"\npositions = "none"\n[optimizer]\nclip = "none"')
+    write(
+        folder / "b.toml", '[model]\nwindow = 4\npositions = "learned"\n[optimizer]\nclip = 2.0\n[generate]\ntop_k = 3'
+    )
+    recipe = write(
+        folder / "r.toml", 'base = "b.toml"\n[model]\nwindow = "none"\npositions = "none"\n[optimizer]\nclip = "none"'
+    )
     config = load_config(recipe, {"generate.top_k": "none"})
     assert (config.model.window, config.model.positions, config.optimizer.clip, config.generate.top_k) == (None,) * 4
     assert load_config(None, {"data.validation_source": "none"}).data.validation_source is None
@@ -166,7 +178,8 @@ def test_flags_are_read_as_their_settings_need(flag: str, value: str, expected: 
     config: Any = load_config(None, {flag: value})
     for part in flag.split("."):
         config = getattr(config, part)
-    assert config == expected and type(config) is type(expected)
+    assert config == expected
+    assert type(config) is type(expected)
 
 
 def test_a_pattern_in_toml(folder: Path) -> None:
@@ -184,7 +197,8 @@ def test_settings_are_frozen() -> None:
         config.seed = 2  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.model.dim = 2  # type: ignore[misc]
-    assert load_config() == config and hash(config.model) == hash(load_config().model)
+    assert load_config() == config
+    assert hash(config.model) == hash(load_config().model)
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
@@ -266,19 +280,24 @@ def test_settings_that_do_not_fit_each_other(flags: dict[str, str], sentence: st
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        ("train.steps", "-3"), ("train.steps", "0"), ("train.minutes", "0"), ("train.minutes", "inf"), ("seed", "4294967296"),
-        ("model.dropout", "1"), ("model.dropout", "-0.1"), ("optimizer.lr", "nan"), ("optimizer.lr", "0"),
-        ("generate.temperature", "-1"), ("generate.top_k", "0"), ("data.validation_share", "0"), ("model.window", "0"),
-        ("model.window", "4,-1"), ("model.window", ""), ("model.dim", ""), ("model.dim", "{a=1}"), ("model.dim", "none"),
-        ("model.norm", "batch"), ("model.tied", "maybe"), ("optimizer.betas", "0.9,0.95,0.1"), ("optimizer.betas", "1,0.5"),
-        ("train.device", "tpu"), ("tokenizer.vocab_size", "256"), ("schedule.warmup", "-1"), ("schedule.final", "1.5"),
+        ("train.steps", "-3"), ("train.steps", "0"), ("train.minutes", "0"), ("train.minutes", "inf"),
+        ("seed", "4294967296"), ("model.dropout", "1"), ("model.dropout", "-0.1"), ("optimizer.lr", "nan"),
+        ("optimizer.lr", "0"), ("generate.temperature", "-1"), ("generate.top_k", "0"),
+        ("data.validation_share", "0"), ("model.window", "0"), ("model.window", "4,-1"), ("model.window", ""),
+        ("model.dim", ""), ("model.dim", "{a=1}"), ("model.dim", "none"), ("model.norm", "batch"),
+        ("model.tied", "maybe"), ("optimizer.betas", "0.9,0.95,0.1"), ("optimizer.betas", "1,0.5"),
+        ("train.device", "tpu"), ("tokenizer.vocab_size", "256"), ("schedule.warmup", "-1"),
+        ("schedule.final", "1.5"),
     ],
 )  # fmt: skip
 def test_values_out_of_bounds_are_refused_in_a_sentence(flag: str, value: str) -> None:
     lines = told(None, {flag: value})
-    assert len(lines) == 2 and lines[1] == f"  at  --{flag}"
+    assert len(lines) == 2
+    assert lines[1] == f"  at  --{flag}"
     assert lines[0].startswith(f"{flag} is {value!r}: it ")
-    assert not any(jargon in lines[0] for jargon in ("a valid", "integer", "Field", "Input", "Tuple", "unable", "validation,"))
+    assert not any(
+        jargon in lines[0] for jargon in ("a valid", "integer", "Field", "Input", "Tuple", "unable", "validation,")
+    )
 
 
 def test_a_group_is_not_a_setting(folder: Path) -> None:
@@ -333,7 +352,9 @@ optimizers = st.builds(
     betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
     clip=st.none() | st.floats(1e-3, 10.0),
 )
-configs = st.builds(Config, model=models, optimizer=optimizers, seed=st.integers(0, 2**32 - 1), name=st.none() | st.text(max_size=9))
+configs = st.builds(
+    Config, model=models, optimizer=optimizers, seed=st.integers(0, 2**32 - 1), name=st.none() | st.text(max_size=9)
+)
 
 
 @given(config=configs.filter(lambda config: config.name != "none"))
@@ -372,7 +393,7 @@ def fits(value: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
     notes = {"description", "title", "default", "$defs", "$schema"}
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
     for key, rule in node.items():
-        if key in notes or key in ("additionalProperties", "items") and "prefixItems" in node:
+        if key in notes or (key in ("additionalProperties", "items") and "prefixItems" in node):
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if key == "$ref":
@@ -386,13 +407,17 @@ def fits(value: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
         elif key == "type":
             ok = isinstance(value, kinds[rule]) and (rule == "boolean" or not isinstance(value, bool))
         elif key == "properties":
-            ok = not isinstance(value, dict) or all(fits(value[name], rule[name], schema) for name in value.keys() & rule.keys())
+            ok = not isinstance(value, dict) or all(
+                fits(value[name], rule[name], schema) for name in value.keys() & rule.keys()
+            )
         elif key == "additionalProperties":
             ok = rule is not False or not isinstance(value, dict) or value.keys() <= node["properties"].keys()
         elif key == "items":
             ok = not isinstance(value, list) or all(fits(item, rule, schema) for item in value)
         elif key == "prefixItems":
-            ok = not isinstance(value, list) or all(fits(item, part, schema) for item, part in zip(value, rule, strict=False))
+            ok = not isinstance(value, list) or all(
+                fits(item, part, schema) for item, part in zip(value, rule, strict=False)
+            )
         elif key in ("minItems", "maxItems"):
             ok = not isinstance(value, list) or (len(value) >= rule if key == "minItems" else len(value) <= rule)
         else:
@@ -408,10 +433,13 @@ def test_the_schema_knows_every_setting_and_its_meaning() -> None:
     schema = recipe_schema()
     for name in setting_types():
         section, _, inner = name.rpartition(".")
-        node = schema if not section else schema["$defs"][schema["properties"][section]["$ref"].removeprefix("#/$defs/")]
+        node = (
+            schema if not section else schema["$defs"][schema["properties"][section]["$ref"].removeprefix("#/$defs/")]
+        )
         assert node["properties"][inner]["description"], name
         assert node["additionalProperties"] is False
-    assert json.loads(json.dumps(schema)) == schema and '"null"' not in json.dumps(schema)
+    assert json.loads(json.dumps(schema)) == schema
+    assert '"null"' not in json.dumps(schema)
 
 
 @pytest.mark.parametrize(

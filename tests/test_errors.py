@@ -21,7 +21,9 @@ def test_one_mistake_costs_at_most_three_lines(error: UserError, told: str) -> N
 
 
 def test_several_mistakes_cost_a_line_each() -> None:
-    errors = UserErrors([UserError("a", "here", "b"), UserError("c"), UserError("d", "there"), UserError("e", hint="f")])
+    errors = UserErrors(
+        [UserError("a", "here", "b"), UserError("c"), UserError("d", "there"), UserError("e", hint="f")]
+    )
     assert str(errors).splitlines() == ["a  (here): b", "c", "d  (there)", "e: f"]
 
 

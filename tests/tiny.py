@@ -41,8 +41,11 @@ def pairs(case: dict[str, Any]) -> set[tuple[Choice, Choice]]:
 def covering_set(axes: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
     """Of a few random cases take the one that has the most new pairs, until none is left."""
     draw = random.Random(0)
-    left = {pair for (a, xs), (b, ys) in itertools.combinations(axes.items(), 2) for pair in itertools.product(
-        [(a, x) for x in xs], [(b, y) for y in ys])}
+    left = {
+        pair
+        for (a, xs), (b, ys) in itertools.combinations(axes.items(), 2)
+        for pair in itertools.product([(a, x) for x in xs], [(b, y) for y in ys])
+    }
     cases: list[dict[str, Any]] = []
     while left:
         fixed = dict(min(left, key=repr))
@@ -61,7 +64,8 @@ def name_variant(case: dict[str, Any]) -> str:
 
 
 def tiny_settings(**changes: Any) -> ModelSettings:
-    """A language model of 3 layers and 17 tokens; xavier, because zero-residual blocks are identities and prove nothing."""
+    """A language model of 3 layers and 17 tokens; xavier, because zero-residual blocks are identities and prove
+    nothing."""
     biases = dict.fromkeys(BIASES_ON[changes.pop("biases", "none")], True)
     shape = {"vocab_size": 17, "dim": 16, "layers": 3, "heads": 4, "kv_heads": 4, "hidden": 24, "context": 24}
     plain = {"qk_norm": False, "initialisation": "xavier"}

@@ -1,7 +1,7 @@
-"""From a recipe and flags to checked, frozen settings: TOML -> `base` inheritance -> size -> dotted overrides -> `Config`.
+"""From a recipe and flags to checked, frozen settings: TOML -> `base` -> size -> dotted overrides -> `Config`.
 
-Owns: finding recipes, the order of the layers (defaults < base < recipe < size < dotted), where each value came from, and
-telling all mistakes at once with the nearest right name. Does not own: what settings there are (`settings`).
+Owns: finding recipes, the order of the layers (defaults < base < recipe < size < dotted), where each value came from,
+and telling all mistakes at once with the nearest right name. Does not own: what settings there are (`settings`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lilliput.dotted import flatten
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings import BUDGETS, SIZES, Config, conflicts
 
@@ -45,8 +46,10 @@ def sections() -> list[str]:
     return list(dict.fromkeys(name.split(".")[0] for name in setting_types() if "." in name))
 
 
-def load_config(target: str | None = None, overrides: Mapping[str, str] | None = None, size: str | None = None) -> Config:
-    """Settings from `target` (a recipe's path or name, or a text file or folder to train on), a size and dotted overrides."""
+def load_config(
+    target: str | None = None, overrides: Mapping[str, str] | None = None, size: str | None = None
+) -> Config:
+    """Settings from `target` (a recipe's path or name, or texts to train on), a size and dotted overrides."""
     layers: list[Layer] = []
     if target is not None and (recipe := find_recipe(target)):
         layers += recipe_layers(recipe, seen=())
@@ -56,10 +59,8 @@ def load_config(target: str | None = None, overrides: Mapping[str, str] | None =
         if not path.exists() and target not in BUILT_IN_CORPORA:
             known = [*shipped_recipes(), *BUILT_IN_CORPORA]
             close = nearest(path.stem, known)
-            raise UserError(
-                f"there is no recipe, file or folder {target!r}",
-                hint=f"{close!r}" if close else f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}",
-            )
+            others = f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
+            raise UserError(f"there is no recipe, file or folder {target!r}", hint=repr(close) if close else others)
         name = re.sub(r"[^\w.-]+", "-", path.stem or path.resolve().name).strip("-.") or "run"
         layers.append({"name": (name, target), "data.source": (target, target)})
     if size is not None:
@@ -83,7 +84,8 @@ def config_to_dict(config: Config) -> dict[str, Any]:
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
     """A checked copy with dotted settings changed, as in `replace(config, {"model.vocab_size": 512})`."""
     where = "a change made in Python"
-    layers = [{name: (value, where) for name, value in flat.items()} for flat in (flatten(config_to_dict(config)), changes)]
+    old, new = flatten(config_to_dict(config)), changes
+    layers = [{name: (value, where) for name, value in flat.items()} for flat in (old, new)]
     return check(merge(layers), from_flags=set())
 
 
@@ -91,9 +93,10 @@ def merge(layers: list[Layer]) -> Layer:
     merged: Layer = {}
     for layer in layers:
         # A budget replaces the budget of the layers below, whatever it is counted in.
-        said = [f"train.{budget}" for budget in BUDGETS if layer.get(f"train.{budget}", (None, ""))[0] not in (None, "none")]
+        names = [f"train.{budget}" for budget in BUDGETS]
+        said = [name for name in names if name in layer and layer[name][0] not in (None, "none")]
         if said:
-            merged |= {f"train.{budget}": (None, layer[said[0]][1]) for budget in BUDGETS}
+            merged |= dict.fromkeys(names, (None, layer[said[0]][1]))
         merged |= layer
     return merged
 
@@ -136,9 +139,10 @@ def resolve(config: Config) -> Config:
 
 def unknown_setting(name: str, where: str) -> UserError:
     if name in sections():
-        return UserError(f"{name} is a group of settings, not a setting", where, f"[{name}] in a recipe, --{name}.NAME VALUE as a flag")
+        hint = f"[{name}] in a recipe, --{name}.NAME VALUE as a flag"
+        return UserError(f"{name} is a group of settings, not a setting", where, hint)
     close = nearest(name, setting_types())
-    return UserError(f"there is no setting {name}", where, f"{close}" if close else "lilliput train --help lists them all")
+    return UserError(f"there is no setting {name}", where, close or "lilliput train --help lists them all")
 
 
 def wrong_values(error: ValidationError, layer: Layer) -> list[UserError]:
@@ -151,7 +155,9 @@ def wrong_values(error: ValidationError, layer: Layer) -> list[UserError]:
         told.setdefault(name, []).append(sentence(detail["msg"]))
         given.setdefault(name, layer[name][0] if name in layer else detail["input"])
     return [
-        UserError(f"{name} is {given[name]!r}: it {' or '.join(dict.fromkeys(messages))}", layer.get(name, ("", None))[1])
+        UserError(
+            f"{name} is {given[name]!r}: it {' or '.join(dict.fromkeys(messages))}", layer.get(name, ("", None))[1]
+        )
         for name, messages in told.items()
     ]
 
@@ -184,13 +190,6 @@ def parse_flag(text: Any, kind: Any) -> Any:
         return tomllib.loads(f"value = {listed}")["value"]
     except tomllib.TOMLDecodeError:
         return listed
-
-
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
@@ -232,13 +231,15 @@ def line_of(text: str, name: str) -> int:
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[([\w.\-]+)\]", line):
             section = header[1] + "."
-        elif (key := re.match(r"""\s*["']?([\w.\-]+)["']?\s*=""", line)) and (section + key[1] == name or name.startswith(section + key[1] + ".")):
+        key = re.match(r"""\s*["']?([\w.\-]+)["']?\s*=""", line)
+        if key and f"{name}.".startswith(f"{section}{key[1]}."):  # the setting itself, or an inline table that holds it
             return number
-    return next((n for n, line in enumerate(text.splitlines(), start=1) if re.search(rf"\b{re.escape(last)}\b", line)), 1)
+    word = re.compile(rf"\b{re.escape(last)}\b")
+    return next((number for number, line in enumerate(text.splitlines(), start=1) if word.search(line)), 1)
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Recipes that travel with Lilliput, by name: beside the package in a wheel, in the project's root in a checkout."""
+    """Recipes that travel with Lilliput, by name: inside the package in a wheel, in the root of a checkout."""
     package = Path(__file__).parent
     for folder in (package / "recipes", package.parents[1] / "recipes"):
         if folder.is_dir():
@@ -265,7 +266,9 @@ def recipe_schema() -> dict[str, Any]:
         if isinstance(node, dict):
             if node.get("type") == "null":
                 return {"const": "none"}
-            return {key: ("none" if key == "default" and value is None else in_toml(value)) for key, value in node.items()}
+            return {
+                key: ("none" if key == "default" and value is None else in_toml(value)) for key, value in node.items()
+            }
         return [in_toml(item) for item in node] if isinstance(node, list) else node
 
     schema = typing.cast(dict[str, Any], in_toml(TypeAdapter(Config).json_schema()))

@@ -6,6 +6,8 @@ once at the start. Does not own: anything that is computed there.
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from lilliput.errors import UserError
@@ -37,11 +39,9 @@ def prepare_machine(threads: int | None) -> None:
 
 def measure_flops(size: int = 1024, seconds: float = 0.2) -> float:
     """Floating-point operations per second of a float32 matrix product on this CPU, measured."""
-    import time
-
     a = torch.randn(size, size)
     torch.mm(a, a)
-    times = []
+    times: list[float] = []
     until = time.perf_counter() + seconds
     while not times or time.perf_counter() < until:
         began = time.perf_counter()

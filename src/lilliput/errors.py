@@ -43,8 +43,8 @@ class UserErrors(UserError):
         if len(self.mistakes) == 1:
             return str(self.mistakes[0])
         return "\n".join(
-            mistake.what + (f"  ({mistake.where})" if mistake.where else "") + (f": {mistake.hint}" if mistake.hint else "")
-            for mistake in self.mistakes
+            one.what + (f"  ({one.where})" if one.where else "") + (f": {one.hint}" if one.hint else "")
+            for one in self.mistakes
         )
 
 

@@ -1,6 +1,6 @@
 """Run folders: found, listed, created, locked, cut and pruned; the store that training writes its checkpoints through.
 
-Owns: `config.json`, `metrics.jsonl` (reading and cutting it; an observer of training appends), `last`, `best`, the lock,
+Owns: `config.json`, `metrics.jsonl` (reading and cutting it; observers append), `last`, `best`, the lock,
 which checkpoints are kept, and what can be told of a run without torch. Does not own: the inside of a checkpoint
 (`checkpoints`), the settings' meaning (`settings`), counts of parameters (`model`), nor any printing.
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from lilliput import checkpoints as store
 from lilliput.checkpoints import CONFIG, Checkpoint
+from lilliput.dotted import flatten
 from lilliput.errors import UserError, nearest
 
 METRICS, CHECKPOINTS, LAST, BEST, LOCK = "metrics.jsonl", "checkpoints", "last", "best", ".lock"
@@ -155,9 +156,12 @@ class Run:
         return [event for _, event in lines if event is not None]
 
     def cut_metrics(self, step: int) -> int:
-        """Removes events after `step`, damaged lines and "finished"; gives how many. Open the file only afterwards."""
+        """Removes what came after update `step`, and damaged lines; gives how many. Open the file only afterwards.
+
+        What followed the update within its step (saving, evaluation, the end) is removed too: a resumed run redoes it.
+        """
         lines = list(self._metrics_lines())
-        kept = [line for line, event in lines if event and event["step"] <= step and event["event"] != "finished"]
+        kept = [line for line, event in lines if event and (event["step"], event["event"] != "step") <= (step, False)]
         if len(kept) < len(lines) or (kept and not kept[-1].endswith(b"\n")):
             store.write_whole(self.metrics_path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))
         return len(lines) - len(kept)
@@ -313,7 +317,7 @@ def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     known = [event for event in known if math.isfinite(event["loss"])]
     known = [event for event in known if event.get("whole")] or known
     best = min(known, key=lambda event: float(event["loss"]), default=None)
-    return best and {key: best.get(key) for key in ("loss", "perplexity", "bits_per_byte", "step", "whole", "tokens")}
+    return best and {key: best.get(key) for key in ("loss", "perplexity", "bits_per_byte", "step", "whole", "tokens", "floor")}
 
 
 def describe(run: Run, verify: bool = True) -> dict[str, Any]:
@@ -336,15 +340,5 @@ def describe(run: Run, verify: bool = True) -> dict[str, Any]:
 
 def differences(config_a: Mapping[str, Any], config_b: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Settings that differ, by dotted name: [a, b]; one that a side does not have is None there."""
-    a, b = _flat(config_a), _flat(config_b)
+    a, b = flatten(config_a), flatten(config_b)
     return {name: [a.get(name), b.get(name)] for name in [*a, *(b.keys() - a.keys())] if a.get(name) != b.get(name)}
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = list(value) if isinstance(value, tuple) else value  # JSON has no tuples
-    return flat

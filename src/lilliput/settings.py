@@ -31,7 +31,9 @@ class DataSettings:
     """Where the text comes from and how it is cut into documents and splits."""
 
     source: str = describe("storybook, or the path of a text file, a .jsonl file or a folder of them", "storybook")
-    validation_source: str | None = describe("a file or folder of its own for validation (none: a share of source)", None)
+    validation_source: str | None = describe(
+        "a file or folder of its own for validation (none: a share of source)", None
+    )
     validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe("share of documents kept for validation", 0.1)
     separator: Literal["auto", "endoftext", "blank-line", "line", "file"] = describe(
         "what ends a document in a .txt file (auto: <|endoftext|> where it occurs, else the end of the file)", "auto"
@@ -63,7 +65,9 @@ class VectorSettings:
 class ModelSettings:
     """The family: one trunk, a value for each choice."""
 
-    task: Literal["language", "classifier"] = describe("language: causal decoder; classifier: encoder + mean pool", "language")
+    task: Literal["language", "classifier"] = describe(
+        "language: causal decoder; classifier: encoder + mean pool", "language"
+    )
     vocab_size: Count | None = describe("size of the vocabulary (none: the tokenizer's)", None)
     dim: Count = describe("width of the residual stream", 256)
     layers: Annotated[int, Field(ge=1, le=1000)] = describe("number of blocks", 4)
@@ -128,7 +132,9 @@ class TrainSettings:
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("newest checkpoints to keep (best and last are always kept)", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("where to compute", "auto")
-    precision: Literal["auto", "float32", "float64"] = describe("type of the numbers (auto: the fastest safe one)", "auto")
+    precision: Literal["auto", "float32", "float64"] = describe(
+        "type of the numbers (auto: the fastest safe one)", "auto"
+    )
     threads: Count | None = describe("CPU threads (none: as many as torch chooses)", None)
 
 
@@ -194,9 +200,13 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
     if model.dim % model.heads:
         found.append(("model.heads", f"model.dim {model.dim} is not divisible by model.heads {model.heads}"))
     elif model.positions == "rotary" and (model.dim // model.heads) % 2:
-        found.append(("model.heads", f"rotary positions need an even dim per head, and {model.dim} / {model.heads} is odd"))
+        found.append(
+            ("model.heads", f"rotary positions need an even dim per head, and {model.dim} / {model.heads} is odd")
+        )
     if model.kv_heads and model.heads % model.kv_heads:
-        found.append(("model.kv_heads", f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}"))
+        found.append(
+            ("model.kv_heads", f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}")
+        )
     if model.positions == "sinusoidal" and model.dim % 2:
         found.append(("model.dim", f"sinusoidal positions need an even model.dim, not {model.dim}"))
     if isinstance(model.window, tuple) and not model.window:

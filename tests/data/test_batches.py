@@ -51,18 +51,22 @@ def test_each_prediction_is_in_one_window_of_its_document(sizes: list[int], cont
 def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context: int) -> None:
     rows = make_rows(sizes, context)
     batch = rows.batch(np.arange(len(rows)))
-    assert batch.ids.shape == batch.targets.shape and batch.ids.shape[1] == rows.sizes.max() <= context
+    assert batch.ids.shape == batch.targets.shape
+    assert batch.ids.shape[1] == rows.sizes.max() <= context
     assert batch.tokens == sum(sizes) == rows.sizes.sum()
     if batch.doc is None or batch.pos is None:
-        assert batch.doc is None and batch.pos is None
+        assert batch.doc is None
+        assert batch.pos is None
         assert all(rows.borders[1:] - rows.borders[:-1] == 1)
         return
     padding = batch.doc == 0
-    assert ((batch.targets == IGNORED) == padding).all() and ((batch.pos == -1) == padding).all()
+    assert ((batch.targets == IGNORED) == padding).all()
+    assert ((batch.pos == -1) == padding).all()
     for row in range(len(rows)):
         real = batch.doc[row][~padding[row]].tolist()
         assert padding[row].tolist() == sorted(padding[row]), "padding stands on the right"
-        assert real == sorted(real) and set(real) == set(range(1, max(real) + 1))
+        assert real == sorted(real)
+        assert set(real) == set(range(1, max(real) + 1))
         for number in set(real):
             here = batch.pos[row][batch.doc[row] == number]
             assert here.tolist() == list(range(len(here)))
@@ -71,7 +75,8 @@ def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context:
 @given(sizes=corpora, context=contexts)
 def test_packing_fits_and_leaves_no_two_rows_that_would_fit_one(sizes: list[int], context: int) -> None:
     rows = make_rows(sizes, context)
-    assert (rows.sizes <= context).all() and (rows.sizes > 0).all()
+    assert (rows.sizes <= context).all()
+    assert (rows.sizes > 0).all()
     assert sum(sorted(rows.sizes)[:2]) > context or len(rows) < 2
 
 
@@ -115,7 +120,8 @@ def test_a_restart_at_any_position_goes_on_the_same(sizes: list[int], taken: int
     again.load_state_dict(whole.state_dict())
     for _ in range(10):
         left, right = next(whole), next(again)
-        assert np.array_equal(left.ids, right.ids) and np.array_equal(left.targets, right.targets)
+        assert np.array_equal(left.ids, right.ids)
+        assert np.array_equal(left.targets, right.targets)
         assert np.array_equal(left.rows, right.rows)
     assert whole.state_dict() == again.state_dict() == {"position": taken + 10}
 
@@ -136,8 +142,10 @@ def test_ranks_partition_every_batch(sizes: list[int], batch: int, processes: in
 
 def test_a_process_without_rows_gets_padding() -> None:
     batch = next(Batches(make_rows([4], 5), 1, 0, rank=1, processes=2))
-    assert batch.tokens == 0 and len(batch.rows) == 0
-    assert batch.ids.tolist() == [[0]] and batch.targets.tolist() == [[IGNORED]]
+    assert batch.tokens == 0
+    assert len(batch.rows) == 0
+    assert batch.ids.tolist() == [[0]]
+    assert batch.targets.tolist() == [[IGNORED]]
 
 
 def test_little_is_padded() -> None:
@@ -155,7 +163,8 @@ def test_the_sample_is_fixed() -> None:
     rows = make_rows(list(range(1, 40)), 6)
     sample = rows.sample(10, seed=4)
     assert len(sample) == len(set(sample.tolist())) == 10
-    assert np.array_equal(sample, rows.sample(10, seed=4)) and not np.array_equal(sample, rows.sample(10, seed=5))
+    assert np.array_equal(sample, rows.sample(10, seed=4))
+    assert not np.array_equal(sample, rows.sample(10, seed=5))
     assert (np.diff(rows.sizes[sample]) <= 0).all(), "longest first"
     assert sorted(rows.sample(10**6, seed=4)) == list(range(len(rows))), "asked for more than there is: all"
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import assert_same, draw
 
 from lilliput.decoding.processors import Greedy, Sampler, Temperature, TopK, build_chooser, build_processors
+from tiny import assert_same, draw
 
 logits = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=9)  # few values: many ties
 CHI_SQUARE_5 = 20.52  # 0.999 quantile, five degrees of freedom
@@ -46,7 +46,11 @@ def test_temperature_is_a_power_of_the_shares(row: list[float], temperature: flo
 
 
 def test_greedy_takes_the_first_of_the_likeliest() -> None:
-    assert Greedy().choose(torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 0.0], [-math.inf, -2.0, -3.0]]), [0, 1, 2]) == [1, 0, 1]
+    assert Greedy().choose(torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 0.0], [-math.inf, -2.0, -3.0]]), [0, 1, 2]) == [
+        1,
+        0,
+        1,
+    ]
 
 
 def chi_square(counts: list[int], shares: list[float]) -> float:
@@ -75,7 +79,9 @@ def test_what_is_excluded_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])
-def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(number: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(
+    number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "rand", lambda *shape, dtype, generator: torch.full(shape, number, dtype=dtype))
     for seed in range(50):
         row = draw(1, 40, seed=seed)
@@ -94,6 +100,8 @@ def test_a_rows_draws_do_not_depend_on_the_batch(rows: list[int], steps: int) ->
 
 
 def test_choices_are_looked_up_once() -> None:
-    assert build_processors(0.0, None) == [] and build_processors(1.0, None) == []
+    assert build_processors(0.0, None) == []
+    assert build_processors(1.0, None) == []
     assert build_processors(0.7, 5) == [Temperature(0.7), TopK(5)]
-    assert isinstance(build_chooser(0.0, [1]), Greedy) and isinstance(build_chooser(0.1, [1]), Sampler)
+    assert isinstance(build_chooser(0.0, [1]), Greedy)
+    assert isinstance(build_chooser(0.1, [1]), Sampler)

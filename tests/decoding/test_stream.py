@@ -7,19 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 from lilliput.decoding.processors import Chooser, Greedy, Processor, Sampler, Temperature, TopK
 from lilliput.decoding.stream import Written, evaluating, prefill, stream
 from lilliput.model.attention import Capture
 from lilliput.model.transformer import Transformer
+from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 MARGIN = 1e-6  # between the likeliest token and the next: far above rounding, so that argmax proves something
 
 
 @torch.inference_mode()
 def write_plainly(
-    model: Transformer, prompt: list[int], chooser: Chooser, processors: Sequence[Processor], tokens: int, end: int | None = None
+    model: Transformer,
+    prompt: list[int],
+    chooser: Chooser,
+    processors: Sequence[Processor],
+    tokens: int,
+    end: int | None = None,
 ) -> list[tuple[int, float]]:
     """(id, logprob) of one row: the whole view through the model for every token, the view halved when it is full."""
     context, half = model.settings.context, max(1, model.settings.context // 2)
@@ -81,7 +86,8 @@ def test_the_batches_above_do_end_in_both_ways() -> None:
     written = list(stream(tiny_model(), prompts, Sampler(range(5)), tokens=30, end=3))
     lengths = [len(row) for row in rows_of(written, 5)]
     assert {token.finish for token in written} == {None, "end", "length"}
-    assert len(set(lengths)) > 2 and max(lengths) == 30
+    assert len(set(lengths)) > 2
+    assert max(lengths) == 30
 
 
 def test_rows_are_in_step_and_leave_when_they_end() -> None:
@@ -101,7 +107,8 @@ def test_rows_that_left_cost_nothing() -> None:
     lengths = [len(row) for row in rows_of(written, 5)]
     still_writing = [sum(length > step for length in lengths) for step in range(max(lengths))]
     assert [len(weights) for weights in capture.weights[0]] == still_writing
-    assert still_writing[0] == 5 and still_writing[-1] < 5
+    assert still_writing[0] == 5
+    assert still_writing[-1] < 5
 
 
 @pytest.mark.parametrize("context", [1, 2, 7, 8])
@@ -169,7 +176,8 @@ def test_the_prompts_and_the_mode_of_the_model_are_left_as_they_were() -> None:
     model, prompts = tiny_model(dropout=0.5).train(), [[1, 2], [3]]
     one, two = (list(stream(model, prompts, Greedy(), tokens=5)) for _ in range(2))
     assert one == two, "dropout must be off while writing"
-    assert model.training and prompts == [[1, 2], [3]]
+    assert model.training
+    assert prompts == [[1, 2], [3]]
     writing = stream(model, prompts, Greedy(), tokens=5)
     next(writing)
     assert model.training, "between tokens the caller may train"

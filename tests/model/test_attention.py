@@ -9,18 +9,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import assert_same, draw, draw_ids, tiny_model
 from torch import Tensor
 
 from lilliput.decoding.stream import prefill, step
 from lilliput.model.attention import Capture, Pass, Sight, attend, attention_weights, visible
 from lilliput.model.cache import Cache, LayerCache
+from tiny import assert_same, draw, draw_ids, tiny_model
 
 positions = st.lists(st.integers(-1, 6), min_size=1, max_size=5)
 
 
 @given(q=positions, k=positions, causal=st.booleans(), window=st.none() | st.integers(1, 5), data=st.data())
-def test_visible_is_its_definition(q: list[int], k: list[int], causal: bool, window: int | None, data: st.DataObject) -> None:
+def test_visible_is_its_definition(
+    q: list[int], k: list[int], causal: bool, window: int | None, data: st.DataObject
+) -> None:
     q_doc = data.draw(st.lists(st.integers(0, 2), min_size=len(q), max_size=len(q)))
     k_doc = data.draw(st.lists(st.integers(0, 2), min_size=len(k), max_size=len(k)))
     seen = visible(*(torch.tensor([x]) for x in (q, k, q_doc, k_doc)), causal, window)
@@ -102,7 +104,11 @@ def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:
     return full.expand(rows, -1, -1) if sight.mask is None else sight.mask[:, 0].expand(rows, -1, -1)
 
 
-@given(chunks=st.lists(st.integers(1, 6), min_size=1, max_size=5), window=st.none() | st.integers(1, 7), padded=st.booleans())
+@given(
+    chunks=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    window=st.none() | st.integers(1, 7),
+    padded=st.booleans(),
+)
 def test_sight_through_a_cache_is_the_predicate(chunks: list[int], window: int | None, padded: bool) -> None:
     """Whatever the chunks, a pass sees just the keys that the predicate allows of all that was ever written."""
     starts = torch.tensor([0, 2 if padded else 0])
@@ -122,7 +128,9 @@ def test_sight_through_a_cache_is_the_predicate(chunks: list[int], window: int |
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 3, 6, 9])
 @pytest.mark.parametrize("documents", [None, [[1, 1, 1, 2, 2, 0], [1, 2, 3, 3, 3, 3]]])
-def test_sight_without_a_cache_is_the_predicate(causal: bool, window: int | None, documents: list[list[int]] | None) -> None:
+def test_sight_without_a_cache_is_the_predicate(
+    causal: bool, window: int | None, documents: list[list[int]] | None
+) -> None:
     doc = None if documents is None else torch.tensor(documents)
     now = Pass(2, 6, torch.device("cpu"), causal, None, doc, None, None)
     seen = expand(now.sight(window, now.pos), 6, 6, 2)
@@ -152,7 +160,8 @@ def test_capture_takes_the_weights_and_changes_nothing(case: dict[str, Any], pad
     plain = model(ids, pos=pos)
     assert torch.equal(model(ids, pos=pos, capture=everything), plain)
     assert torch.equal(model(ids, pos=pos, capture=chosen), plain)
-    assert sorted(everything.weights) == [0, 1, 2] and list(chosen.weights) == [2]
+    assert sorted(everything.weights) == [0, 1, 2]
+    assert list(chosen.weights) == [2]
     assert torch.equal(chosen.weights[2][0], everything.weights[2][0][:, [3, 1]])
     at = torch.arange(9).expand(2, -1) if pos is None else pos
     real = (at >= 0).long()
@@ -160,7 +169,8 @@ def test_capture_takes_the_weights_and_changes_nothing(case: dict[str, Any], pad
         (weights,) = everything.weights[layer]  # (B, H, T, K)
         seen = visible(at, at, real, real, model.causal, window)[:, None].expand_as(weights)
         assert_same(weights.sum(dim=-1), real[:, None].expand(2, 4, 9).double())
-        assert not weights[~seen].any() and (weights[seen] > 0).all()
+        assert not weights[~seen].any()
+        assert (weights[seen] > 0).all()
         assert not weights.requires_grad
 
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 from torch import Tensor, nn
 
 from lilliput.model.layers import ACTIVATIONS, ClassifierHead, FeedForward, build_norm, gated_width
 from lilliput.model.transformer import build_model
 from lilliput.settings import VectorSettings
+from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 
 
 def test_norms_are_their_formulas() -> None:
@@ -50,7 +50,8 @@ def test_feed_forwards_are_their_formulas(kind: str, bias: bool) -> None:
 
 @pytest.mark.parametrize(("hidden", "width"), [(1024, 680), (24, 16), (12, 8), (1, 8), (2048, 1368)])
 def test_a_gated_feed_forward_takes_two_thirds(hidden: int, width: int) -> None:
-    assert gated_width(hidden) == width and width % 8 == 0
+    assert gated_width(hidden) == width
+    assert width % 8 == 0
     gated = FeedForward(6, hidden, ACTIVATIONS["swiglu"], bias=False)
     assert (gated.up.out_features, gated.down.in_features) == (2 * width, width)
 
@@ -99,7 +100,8 @@ def test_pretrained_vectors_are_scaled_projected_and_frozen_or_tuned() -> None:
         table, projection = model.embedding.table.weight, model.embedding.project.weight
         assert_same(model.embedding(ids), table[ids] * (3.0 if scaled else 1.0) @ projection.T)
         model(ids).sum().backward()
-        assert (table.grad is None) == frozen and projection.grad.abs().sum() > 0
+        assert (table.grad is None) == frozen
+        assert projection.grad.abs().sum() > 0
 
 
 def test_dropout_is_active_in_training_only() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import assert_same, draw_ids, gradients, tiny_model
 from torch import Tensor
 
 from lilliput.data import batches
 from lilliput.model.loss import IGNORED, language_loss
 from lilliput.model.transformer import Transformer
+from tiny import assert_same, draw_ids, gradients, tiny_model
 
 CASES: dict[str, dict[str, Any]] = {
     "untied": {},

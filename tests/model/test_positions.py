@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import assert_same, draw, tiny_model, tiny_settings
 
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal, build_positions
+from tiny import assert_same, draw, tiny_model, tiny_settings
 
 
 def test_sinusoidal_is_the_papers_formula() -> None:
@@ -19,11 +19,17 @@ def test_sinusoidal_is_the_papers_formula() -> None:
     for at in (0, 1, 7, 49):
         for i in range(6):
             angle = at / 10_000 ** (2 * i / 12)
-            np.testing.assert_allclose(added[at, 2 * i : 2 * i + 2], [math.sin(angle), math.cos(angle)], rtol=0, atol=1e-12)
+            np.testing.assert_allclose(
+                added[at, 2 * i : 2 * i + 2], [math.sin(angle), math.cos(angle)], rtol=0, atol=1e-12
+            )
 
 
 def test_rotary_is_a_complex_turn_of_half_split_pairs() -> None:
-    q, k, pos = draw(2, 3, 6, 8, seed=1), draw(2, 1, 6, 8, seed=2), torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]])
+    q, k, pos = (
+        draw(2, 3, 6, 8, seed=1),
+        draw(2, 1, 6, 8, seed=2),
+        torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]]),
+    )
     turned = Rotary(32, 8, base=100.0).rotate(q, k, pos)
     frequencies = 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     turns = torch.polar(torch.ones(2, 6, 4, dtype=torch.float64), pos[:, :, None] * frequencies)[:, None]
@@ -37,7 +43,10 @@ def test_rotary_scores_depend_on_distance_alone(at: int, distance: int, shift: i
     rotary, q, k = Rotary(64, 8, 10_000.0), draw(1, 1, 1, 8, seed=1), draw(1, 1, 1, 8, seed=2)
 
     def score(q_at: int, k_at: int) -> torch.Tensor:
-        turned_q, turned_k = rotary.rotate(q, q, torch.tensor([[q_at]]))[0], rotary.rotate(k, k, torch.tensor([[k_at]]))[1]
+        turned_q, turned_k = (
+            rotary.rotate(q, q, torch.tensor([[q_at]]))[0],
+            rotary.rotate(k, k, torch.tensor([[k_at]]))[1],
+        )
         return (turned_q * turned_k).sum()
 
     assert_same(score(at + distance, at), score(at + distance + shift, at + shift))
@@ -52,7 +61,8 @@ def test_learned_adds_its_table() -> None:
 def test_the_hooks_that_a_kind_does_not_have_do_nothing() -> None:
     q, k, pos = draw(1, 2, 3, 4, seed=1), draw(1, 2, 3, 4, seed=2), torch.arange(3)[None]
     for kind in (Positions(), Learned(8, 4), Sinusoidal(8, 4)):
-        assert kind.rotate(q, k, pos)[0] is q and kind.rotate(q, k, pos)[1] is k
+        assert kind.rotate(q, k, pos)[0] is q
+        assert kind.rotate(q, k, pos)[1] is k
     for kind in (Positions(), Rotary(8, 4, 10.0)):
         assert kind.embed(q, pos) is q
 
@@ -62,7 +72,8 @@ def test_padding_is_finite_and_positions_are_not_saved() -> None:
         positions = build_positions(tiny_settings(positions=kind)).double()
         x, pos = draw(1, 2, 16), torch.tensor([[-1, 0]])
         q, _ = positions.rotate(draw(1, 4, 2, 4), draw(1, 4, 2, 4), pos)
-        assert torch.isfinite(positions.embed(x, pos)).all() and torch.isfinite(q).all()
+        assert torch.isfinite(positions.embed(x, pos)).all()
+        assert torch.isfinite(q).all()
         assert set(positions.state_dict()) == ({"table.weight"} if kind == "learned" else set())
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import assert_same, draw_ids, tiny_model
 from torch import Tensor, nn
 
 from lilliput.model.transformer import Transformer
+from tiny import assert_same, draw_ids, tiny_model
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -21,7 +21,7 @@ def copy(target: nn.Module, source: dict[str, Tensor]) -> None:
     target.load_state_dict({name: tensor.detach().clone() for name, tensor in source.items()})
 
 
-# ---- torch ------------------------------------------------------------------------------------------------------------
+# ---- torch -----------------------------------------------------------------------------------------------------------
 
 
 def torch_layer(model: Transformer, index: int, norm_first: bool) -> nn.TransformerEncoderLayer:
@@ -38,7 +38,9 @@ def torch_layer(model: Transformer, index: int, norm_first: bool) -> nn.Transfor
         "norm1.": block.attention.norm,
         "norm2.": block.feed_forward.norm,
     }
-    copy(layer, {prefix + kind: getattr(module, kind) for prefix, module in parts.items() for kind in ("weight", "bias")})
+    copy(
+        layer, {prefix + kind: getattr(module, kind) for prefix, module in parts.items() for kind in ("weight", "bias")}
+    )
     return layer  # in training mode, dropout 0: the plain path, not the fused one
 
 
@@ -60,7 +62,7 @@ def test_torchs_own_encoder_layer(placement: str, activation: str, causal: bool)
     assert_same(ours[~padding], x[~padding])
 
 
-# ---- NumPy ------------------------------------------------------------------------------------------------------------
+# ---- NumPy -----------------------------------------------------------------------------------------------------------
 
 
 def layer_norm(x: np.ndarray, norm: nn.Module) -> np.ndarray:
@@ -75,7 +77,10 @@ def linear(x: np.ndarray, module: nn.Linear) -> np.ndarray:
 
 
 def test_a_post_norm_sinusoidal_model_in_numpy() -> None:
-    """Vaswani et al. 2017 (decoder side), from ids to logits, with no torch but the weights: the stories model of the issue."""
+    """Vaswani et al.
+
+    2017 (decoder side), from ids to logits, with no torch but the weights: the stories model of the issue.
+    """
     model = tiny_model(
         layers=2, norm="layer", norm_placement="post", positions="sinusoidal", feed_forward="relu", biases="output"
     )
@@ -102,22 +107,38 @@ def test_a_post_norm_sinusoidal_model_in_numpy() -> None:
     assert_same(model(ids)[0], torch.from_numpy(logits))
 
 
-# ---- transformers -----------------------------------------------------------------------------------------------------
+# ---- transformers ----------------------------------------------------------------------------------------------------
 
 
 def test_transformers_gpt2() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = tiny_model(norm="layer", positions="learned", feed_forward="gelu", tied=True, hidden=64, biases="blocks")
-    theirs = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=17, n_positions=24, n_embd=16, n_layer=3, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            bos_token_id=0, eos_token_id=0,
+    theirs = (
+        GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=17,
+                n_positions=24,
+                n_embd=16,
+                n_layer=3,
+                n_head=4,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
         )
-    ).double().eval()
+        .double()
+        .eval()
+    )
     names = {
-        "attn.c_attn": "attention.inner.qkv", "attn.c_proj": "attention.inner.out", "ln_1": "attention.norm",
-        "mlp.c_fc": "feed_forward.inner.up", "mlp.c_proj": "feed_forward.inner.down", "ln_2": "feed_forward.norm",
+        "attn.c_attn": "attention.inner.qkv",
+        "attn.c_proj": "attention.inner.out",
+        "ln_1": "attention.norm",
+        "mlp.c_fc": "feed_forward.inner.up",
+        "mlp.c_proj": "feed_forward.inner.down",
+        "ln_2": "feed_forward.norm",
     }
     weights = {"transformer.wte.weight": model.embedding.table.weight, "lm_head.weight": model.embedding.table.weight}
     weights |= {"transformer.wpe.weight": model.positions.table.weight}
@@ -159,14 +180,24 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def test_transformers_llama() -> None:
-    """transformers takes two detours through float32 (norms, angles), which alone are replaced; before it, equal to 1e-5."""
+    """transformers takes two detours through float32 (norms, angles), which alone are replaced; before it, equal to
+    1e-5."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = tiny_model(norm="rms", positions="rotary", feed_forward="swiglu", kv_heads=2)
     config = LlamaConfig(
-        vocab_size=17, hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=24, rms_norm_eps=1e-5, tie_word_embeddings=False, attn_implementation="sdpa",
-        bos_token_id=0, eos_token_id=0,
+        vocab_size=17,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=24,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+        bos_token_id=0,
+        eos_token_id=0,
     )
     theirs = LlamaForCausalLM(config).double().eval()
     copy(theirs, llama_weights(model))
@@ -183,4 +214,3 @@ def test_transformers_llama() -> None:
         both = torch.cat((angles, angles), dim=-1)[None]
         theirs.model.rotary_emb.forward = lambda x, position_ids, **ignored: (both.cos(), both.sin())
         assert_same(model(ids), theirs(ids).logits, 1e-10)
-

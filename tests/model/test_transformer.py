@@ -12,6 +12,10 @@ import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lilliput.model.transformer import Transformer, build_model, load_weights, weights
+from lilliput.settings import ModelSettings, VectorSettings
 from tiny import (
     AXES,
     VARIANTS,
@@ -24,10 +28,6 @@ from tiny import (
     tiny_model,
     tiny_settings,
 )
-from torch import Tensor, nn
-
-from lilliput.model.transformer import Transformer, build_model, load_weights, weights
-from lilliput.settings import ModelSettings, VectorSettings
 
 Case = dict[str, Any]
 matrix = pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
@@ -90,8 +90,13 @@ def test_rows_padded_on_the_left_are_each_alone(case: Case) -> None:
     model, ids, pos = tiny_model(**case), draw_ids(3, 16), left_padded(lengths, total)
     pos = torch.cat((pos, pos[:, -1:] + torch.arange(1, 5)), dim=1)
     cache = model.new_cache(3)
-    logits = torch.cat([model(i, pos=p, cache=cache) for i, p in zip(
-        ids.split((4, 8, 1, 1, 1, 1), dim=1), pos.split((4, 8, 1, 1, 1, 1), dim=1), strict=True)], dim=1)
+    logits = torch.cat(
+        [
+            model(i, pos=p, cache=cache)
+            for i, p in zip(ids.split((4, 8, 1, 1, 1, 1), dim=1), pos.split((4, 8, 1, 1, 1, 1), dim=1), strict=True)
+        ],
+        dim=1,
+    )
     for row, length in enumerate(lengths):
         assert_same(logits[row, total - length :], model(ids[row : row + 1, total - length :])[0])
     assert torch.isfinite(logits).all()
@@ -105,7 +110,9 @@ def test_packed_documents_are_each_alone(case: Case) -> None:
     model, ids, towards = tiny_model(**case), draw_ids(2, 15), draw(2, 15, 17, seed=3)
     doc, pos = torch.zeros(2, 15, dtype=torch.long), torch.full((2, 15), -1)
     for row, pieces in enumerate(lengths):
-        for number, (start, length) in enumerate(zip(itertools.accumulate((0, *pieces)), pieces, strict=False), start=1):
+        for number, (start, length) in enumerate(
+            zip(itertools.accumulate((0, *pieces)), pieces, strict=False), start=1
+        ):
             doc[row, start : start + length], pos[row, start : start + length] = number, torch.arange(length)
     packed = model(ids, pos=pos, doc=doc)
     (packed * towards)[doc != 0].sum().backward()
@@ -219,7 +226,8 @@ def test_reach_of_any_window(window: int, layers: int, at: int, causal: bool) ->
     model = tiny_model(window=window, layers=layers, **task)
     felt, furthest = reach(model, draw_ids(1, 13), at), layers * (window - 1)
     inside = torch.tensor([at - furthest <= s <= (at if causal else at + furthest) for s in range(13)])
-    assert not felt[~inside].any() and (felt[inside] > 0).all()
+    assert not felt[~inside].any()
+    assert (felt[inside] > 0).all()
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
@@ -249,15 +257,20 @@ def test_the_seed_makes_the_weights(initialisation: str) -> None:
     again, other = weights(build_model(settings, seed=3)), weights(build_model(settings, seed=4))
     assert all(torch.equal(first[name], again[name]) for name in first)
     drawn = [name for name in first if first[name].dim() > 1 and first[name].any()]
-    assert drawn and all(not torch.equal(first[name], other[name]) for name in drawn)
+    assert drawn
+    assert all(not torch.equal(first[name], other[name]) for name in drawn)
     for name, weight in first.items():
         if weight.dim() == 1:
-            assert torch.equal(weight, torch.ones_like(weight) if name.endswith("norm.weight") else torch.zeros_like(weight))
+            assert torch.equal(
+                weight, torch.ones_like(weight) if name.endswith("norm.weight") else torch.zeros_like(weight)
+            )
 
 
 def test_gpt2_initialisation_has_its_deviations() -> None:
     model = build_model(
-        tiny_settings(initialisation="gpt2", dim=128, hidden=512, vocab_size=500, layers=8, positions="learned", context=64),
+        tiny_settings(
+            initialisation="gpt2", dim=128, hidden=512, vocab_size=500, layers=8, positions="learned", context=64
+        ),
         seed=0,
     )
     for name, weight in model.named_parameters():
@@ -319,8 +332,23 @@ def test_weights_travel(case: Case) -> None:
     assert (other.head.project.weight is other.embedding.table.weight) == case["tied"]
 
 
-PUBLISHED = {"bias_attention_output": True, "bias_feed_forward": True, "qk_norm": False, "feed_forward": "relu", "norm": "layer"}
-SPEECH = {**PUBLISHED, "vocab_size": 5755, "context": 32, "positions": "learned", "dim": 64, "heads": 2, "kv_heads": 2, "layers": 4}
+PUBLISHED = {
+    "bias_attention_output": True,
+    "bias_feed_forward": True,
+    "qk_norm": False,
+    "feed_forward": "relu",
+    "norm": "layer",
+}
+SPEECH = {
+    **PUBLISHED,
+    "vocab_size": 5755,
+    "context": 32,
+    "positions": "learned",
+    "dim": 64,
+    "heads": 2,
+    "kv_heads": 2,
+    "layers": 4,
+}
 COUNTS = {
     "stories": (
         {**PUBLISHED, "vocab_size": 50257, "dim": 512, "layers": 6, "heads": 8, "kv_heads": 8, "hidden": 2048}
@@ -350,7 +378,8 @@ def test_published_parameter_counts(published: tuple[Case, dict[str, int]]) -> N
 
 def test_pretrained_vectors_can_be_frozen() -> None:
     model = tiny_model(vectors=VectorSettings(width=9))
-    assert not model.embedding.table.weight.requires_grad and model.embedding.project.weight.requires_grad
+    assert not model.embedding.table.weight.requires_grad
+    assert model.embedding.project.weight.requires_grad
 
 
 # ---- learning --------------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import assert_same, draw_ids, gradients, tiny_model
 
 from lilliput.model.transformer import Transformer
 from lilliput.settings import OptimizerSettings, VectorSettings
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
+from tiny import assert_same, draw_ids, gradients, tiny_model
 
 
 def with_gradients(**changes: object) -> Transformer:
@@ -25,7 +25,8 @@ def test_matrices_are_decayed_and_vectors_are_not() -> None:
     model = tiny_model(norm="layer", biases="all", positions="learned", qk_norm=True)
     decayed, plain = build_optimizer(OptimizerSettings(weight_decay=0.3), model).param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.3, 0.0)
-    assert all(p.dim() == 2 for p in decayed["params"]) and all(p.dim() == 1 for p in plain["params"])
+    assert all(p.dim() == 2 for p in decayed["params"])
+    assert all(p.dim() == 1 for p in plain["params"])
     assert len(decayed["params"]) + len(plain["params"]) == len(list(model.parameters()))
 
 

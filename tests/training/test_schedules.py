@@ -18,7 +18,9 @@ shares = st.floats(0.0, 1.0)
 
 
 @given(settings=schedules, peak=st.floats(1e-6, 10.0), step=st.integers(1, 10_000), progress=shares)
-def test_it_stays_between_zero_and_the_peak(settings: ScheduleSettings, peak: float, step: int, progress: float) -> None:
+def test_it_stays_between_zero_and_the_peak(
+    settings: ScheduleSettings, peak: float, step: int, progress: float
+) -> None:
     lr = learning_rate(settings, peak, step, progress)
     assert 0.0 <= lr <= peak * (1 + 1e-12)
     if step >= settings.warmup:

@@ -9,19 +9,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import draw_ids, tiny_model
 from torch import Tensor
 
 from lilliput.training.state import describe_machine, put_together, random_seed, take_apart
+from tiny import draw_ids, tiny_model
 
 tensors = st.integers(0, 3).map(lambda n: torch.arange(n, dtype=torch.float64))
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9) | tensors
 keys = st.integers(0, 9) | st.text("abc:", min_size=1, max_size=3)
 states = st.recursive(
     leaves,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.lists(inner, max_size=3).map(tuple)
-    | st.dictionaries(keys, inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(keys, inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -84,8 +84,12 @@ def test_a_real_optimizer_goes_on_bit_for_bit() -> None:
 
 def test_seeds_of_dropout_are_all_different_and_accepted() -> None:
     """Also where seed and step change places: another seed is another run, not the same masks at another step."""
-    seeds = {random_seed(*parts) for parts in
-             [(s, n, m, r) for s in (0, 1, 2, 3, 2**32 - 1) for n in range(40) for m in range(5) for r in range(4)]}
+    seeds = {
+        random_seed(*parts)
+        for parts in [
+            (s, n, m, r) for s in (0, 1, 2, 3, 2**32 - 1) for n in range(40) for m in range(5) for r in range(4)
+        ]
+    }
     assert len(seeds) == 5 * 40 * 5 * 4
     assert all(0 <= seed < 2**63 for seed in seeds)
     torch.Generator().manual_seed(max(seeds))
@@ -95,4 +99,5 @@ def test_seeds_of_dropout_are_all_different_and_accepted() -> None:
 def test_the_machine_is_described_in_json() -> None:
     described = describe_machine()
     assert json.loads(json.dumps(described)) == described
-    assert described["threads"] == torch.get_num_threads() and described["torch"] == torch.__version__
+    assert described["threads"] == torch.get_num_threads()
+    assert described["torch"] == torch.__version__

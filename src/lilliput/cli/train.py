@@ -95,6 +95,7 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
 
 def follow(session: Session, console: Any) -> int | None:
     """Train with a bar; the number of the signal that ended it early, or None."""
+    from lilliput.training.loop import Finished
     from lilliput.training.observers import ConsoleObserver
 
     trainer, config = session.trainer, session.trainer.config
@@ -125,7 +126,7 @@ def follow(session: Session, console: Any) -> int | None:
     try:
         interrupted = False
         for event in session.events([observer]):
-            interrupted = event.event == "finished" and event.interrupted
+            interrupted = isinstance(event, Finished) and event.interrupted
         return received[0] if interrupted and received else None
     finally:
         for number, handler in previous.items():
@@ -163,7 +164,7 @@ def tell_costs(config: Config, as_json: bool) -> int:
     if as_json:
         print_json(found)
         return 0
-    from lilliput.config import flatten
+    from lilliput.dotted import flatten
 
     console = figures()
     for name, value in flatten(config_to_dict(config)).items():

@@ -1,12 +1,12 @@
 """Which tokens step n sees.
 
-Owns: cutting documents into windows, packing windows into rows, and the order of rows, a pure function of (seed, epoch) that
-is sliced over processes: neither evaluation, nor a restart, nor the number of processes changes it. Does not own: token
-files (`prepare`) or tensors (NumPy arrays go out).
+Owns: cutting documents into windows, packing windows into rows, and the order of rows, a pure function of (seed, epoch)
+that is sliced over processes: neither evaluation, nor a restart, nor the number of processes changes it. Does not own:
+token files (`prepare`) or tensors (NumPy arrays go out).
 
-A window is at most `context` predictions of one document: it starts at the document's start or a multiple of `context` from
-it, and its first input is the token before it (end-of-text for a document's first). A row is one or more windows, each a
-document of its own to the model. Rows of like length are put together, so that little is padded.
+A window is at most `context` predictions of one document: it starts at the document's start or a multiple of `context`
+from it, and its first input is the token before it (end-of-text for a document's first). A row is one or more windows,
+each a document of its own to the model. Rows of like length are put together, so that little is padded.
 
 B rows, T positions.
 """
@@ -45,7 +45,8 @@ class Batch:
 class Rows:
     """The windows of a token file, packed: `starts` and `lengths` of windows, and for each row a slice of them.
 
-    `tokens` begins with an end-of-text; document i is tokens[offsets[i] : offsets[i + 1]], whose last is its end-of-text.
+    `tokens` begins with an end-of-text; document i is tokens[offsets[i] : offsets[i + 1]], whose last is its
+    end-of-text.
     """
 
     def __init__(self, tokens: NDArray[Any], offsets: Integers, context: int) -> None:
@@ -62,8 +63,8 @@ class Rows:
     def batch(self, rows: Integers) -> Batch:
         """The chosen rows side by side, padded on the right to the longest of them.
 
-        No rows (a process may have none of an epoch's last batch) come out as one token of padding, so that its gradients are
-        zeros and not missing.
+        No rows (a process may have none of an epoch's last batch) come out as one token of padding, so that its
+        gradients are zeros and not missing.
         """
         shape = (max(1, len(rows)), int(self.sizes[rows].max(initial=1)))
         ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
@@ -112,7 +113,8 @@ def cut_windows(offsets: Integers, context: int) -> tuple[Integers, Integers]:
 def pack(lengths: Integers, context: int) -> tuple[Integers, Integers]:
     """Best-fit decreasing: the windows in row order, and the borders of the rows in that order.
 
-    Rows with the same room left are interchangeable, so a list of them for each amount of room makes it linear in windows.
+    Rows with the same room left are interchangeable, so a list of them for each amount of room makes it linear in
+    windows.
     """
     rooms: list[list[int]] = [[] for _ in range(context + 1)]
     rows: list[list[int]] = []

@@ -1,7 +1,7 @@
 """What happens between the model's logits and the next token.
 
-Owns: processors, `(ids, logits) -> logits`, composed in order, and choosers, which take one token a row. Does not own: the
-loop (`stream`). Both work on whole batches and treat each row by itself.
+Owns: processors, `(ids, logits) -> logits`, composed in order, and choosers, which take one token a row. Does not own:
+the loop (`stream`). Both work on whole batches and treat each row by itself.
 
 B rows, V vocabulary.
 """
@@ -62,7 +62,8 @@ class Sampler:
 
     def choose(self, logits: Tensor, rows: Sequence[int]) -> list[int]:
         """By inversion, one uniform number a token: exact in float64, and the same on every device."""
-        draws = torch.stack([torch.rand(1, dtype=torch.float64, generator=self.generators[row]) for row in rows])  # (B, 1)
+        generators = [self.generators[row] for row in rows]
+        draws = torch.stack([torch.rand(1, dtype=torch.float64, generator=own) for own in generators])  # (B, 1)
         mass = logits.cpu().double().softmax(dim=-1).cumsum(dim=-1)  # (B, V)
         below = mass <= draws * mass[:, -1:]
         chosen: list[int] = below.sum(dim=-1).clamp(max=logits.shape[-1] - 1).tolist()

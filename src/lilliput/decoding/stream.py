@@ -3,9 +3,9 @@
 Owns: prefill of unequal prompts, one step for all rows, rows that end and leave, and the rule for texts longer than the
 context. Does not own: what a token is in text (`data.tokenizers`), nor how it is chosen (`processors`).
 
-The rule for long texts: a row whose view has reached the context goes on from the last half of it, read anew. So the cost
-of the slide is paid once in context / 2 tokens, a row's text depends on that row alone, and no position is ever beyond the
-context. A prompt longer than the context is read in the same way: its last half-context is seen.
+The rule for long texts: a row whose view has reached the context goes on from the last half of it, read anew. So the
+cost of the slide is paid once in context / 2 tokens, a row's text depends on that row alone, and no position is ever
+beyond the context. A prompt longer than the context is read in the same way: its last half-context is seen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Finish = Literal["end", "length"]
 
 @dataclass(frozen=True)
 class Written:
-    """One token of one row. `logprob` is the model's own, before processors; `finish` is told with the row's last token."""
+    """One token of one row.
+
+    `logprob` is the model's own, before processors; `finish` is told with the row's last token.
+    """
 
     row: int
     id: int
@@ -68,8 +71,9 @@ def step(
     model: Transformer, ids: Sequence[int], lengths: Sequence[int], cache: Cache, capture: Capture | None = None
 ) -> Tensor:
     """Logits (B, V) after one more token a row; `lengths` are the rows' tokens before it."""
-    pos = None if all(length == cache.length for length in lengths) else torch.tensor(lengths, device=model.device)[:, None]
-    logits: Tensor = model(torch.tensor(ids, device=model.device)[:, None], pos=pos, cache=cache, capture=capture)[:, -1]
+    column, at = torch.tensor([ids, lengths], device=model.device).unsqueeze(-1)  # (B, 1) each
+    in_order = all(length == cache.length for length in lengths)  # no row has padding: no mask is needed
+    logits: Tensor = model(column, pos=None if in_order else at, cache=cache, capture=capture)[:, -1]
     return logits
 
 
@@ -115,4 +119,5 @@ def stream(
                     views[row] = views[row] if len(views[row]) <= context else views[row][-keep:]
                 logits, cache = prefill(model, [views[row] for row in rows], capture)
             else:
-                logits = step(model, [texts[row][-1] for row in rows], [len(views[row]) - 1 for row in rows], cache, capture)
+                last, lengths = [views[row][-1] for row in rows], [len(views[row]) - 1 for row in rows]
+                logits = step(model, last, lengths, cache, capture)

@@ -33,7 +33,10 @@ def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: 
 
 @dataclass(frozen=True)
 class Sight:
-    """What `attend` needs of the predicate. `mask` None with `lower` false: all keys are visible; `lower`: the triangle."""
+    """What `attend` needs of the predicate.
+
+    `mask` None with `lower` false: all keys are visible; `lower`: the triangle.
+    """
 
     mask: Tensor | None = None  # (B or 1, 1, T, K) bool
     lower: bool = False
@@ -58,7 +61,7 @@ def attention_weights(q: Tensor, k: Tensor, sight: Sight) -> Tensor:
 
 @dataclass
 class Capture:
-    """Asked for by a caller who wants attention weights: which layers and heads (None: all); filled by the forward pass."""
+    """Asked for by a caller who wants attention weights: which layers and heads (None: all); filled by the pass."""
 
     layers: frozenset[int] | None = None
     heads: tuple[int, ...] | None = None
@@ -72,7 +75,7 @@ class Capture:
 
 
 class Pass:
-    """The facts of one forward pass that all layers share: positions, documents, cache, capture, and masks made once."""
+    """The facts of one forward pass that all layers share: positions, documents, cache, capture, masks."""
 
     def __init__(
         self,
@@ -89,7 +92,8 @@ class Pass:
         before = 0 if cache is None else cache.length
         # Without explicit positions or documents every token is real and in order: no mask tensor is needed.
         self.plain = pos is None and doc is None
-        self.pos = torch.arange(before, before + tokens, device=device).expand(rows, -1) if pos is None else pos  # (B, T)
+        in_order = torch.arange(before, before + tokens, device=device).expand(rows, -1)
+        self.pos = in_order if pos is None else pos  # (B, T)
         self.doc = doc
         self.before = before
         self.causal = causal
@@ -147,7 +151,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, now: Pass) -> Tensor:
         rows, tokens, _ = x.shape
         split = (self.heads, self.kv_heads, self.kv_heads)
-        q, k, v = self.qkv(x).view(rows, tokens, -1, self.head_dim).transpose(1, 2).split(split, dim=1)  # (B, H | G, T, D)
+        qkv = self.qkv(x).view(rows, tokens, -1, self.head_dim).transpose(1, 2)  # (B, H + 2G, T, D)
+        q, k, v = qkv.split(split, dim=1)
         q, k = self.positions_of[0].rotate(self.q_norm(q), self.k_norm(k), now.pos)
         k_pos = now.pos
         if now.cache is not None:

@@ -1,7 +1,7 @@
 """Keys and values of what was already read, so that a new token costs one token.
 
-Owns: storage of keys, values and their positions, per layer, and moving rows about. It is an argument of the model, never
-its state. Does not own: masks (positions say it all: padding has position -1) or the choice of what to write.
+Owns: storage of keys, values and their positions, per layer, and moving rows about. It is an argument of the model,
+never its state. Does not own: masks (positions say it all: padding has position -1) or the choice of what to write.
 
 B rows, G heads of keys and values, L tokens held, T new tokens, D dim of a head.
 """
@@ -93,7 +93,7 @@ class Cache:
         self.reorder(torch.arange(self.rows, device=self.layers[0].positions.device).repeat_interleave(times))
 
     def truncate(self, length: int) -> None:
-        """Forget all after the first `length` tokens; refused where a windowed layer has dropped what would be needed."""
+        """Forget all after the first `length` tokens; refused where a windowed layer has dropped what that needs."""
         assert 0 <= length <= self.length
         if not all(layer.can_truncate(length) for layer in self.layers):
             raise ValueError(f"a windowed layer no longer holds what a length of {length} needs: prefill again")

@@ -1,7 +1,7 @@
 """What a model costs, by arithmetic alone: parameters by part, FLOPs, bytes of activations and cache.
 
-Owns: the formulas. They need no torch and no weights, so that a dry run and `info` answer at once; tests tie each to the
-real model. Does not own: speed (that is measured, not derived).
+Owns: the formulas. They need no torch and no weights, so that a dry run and `info` answer at once; tests tie each to
+the real model. Does not own: speed (that is measured, not derived).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lilliput.settings import ModelSettings, VectorSettings
 
 @dataclass(frozen=True)
 class Parameters:
-    """`embedding` includes learned positions; `norm` is the one after the last block; a tied head costs its bias only."""
+    """`embedding` includes learned positions; `norm` is the one after the last block; a tied head is its bias only."""
 
     embedding: int
     blocks: int
@@ -56,7 +56,11 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     norm = dim * (2 if settings.norm == "layer" else 1)
 
     matrices = dim * qkv + dim * dim + dim * up + inside * dim
-    biases = settings.bias_attention_input * qkv + settings.bias_attention_output * dim + settings.bias_feed_forward * (up + dim)
+    biases = (
+        settings.bias_attention_input * qkv
+        + settings.bias_attention_output * dim
+        + settings.bias_feed_forward * (up + dim)
+    )
     blocks = settings.layers * (matrices + biases + 2 * norm + (2 * head_dim if settings.qk_norm else 0))
     final_norm = norm if settings.final_norm else 0
 
@@ -73,7 +77,7 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     total = embedding + blocks + final_norm + head
     frozen = table if vectors.width is not None and vectors.frozen else 0
 
-    # A product with a matrix of n numbers is 2n FLOPs forward and 4n backward; so are scores and mixing, over the keys seen.
+    # A product with n numbers is 2n FLOPs forward and 4n backward; so are scores and mixing, over the keys seen.
     windows = spans(settings.window, settings.layers)
     keys = sum(keys_seen(window, settings.context, settings.task == "language") for window in windows)
     per_position = head_matrices if settings.task == "language" else 0  # a classifier's head is paid once a row

@@ -1,7 +1,7 @@
 """The parts of a block and the two ends of the model, each a class that is looked up by name when the model is built.
 
-Owns: norms, residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, how the parts are put together
-or how they are initialised (`transformer`).
+Owns: norms, residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, how the parts are put
+together or how they are initialised (`transformer`).
 
 B rows, T positions, C dim.
 """

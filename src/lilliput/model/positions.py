@@ -1,7 +1,7 @@
 """How a model is told where a token stands.
 
-Owns: one class with two hooks, `embed` (added to the residual stream at the bottom) and `rotate` (applied to queries and
-keys in every layer); both do nothing by default, so "no positions" is the base class itself. Positions are explicit
+Owns: one class with two hooks, `embed` (added to the residual stream at the bottom) and `rotate` (applied to queries
+and keys in every layer); both do nothing by default, so "no positions" is the base class itself. Positions are explicit
 integers, absolute within their document, so that neither the cache nor packing is a special case. Does not own: who may
 see whom (`attention.visible`).
 

@@ -1,8 +1,8 @@
 """The family: one trunk for the decoder language model and the encoder classifier.
 
 Owns: putting the chosen parts together once, initialisation, the forward pass, and the model's own cache. Does not own:
-the parts, the loss (`loss`), the counts (`count`), text, or training. `forward` asks no setting anything: every choice was
-made when the model was built.
+the parts, the loss (`loss`), the counts (`count`), text, or training. `forward` asks no setting anything: every choice
+was made when the model was built.
 
 B rows, T positions, C dim, V vocabulary.
 """
@@ -24,8 +24,8 @@ from lilliput.model.layers import (
     FeedForward,
     LanguageHead,
     LearnedEmbedding,
-    PretrainedEmbedding,
     PreNorm,
+    PretrainedEmbedding,
     build_norm,
 )
 from lilliput.model.positions import build_positions
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Built by `build_model`; called with integers, gives logits: (B, T, V) for language, (B, classes) for a classifier."""
+    """Built by `build_model`. Integers in, logits out: (B, T, V) for language, (B, classes) for a classifier."""
 
     def __init__(self, settings: ModelSettings, vectors: VectorSettings) -> None:
         super().__init__()
@@ -100,15 +100,21 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Logits for ids (B, T).
 
-        `pos`: positions within the document, -1 for padding (None: in order after what the cache holds). `doc`: document
-        numbers of packed rows, 0 for padding (None: a row is one document). `cache`: of earlier tokens, which is advanced.
+        `pos`: positions within the document, -1 for padding (None: in order after what the cache holds). `doc`:
+        document numbers of packed rows, 0 for padding (None: a row is one document). `cache`: of earlier tokens, which
+        is advanced.
         """
         now = self.begin(ids, pos, doc, cache, capture)
         logits: Tensor = self.head(self.trunk(ids, now), now)
         return logits
 
     def begin(
-        self, ids: Tensor, pos: Tensor | None, doc: Tensor | None, cache: Cache | None = None, capture: Capture | None = None
+        self,
+        ids: Tensor,
+        pos: Tensor | None,
+        doc: Tensor | None,
+        cache: Cache | None = None,
+        capture: Capture | None = None,
     ) -> Pass:
         return Pass(ids.shape[0], ids.shape[1], ids.device, self.causal, pos, doc, cache, capture)
 
@@ -119,8 +125,8 @@ class Transformer(nn.Module):
             x = block(x, now)
         if now.cache is not None:
             now.cache.advance(ids.shape[1])
-        x = self.norm(x)
-        return x
+        normed: Tensor = self.norm(x)
+        return normed
 
     def new_cache(self, rows: int) -> Cache:
         like = next(self.blocks.parameters())
@@ -148,11 +154,14 @@ def build_embedding(settings: ModelSettings, vectors: VectorSettings) -> Learned
 
 
 def build_model(
-    settings: ModelSettings, vectors: VectorSettings | None = None, seed: int | None = None, device: str | torch.device = "cpu"
+    settings: ModelSettings,
+    vectors: VectorSettings | None = None,
+    seed: int | None = None,
+    device: str | torch.device = "cpu",
 ) -> Transformer:
     """A model with fresh weights. The same seed gives the same weights on every device: they are drawn on the CPU.
 
-    Without a seed the weights are left as torch allocates them, for those who load their own (or count on device "meta").
+    Without a seed the weights are as torch leaves them, for those who load their own (or count on device "meta").
     """
     with torch.device("cpu" if seed is not None else device):
         model = Transformer(settings, vectors or VectorSettings())
@@ -179,11 +188,12 @@ def load_weights(model: Transformer, tensors: dict[str, Tensor]) -> None:
 def initialise(model: Transformer, settings: ModelSettings, generator: torch.Generator) -> None:
     """Matrices by the chosen rule, in the order of the modules; biases 0, norms 1.
 
-    xavier: Glorot and Bengio 2010, uniform. gpt2: Radford et al. 2019, normal 0.02, and the projections that write into the
-    residual stream divided by sqrt(2 x layers). zero-residual: as xavier, but those projections are 0 and the two ends small,
-    so that a block begins as the identity and the loss at log V.
+    xavier: Glorot and Bengio 2010, uniform. gpt2: Radford et al. 2019, normal 0.02, and the projections that write into
+    the residual stream divided by sqrt(2 x layers). zero-residual: as xavier, but those projections are 0 and the two
+    ends small, so that a block begins as the identity and the loss at log V.
     """
-    residual = {id(m) for block in model.blocks for m in (block.attention.inner.out, block.feed_forward.inner.down)}
+    writers = [module for module in model.modules() if isinstance(module, Attention | FeedForward)]
+    residual = {id(module.out if isinstance(module, Attention) else module.down) for module in writers}
     ends = {id(model.head.project)} if isinstance(model.head, LanguageHead) else set()
     for module in model.modules():
         if isinstance(module, nn.Embedding):

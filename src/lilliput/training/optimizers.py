@@ -32,6 +32,9 @@ def gradient_norm(model: nn.Module) -> Tensor:
 
 
 def clip_gradients(model: nn.Module, norm: Tensor, largest: float) -> None:
-    """Scale the whole gradient down to the largest norm. Left untouched below it, so that clipping costs nothing there."""
+    """Scale the whole gradient down to the largest norm.
+
+    Left untouched below it, so that clipping costs nothing there.
+    """
     if norm > largest:
         torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], largest / norm)

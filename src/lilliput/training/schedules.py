@@ -1,7 +1,7 @@
 """The learning rate over the budget.
 
-Owns: the multiplier of the peak learning rate as a function of the step and of the progress, the share of the budget that
-is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
+Owns: the multiplier of the peak learning rate as a function of the step and of the progress, the share of the budget
+that is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def put_together(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def random_seed(seed: int, step: int, micro_batch: int, rank: int) -> int:
-    """The seed of dropout in one micro-batch: it depends on nothing that would have to be saved (splitmix64's mixing)."""
+    """The seed of dropout in one micro-batch: nothing of it has to be saved (splitmix64's mixing)."""
     mixed = 0
     for part in (seed, step, micro_batch, rank):
         mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & (2**64 - 1)

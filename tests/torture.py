@@ -1,0 +1,155 @@
+"""Kill a real training process at random moments and compare with the run that nobody disturbed.
+
+    python tests/torture.py --kills 100
+
+For each of three settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
+random moments (kill -9, SIGTERM or SIGINT; in start-up, in a step, in a save, in an evaluation) and resumed, over and over.
+What is compared: every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and
+the log but for its fields of time, speed and memory. The last line is `N kills, M differences`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "modern": {
+        "tokenizer.vocab_size": "400",
+        "model.dim": "32",
+        "model.layers": "2",
+        "model.heads": "2",
+        "model.dropout": "0.1",
+        "model.window": "16,none",
+    },
+    "classic": {
+        "tokenizer.kind": "byte",
+        "model.dim": "32",
+        "model.layers": "2",
+        "model.heads": "4",
+        "model.norm": "layer",
+        "model.norm_placement": "post",
+        "model.positions": "sinusoidal",
+        "model.feed_forward": "relu",
+        "model.initialisation": "xavier",
+        "model.tied": "true",
+        "train.accumulate": "3",
+    },
+    "tokens": {
+        "tokenizer.vocab_size": "300",
+        "model.dim": "24",
+        "model.layers": "3",
+        "model.heads": "2",
+        "model.kv_heads": "1",
+        "model.feed_forward": "swiglu",
+        "model.positions": "learned",
+        "schedule.kind": "constant",
+        "train.tokens": "150000",
+    },
+}
+COMMON = {
+    "data.documents": "300",
+    "model.context": "64",
+    "train.batch": "4",
+    "train.steps": "400",
+    "train.save_every": "7",
+    "evaluate.every": "20",
+    "evaluate.rows": "8",
+    "log.every": "1",
+    "train.threads": "1",
+}
+TIMES = ("seconds", "tokens_per_second", "memory_bytes")
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+def command(name: str, setting: str, resume: bool) -> list[str]:
+    settings = COMMON | SETTINGS[setting]
+    if "train.tokens" in settings:
+        del settings["train.steps"]
+    # A resumed run has its settings: the folder is enough.
+    target = [f"runs/{name}", "--resume"] if resume else ["storybook", "--name", name]
+    flags = [] if resume else [word for key, value in settings.items() for word in (f"--{key}", value)]
+    return [sys.executable, "-m", "lilliput", "train", *target, *flags, "--json"]
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """Everything that a resumed run must share with an undisturbed one."""
+    last = (run / "last").read_text().strip()
+    folder = run / "checkpoints" / last
+    state = json.loads((folder / "state.json").read_text())
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "last": last,
+        "best": (run / "best").read_text().strip(),
+        "weights": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        "optimizer": hashlib.sha256((folder / "state.safetensors").read_bytes()).hexdigest(),
+        "state": [item for item in state["dict"] if item[0] not in TIMES],
+        "log": [{key: value for key, value in line.items() if key not in TIMES} for line in log],
+    }
+
+
+def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
+    """Train to the end through `kills` deaths; gives how many differences to the reference there were."""
+    reference, killed, differences, attempt = outcome(folder / "runs" / f"{setting}-reference"), 0, 0, 0
+    while killed < kills:
+        attempt += 1
+        name = f"{setting}-{attempt}"
+        while not ended(folder / "runs" / name):
+            resume = (folder / "runs" / name / "config.json").exists()
+            process = subprocess.Popen(
+                command(name, setting, resume), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+            if killed < kills:
+                try:
+                    process.wait(chance.uniform(0.0, longest))
+                except subprocess.TimeoutExpired:
+                    number = chance.choice(SIGNALS)
+                    process.send_signal(number)
+                    killed += 1
+            _, errors = process.communicate()
+            if process.returncode not in (0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
+                print(f"{name}: a resumed process failed with {process.returncode}:\n{errors}", file=sys.stderr)
+                return differences + 1
+        found = outcome(folder / "runs" / name)
+        for part, value in reference.items():
+            if found[part] != value:
+                differences += 1
+                print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
+        print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
+    return differences
+
+
+def ended(run: Path) -> bool:
+    log = run / "metrics.jsonl"
+    return log.exists() and '"event": "finished"' in log.read_text()
+
+
+def torture(kills: int, seed: int, folder: Path) -> int:
+    chance, differences = random.Random(seed), 0
+    for index, setting in enumerate(SETTINGS):
+        began = time.monotonic()
+        subprocess.run(command(f"{setting}-reference", setting, False), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        longest = 0.8 * (time.monotonic() - began)
+        share = kills // len(SETTINGS) + (index < kills % len(SETTINGS))
+        differences += disturb(setting, folder, share, chance, longest)
+    return differences
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        found = torture(arguments.kills, arguments.seed, Path(place))
+    print(f"{arguments.kills} kills, {found} differences")
+    sys.exit(1 if found else 0)
