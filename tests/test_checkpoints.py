@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lilliput import checkpoints as store
+from lilliput import files
 from lilliput.checkpoints import FILES, MANIFEST, Checkpoint, save_checkpoint
 from lilliput.errors import UserError
 from lilliput.runs import Run
@@ -549,7 +550,7 @@ def test_a_failed_rename_puts_the_replaced_one_back(run: Run, monkeypatch: pytes
     real = os.rename
 
     def refuse(source: Path, target: Path) -> None:
-        if Path(source).name.startswith(store.WRITING):
+        if Path(source).name.startswith(files.WRITING):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(source, target)
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lilliput import checkpoints as store
+from lilliput import files
 from lilliput.checkpoints import Checkpoint, save_checkpoint
 from lilliput.errors import UserError
 from lilliput.runs import Run, describe, differences, find_run, list_runs, resolve_checkpoint
@@ -133,11 +134,11 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_run_moved_away_by_a_killed_overwrite_comes_back(run: Run, tmp_path: Path) -> None:
-    run.folder.rename(tmp_path / f"{store.REPLACED}demo")
-    (tmp_path / f"{store.WRITING}demo-0123abcd").mkdir()
-    (tmp_path / f"{store.WRITING}demo-two-0123abcd").mkdir()  # of another run, which may just be beginning
+    run.folder.rename(tmp_path / f"{files.REPLACED}demo")
+    (tmp_path / f"{files.WRITING}demo-0123abcd").mkdir()
+    (tmp_path / f"{files.WRITING}demo-two-0123abcd").mkdir()  # of another run, which may just be beginning
     assert told(lambda: Run.create(run.folder, {}, overwrite=False)).startswith("run demo exists already")
-    assert sorted(os.listdir(tmp_path)) == [f"{store.WRITING}demo-two-0123abcd", "demo"]
+    assert sorted(os.listdir(tmp_path)) == [f"{files.WRITING}demo-two-0123abcd", "demo"]
     assert list_runs(tmp_path)[0]["name"] == "demo"
 
 
@@ -183,9 +184,9 @@ def test_steps_beyond_six_digits_are_in_order(run: Run) -> None:
 
 def test_leftovers_are_not_listed_and_go_when_training_begins(run: Run) -> None:
     saved = save(run, 1)
-    for name in (f"{store.WRITING}step-000002-0123abcd", f"{store.REMOVING}step-000000", "notes"):
+    for name in (f"{files.WRITING}step-000002-0123abcd", f"{files.REMOVING}step-000000", "notes"):
         (run.checkpoints_folder / name).mkdir()
-    (run.folder / f"{store.WRITING}last-0123abcd").touch()
+    (run.folder / f"{files.WRITING}last-0123abcd").touch()
     assert run.checkpoints() == [saved]
     with run.lock():
         assert sorted(os.listdir(run.checkpoints_folder)) == ["notes", "step-000001"]
@@ -194,7 +195,7 @@ def test_leftovers_are_not_listed_and_go_when_training_begins(run: Run) -> None:
 
 def test_a_replaced_checkpoint_is_read_until_its_place_is_taken(run: Run) -> None:
     place = save(run, 1).folder
-    away = place.rename(place.with_name(f"{store.REPLACED}step-000001"))
+    away = place.rename(place.with_name(f"{files.REPLACED}step-000001"))
     assert run.last == run.newest_valid() == Checkpoint(away, 1)
     save(run, 2)
     assert names(run) == ["step-000001", "step-000002"]

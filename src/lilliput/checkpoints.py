@@ -1,8 +1,8 @@
 """One checkpoint folder: written whole or not at all, and never read without being verified.
 
-Owns: the six files of a checkpoint, the manifest's format, writing beside the place and renaming into it, what an
-interrupted write leaves behind, and the sentences about disks that are full or closed. Does not own: which checkpoints
-a run keeps or prefers (`runs`), nor what the tensors mean (`training`). Needs torch only to write or load tensors.
+Owns: the six files of a checkpoint, the manifest's format, verifying. Does not own: how files get to the disk (`files`),
+which checkpoints a run keeps or prefers (`runs`), nor what the tensors mean (`training`). Needs torch only to write or
+load tensors.
 
 `manifest.json`, format 1, holds no space and no line end. Let BODY be the JSON object, keys sorted, ASCII only:
     {"files":{"config.json":{"bytes":812,"sha256":"..."},...},"format":1,"step":500}
@@ -19,9 +19,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +26,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.errors import UserError
+from lilliput.files import (
+    REPLACED,
+    beside,
+    cannot_write,
+    clean_leftovers,
+    free_bytes,
+    json_bytes,
+    parse_object,
+    put_folder,
+    sync_folder,
+    write_flushed,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,26 +50,11 @@ CONFIG, TOKENIZER, MANIFEST = "config.json", "tokenizer.json", "manifest.json"
 FILES = (CONFIG, MODEL, STATE_JSON, STATE, TOKENIZER)
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # looking at a folder in a file manager must not damage it
 
-# What is on its way in, out, and out to make place for another. Only the last kind holds something that may be needed:
-# a kill between the two renames of a replacement leaves the place empty and the old one here.
-WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
 NAME = re.compile(r"step-(\d{6,})")
 
 
 def step_name(step: int) -> str:
     return f"step-{step:06d}"
-
-
-def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """JSON for people and programs: indented, strict (no NaN), ASCII (a path need not be valid Unicode)."""
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
-
-
-def parse_object(data: bytes) -> dict[str, Any]:
-    value = json.loads(data.decode("utf-8"))
-    if isinstance(value, dict):
-        return value
-    raise ValueError("not a JSON object")
 
 
 def manifest_bytes(step: int, files: Mapping[str, Mapping[str, int | str]]) -> bytes:
@@ -73,92 +67,6 @@ def _seal(body: bytes) -> bytes:
 
 
 _SEAL_LENGTH = len(_seal(b"{}")) - 1  # all that follows BODY without its brace
-
-
-def beside(place: Path) -> Path:
-    return place.with_name(f"{WRITING}{place.name}-{secrets.token_hex(4)}")
-
-
-def free_bytes(folder: Path) -> int:
-    usage = shutil.disk_usage(folder)
-    return usage.free if usage.total else sys.maxsize  # some network file systems tell nothing
-
-
-def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserError:
-    """The sentence for a write that the system refused."""
-    why, hint = error.strerror or str(error), "a folder that you may write to"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        why = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
-        if needed is not None:
-            free = free_bytes(next(folder for folder in path.absolute().parents if folder.is_dir()))
-            why += f": {needed:,} bytes are needed, {free:,} are free"
-        hint = "again with more space; what was there before is untouched"
-    elif error.errno == errno.EROFS:
-        why = "the file system is read-only"
-    elif error.errno in (errno.EACCES, errno.EPERM):
-        why = "permission denied"
-    elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-        blocker = next((p for p in (path, *path.parents) if os.path.exists(p) and not os.path.isdir(p)), path)
-        why, hint = f"{blocker} is a file, not a folder", "another folder"
-    return UserError(f"cannot write {path.name}, {why}", str(path), hint)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a loss of power, where the system can (Windows has no such call)."""
-    if sys.platform == "win32":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems
-            raise
-    finally:
-        os.close(handle)
-
-
-def write_flushed(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """A small file that holds, at every moment, all of the old bytes or all of the new ones."""
-    temporary = beside(path)
-    try:
-        write_flushed(temporary, data)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise cannot_write(error, path, len(data)) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def put_folder(new: Path, place: Path) -> None:
-    """Renames a complete folder into its place; `clean_leftovers` then removes what was there, or brings it back."""
-    if place.exists():
-        os.rename(place, place.with_name(f"{REPLACED}{place.name}"))
-    os.rename(new, place)
-    sync_folder(place.parent)
-
-
-def clean_leftovers(parent: Path, name: str | None = None) -> None:
-    """Removes what interrupted writes (of `name`) left in `parent`, and puts back what was moved away for nothing.
-
-    For the one process that may write there; as far as the system lets it, since nobody depends on it.
-    """
-    leftover = re.compile(rf"\.(writing|removing|replaced)-({re.escape(name) if name else '.+'})(-[0-9a-f]{{8}})?")
-    with suppress(OSError):
-        for entry in sorted(entry for entry in parent.iterdir() if leftover.fullmatch(entry.name)):
-            place = parent / entry.name.removeprefix(REPLACED)
-            if place != entry and not place.exists():
-                os.rename(entry, place)
-            else:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("train.device is cuda, and torch finds no CUDA device here", hint="--train.device cpu (or auto)")
+        raise UserError(
+            "train.device is cuda, and torch finds no CUDA device here", hint="--train.device cpu (or auto)"
+        )
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device is mps, and torch finds none here", hint="--train.device cpu (or auto)")
     return torch.device(name)
@@ -48,7 +50,8 @@ def keep_freed_memory() -> bool:
         return False
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # the numbers of malloc.h
     wanted = ((mmap_threshold, 1 << 30), (trim_threshold, 2**31 - 1), (top_pad, 64 << 20))
-    return all([mallopt(name, value) for name, value in wanted])
+    done = [bool(mallopt(name, value)) for name, value in wanted]
+    return all(done)
 
 
 def measure_flops(size: int = 1024, seconds: float = 0.2) -> float:

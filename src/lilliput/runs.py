@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lilliput import checkpoints as store
+from lilliput import files
 from lilliput.checkpoints import CONFIG, Checkpoint
 from lilliput.dotted import flatten
 from lilliput.errors import UserError, nearest
@@ -39,8 +40,8 @@ class Run:
         """A new run, or the refusal of an existing one; nothing is touched until the new folder is complete."""
         if folder.is_symlink():
             folder = folder.resolve()  # replace what it points to, not the link
-        store.clean_leftovers(folder.parent, folder.name)
-        run, new, old, data = cls(folder), store.beside(folder), looks_like_run(folder), store.json_bytes(config)
+        files.clean_leftovers(folder.parent, folder.name)
+        run, new, old, data = cls(folder), files.beside(folder), looks_like_run(folder), files.json_bytes(config)
         if old and not overwrite:
             raise UserError(f"run {run.name} exists already", str(folder), "--resume, --name NEW or --overwrite")
         if old and run.is_locked():
@@ -52,16 +53,16 @@ class Run:
         try:
             try:
                 (new / CHECKPOINTS).mkdir(parents=True)
-                store.write_flushed(new / CONFIG, data)
-                store.sync_folder(new)
+                files.write_flushed(new / CONFIG, data)
+                files.sync_folder(new)
                 if old or not folder.exists():
-                    store.put_folder(new, folder)
+                    files.put_folder(new, folder)
                 else:
                     os.rename(new, folder)
             finally:
-                store.clean_leftovers(folder.parent, folder.name)
+                files.clean_leftovers(folder.parent, folder.name)
         except OSError as error:
-            raise store.cannot_write(error, folder, len(data)) from error
+            raise files.cannot_write(error, folder, len(data)) from error
         return run
 
     @classmethod
@@ -85,7 +86,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         path = self.folder / CONFIG
         try:
-            return store.parse_object(self._read(path))
+            return files.parse_object(self._read(path))
         except ValueError as error:
             raise UserError(f"{CONFIG} of run {self.name} is damaged: {error}", str(path), "a checkpoint's") from error
 
@@ -108,10 +109,10 @@ class Run:
         return self._marked(BEST)
 
     def mark_last(self, checkpoint: Checkpoint) -> None:
-        store.write_whole(self.folder / LAST, f"{checkpoint.name}\n".encode("ascii"))
+        files.write_whole(self.folder / LAST, f"{checkpoint.name}\n".encode("ascii"))
 
     def mark_best(self, checkpoint: Checkpoint) -> None:
-        store.write_whole(self.folder / BEST, f"{checkpoint.name}\n".encode("ascii"))
+        files.write_whole(self.folder / BEST, f"{checkpoint.name}\n".encode("ascii"))
 
     def _marked(self, mark: str) -> Checkpoint | None:
         with suppress(OSError, ValueError):
@@ -142,8 +143,8 @@ class Run:
         leaving = [checkpoint for checkpoint in older if checkpoint not in (last, best)]
         for checkpoint in leaving:
             with suppress(OSError):  # renamed first: what is half removed must not look damaged
-                os.rename(checkpoint.folder, self.checkpoints_folder / f"{store.REMOVING}{checkpoint.name}")
-        store.clean_leftovers(self.checkpoints_folder)
+                os.rename(checkpoint.folder, self.checkpoints_folder / f"{files.REMOVING}{checkpoint.name}")
+        files.clean_leftovers(self.checkpoints_folder)
         return [checkpoint.name for checkpoint in leaving if not checkpoint.folder.exists()]
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -163,7 +164,7 @@ class Run:
         lines = list(self._metrics_lines())
         kept = [line for line, event in lines if event and (event["step"], event["event"] != "step") <= (step, False)]
         if len(kept) < len(lines) or (kept and not kept[-1].endswith(b"\n")):
-            store.write_whole(self.metrics_path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))
+            files.write_whole(self.metrics_path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))
         return len(lines) - len(kept)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
@@ -179,7 +180,7 @@ class Run:
         for line in io.BytesIO(data):
             event: dict[str, Any] | None = None
             with suppress(ValueError, RecursionError):
-                event = store.parse_object(line)
+                event = files.parse_object(line)
             whole = event is not None and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
             yield line, event if whole else None
 
@@ -189,7 +190,7 @@ class Run:
         try:
             handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise store.cannot_write(error, self.folder / LOCK) from error
+            raise files.cannot_write(error, self.folder / LOCK) from error
         try:
             deadline = time.monotonic() + PATIENCE
             while not _take_lock(handle, exclusive=True):
@@ -200,8 +201,8 @@ class Run:
                 os.ftruncate(handle, 0)
                 os.lseek(handle, 0, os.SEEK_SET)
                 os.write(handle, str(os.getpid()).encode("ascii"))
-            store.clean_leftovers(self.folder)
-            store.clean_leftovers(self.checkpoints_folder)
+            files.clean_leftovers(self.folder)
+            files.clean_leftovers(self.checkpoints_folder)
             yield
         finally:
             os.close(handle)  # and thereby unlocks, as does any death of the process; the file stays
@@ -317,7 +318,9 @@ def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     known = [event for event in known if math.isfinite(event["loss"])]
     known = [event for event in known if event.get("whole")] or known
     best = min(known, key=lambda event: float(event["loss"]), default=None)
-    return best and {key: best.get(key) for key in ("loss", "perplexity", "bits_per_byte", "step", "whole", "tokens", "floor")}
+    return best and {
+        key: best.get(key) for key in ("loss", "perplexity", "bits_per_byte", "step", "whole", "tokens", "floor")
+    }
 
 
 def describe(run: Run, verify: bool = True) -> dict[str, Any]:

@@ -31,7 +31,12 @@ def plain(model: Transformer, ids: Tensor, targets: Tensor, pos: Tensor | None, 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (40, 23)])
 @pytest.mark.parametrize("ignored", ["none", "some", "a row"])
-def test_value_and_gradients_are_plain(case: dict[str, Any], shape: tuple[int, int], ignored: str) -> None:
+@pytest.mark.parametrize("chunk", [None, 60, 5000])  # logits in flight: one chunk, or ragged ones down to a token each
+def test_value_and_gradients_are_plain(
+    case: dict[str, Any], shape: tuple[int, int], ignored: str, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chunk is not None:
+        monkeypatch.setattr("lilliput.model.loss.CHUNK_NUMBERS", chunk)
     vocab_size = case.get("vocab_size", 17)
     model, (ids, targets) = tiny_model(**case), (draw_ids(*shape, seed=seed, vocab_size=vocab_size) for seed in (1, 2))
     if ignored == "some":
@@ -50,6 +55,23 @@ def test_value_and_gradients_are_plain(case: dict[str, Any], shape: tuple[int, i
     assert fast.keys() == slow.keys()
     for name in slow:
         assert_same(fast[name], slow[name])
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e3])
+def test_logits_of_any_size(size: float) -> None:
+    """Probabilities of 0 and 1 lose nothing: the nats of an unlikely token are thousands, not infinite."""
+    model, ids, targets = tiny_model(), draw_ids(3, 7), draw_ids(3, 7, seed=1)
+    with torch.no_grad():
+        model.head.project.weight *= size
+    expected = plain(model, ids, targets, None, None)
+    expected.backward()
+    slow = gradients(model)
+    model.zero_grad(set_to_none=True)
+    loss = language_loss(model, ids, targets, None, None)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0.0)
+    for name, grad in gradients(model).items():
+        torch.testing.assert_close(grad, slow[name], rtol=0.0, atol=1e-12 * max(1.0, slow[name].abs().max().item()))
 
 
 def test_packed_rows_reach_the_loss() -> None:

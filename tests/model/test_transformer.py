@@ -391,13 +391,13 @@ def test_every_variant_overfits_one_batch(case: Case) -> None:
     model, ids = build_model(tiny_settings(**case), seed=1), draw_ids(4, 9)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(80):
+    for _ in range(60):
         loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[0] > 2.0 and losses[-1] < 0.25 * losses[0], (losses[0], losses[-1])
+    assert losses[0] > 2.0 and losses[-1] < 0.1 * losses[0], (losses[0], losses[-1])
 
 
 @encoders
@@ -409,4 +409,4 @@ def test_every_encoder_overfits_one_batch(case: Case) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss.item() < 0.3
+    assert loss.item() < 0.05

@@ -65,7 +65,9 @@ def dispatch(argv: list[str]) -> int:
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
         close = nearest(verb, VERBS)
-        raise UserError(f"there is no verb {verb!r}", None, f"lilliput {close}" if close else f"one of {', '.join(VERBS)}")
+        raise UserError(
+            f"there is no verb {verb!r}", None, f"lilliput {close}" if close else f"one of {', '.join(VERBS)}"
+        )
     module = importlib.import_module(f"lilliput.cli.{verb}")
     from lilliput.cli.parsing import parse
 

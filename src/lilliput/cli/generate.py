@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, help="0 is greedy [the run's generate.temperature]")
     parser.add_argument("--top-k", type=int, help="choose among the k likeliest tokens only")
     parser.add_argument("--seed", type=int, default=0, help="text i is drawn from seed + i, alone or in company [0]")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, when all is written")
 
 
@@ -34,7 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("samples", 1), ("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
         value = getattr(arguments, name)
         if value is not None and not least <= value < 2**31:
-            raise UserError(f"--{name.replace('_', '-')} is {value}: it should be {least} or more", None, "lilliput generate --help")
+            raise UserError(
+                f"--{name.replace('_', '-')} is {value}: it should be {least} or more", None, "lilliput generate --help"
+            )
     from lilliput.runs import resolve_checkpoint
 
     resolve_checkpoint(arguments.run)  # a wrong name is told before torch is imported
@@ -45,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     length = len(writer.encode_prompt(arguments.prompt))
     context = writer.config.model.context
     if length > context:
-        chatter().print(f"the prompt has {length:,} tokens and the model sees {context:,}: it goes on from the last {context // 2:,}")
+        chatter().print(
+            f"the prompt has {length:,} tokens and the model sees {context:,}: it goes on from the last {context // 2:,}"
+        )
     began = time.monotonic()
     pieces: list[Piece] = []
     show = Show(arguments.prompt, arguments.samples)

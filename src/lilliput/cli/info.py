@@ -19,7 +19,9 @@ EXAMPLES = """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="*", help="none: list all runs; one: all about it; two: what differs")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="*", help="none: list all runs; one: all about it; two: what differs"
+    )
     parser.add_argument("--folder", default="runs", help="folder of runs [runs]")
     parser.add_argument("--schema", action="store_true", help="the JSON schema of recipes, for editors")
     parser.add_argument("--json", action="store_true", help="JSON on stdout")
@@ -51,7 +53,9 @@ def tell_all(arguments: argparse.Namespace) -> None:
     else:
         table = Table("run", "state", "steps", "loss", "bits/byte", box=None, pad_edge=False)
         for run in found:
-            table.add_row(run["name"], run["state"], f"{run['steps']:,}", figure(run["loss"]), figure(run["bits_per_byte"]))
+            table.add_row(
+                run["name"], run["state"], f"{run['steps']:,}", figure(run["loss"]), figure(run["bits_per_byte"])
+            )
         figures().print(table)
 
 
@@ -62,11 +66,15 @@ def tell_one(arguments: argparse.Namespace) -> None:
         return
     console, parameters, model = figures(), about["parameters"], about["config"]["model"]
     console.print(f"[bold]{about['name']}[/]  {about['folder']}")
-    console.print(f"  steps       {about['steps']:,}, {readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes")
+    console.print(
+        f"  steps       {about['steps']:,}, {readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes"
+    )
     if about["validation"]:
         v = about["validation"]
-        console.print(f"  validation  loss {v['loss']:.4f}, perplexity {v['perplexity']:.2f}, {v['bits_per_byte']:.4f} bits/byte (the best)")
-    shape = f"dim {model['dim']}, {model['layers']} layers, {model['heads']} heads, context {model['context']}, vocabulary {model['vocab_size']:,}"
+        console.print(
+            f"  validation  loss {v['loss']:.4f}, perplexity {v['perplexity']:.2f}, {v['bits_per_byte']:.4f} bits/byte (the best)"
+        )
+    shape = ", ".join(f"{name} {model[name]:,}" for name in ("dim", "layers", "heads", "context", "vocab_size"))
     console.print(f"  model       {shape}")
     console.print("  parameters  " + ", ".join(f"{part} {n:,}" for part, n in parameters.items()))
     console.print(f"  FLOPs       {readable(about['flops_per_token'])} per token, forward and backward")

@@ -57,7 +57,9 @@ def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Na
 
 def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
-        return UserError(f"one argument too many: {word!r}", None, f"lilliput {verb} --help; quote text that has spaces")
+        return UserError(
+            f"one argument too many: {word!r}", None, f"lilliput {verb} --help; quote text that has spaces"
+        )
     known: Iterable[str] = flags
     if takes_settings:
         from lilliput.config import setting_types
@@ -65,7 +67,9 @@ def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: boo
         known = [*flags, *(f"--{name}" for name in setting_types())]
     name = word.split("=")[0]
     close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
-    return UserError(f"there is no flag {name}", None, "--" + close.removeprefix("--") if close else f"lilliput {verb} --help")
+    return UserError(
+        f"there is no flag {name}", None, "--" + close.removeprefix("--") if close else f"lilliput {verb} --help"
+    )
 
 
 def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -118,7 +122,11 @@ def settings_help() -> str:
         shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value
         left = f"  --{name} {kind_name(kind)}"
         lines += textwrap.wrap(
-            f"{left:44} {about} [{shown}]", 118, subsequent_indent=" " * 45, break_long_words=False, break_on_hyphens=False
+            f"{left:44} {about} [{shown}]",
+            118,
+            subsequent_indent=" " * 45,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
     sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())
     lines += ["", *textwrap.wrap(f"sizes: {sizes}", 118, subsequent_indent="       ")]

@@ -32,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    table = Table("split", "documents", "bytes", "tokens", "bytes/token", "unknown", "duplicates", box=None, pad_edge=False)
+    table = Table(
+        "split", "documents", "bytes", "tokens", "bytes/token", "unknown", "duplicates", box=None, pad_edge=False
+    )
     for split in found["documents"]:
         table.add_row(
             split,
@@ -46,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = figures()
     console.print(table)
     console.print(
-        f"vocabulary {found['vocab_size']:,}; {found['duplicates']['across']:,} documents stand in both splits; kept in {prepared.folder}"
+        f"vocabulary {found['vocab_size']:,}; {found['duplicates']['across']:,} documents stand in both splits; "
+        f"kept in {prepared.folder}"
     )
     return 0

@@ -24,14 +24,20 @@ def summarise(session: Session, console: Console) -> None:
     assert found is not None
     writer = load(run.folder)
     console.rule(f"[bold]{run.name}[/]", align="left")
-    console.print(f"validation loss   {found['loss']:.4f} nats/token on the whole split, {found['tokens']:,} tokens, each once")
+    console.print(
+        f"validation loss   {found['loss']:.4f} nats/token on the whole split, {found['tokens']:,} tokens, each once"
+    )
     console.print(f"perplexity        {found['perplexity']:.2f}")
     console.print(f"bits per byte     {found['bits_per_byte']:.4f}")
     if found.get("floor"):
         over = found["bits_per_byte"] / found["floor"] - 1
-        console.print(f"the floor         {found['floor']:.4f} bits per byte: what a perfect model would need; {over:.1%} above it")
+        console.print(
+            f"the floor         {found['floor']:.4f} bits per byte: what a perfect model would need; {over:.1%} above it"
+        )
         judged = judge_stories(writer, STORIES, seed=1)
-        console.print(f"valid stories     {judged.share:.0%} of {judged.count} written at temperature {config.generate.temperature}")
+        console.print(
+            f"valid stories     {judged.share:.0%} of {judged.count} written at temperature {config.generate.temperature}"
+        )
     for number, sample in enumerate(writer.samples([config.generate.prompt] * 3, seed=1001), start=1):
         console.rule(f"[dim]{number}[/]", align="left", style="dim")
         console.print(Text(sample.prompt + sample.text.strip()))

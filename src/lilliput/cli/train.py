@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,15 @@ EXAMPLES = """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help="a recipe (its path or name), a text file, a .jsonl file, a folder, or with --resume a run")
+    parser.add_argument(
+        "target", help="a recipe (its path or name), a text file, a .jsonl file, a folder, or with --resume a run"
+    )
     parser.add_argument("--size", help="nano, tiny, small or base: expands to explicit model settings")
     parser.add_argument("--resume", action="store_true", help="go on exactly where the run was")
     parser.add_argument("--overwrite", action="store_true", help="replace the run of that name")
-    parser.add_argument("--from", dest="start_from", metavar="RUN", help="start from its weights and tokenizer, with a fresh optimizer")
+    parser.add_argument(
+        "--from", dest="start_from", metavar="RUN", help="start from its weights and tokenizer, with a fresh optimizer"
+    )
     parser.add_argument("--dry-run", action="store_true", help="tell what would be trained and what it costs")
     parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on stdout")
 
@@ -43,20 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
     config = wanted_config(arguments)
     if arguments.dry_run:
         return tell_costs(config, arguments.json)
-    from lilliput.training.session import open_session, run_folder
+    from lilliput.training.session import open_session
 
     console = chatter()
-    if arguments.resume and not run_folder(config).is_dir():
-        raise UserError(f"there is no run {run_folder(config)} to resume", None, "the same command without --resume")
-    with progress(console) as report:
-        opened = open_session(config, arguments.resume, arguments.overwrite, arguments.start_from, report)
-        session = opened.__enter__()
-    try:
+    with ExitStack() as stack:
+        with progress(console) as report:
+            session = stack.enter_context(
+                open_session(config, arguments.resume, arguments.overwrite, arguments.start_from, report)
+            )
         stopped_by = follow(session, console)
-    finally:
-        opened.__exit__(*sys.exc_info())
     if stopped_by is not None:
-        console.print(f"stopped at step {session.trainer.step:,} and saved; go on with  lilliput train {arguments.target} --resume")
+        console.print(
+            f"stopped at step {session.trainer.step:,} and saved; go on with  lilliput train {session.run.folder} --resume"
+        )
         return 128 + stopped_by
     if arguments.json:
         from lilliput.cli.info import describe_run
@@ -70,27 +73,64 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def wanted_config(arguments: argparse.Namespace) -> Config:
-    """The settings asked for. A run's folder can be resumed by its own name, with the settings that it has."""
-    from lilliput.config import config_from_dict, load_config, replace
-    from lilliput.runs import Run, looks_like_run
+    """The settings asked for: of the recipe or text, of the run to resume, or with the model of the run to start from."""
+    from lilliput.config import load_config, replace
 
-    folder = Path(arguments.target)
-    if arguments.resume and looks_like_run(folder) and not arguments.settings:
-        config = config_from_dict(Run.open(folder).config(), str(folder))
-        return replace(config, {"name": folder.resolve().name, "log.folder": str(folder.parent)})
+    if arguments.resume:
+        return resumed_config(arguments)
     config = load_config(arguments.target, arguments.settings, arguments.size)
     if arguments.start_from is None:
         return config
-    shaped = [name for name in arguments.settings if name.startswith(("model.", "tokenizer.")) and name != "model.dropout"]
-    if shaped or arguments.size:
-        flag = f"--{shaped[0]}" if shaped else "--size"
-        raise UserError(f"{flag} cannot change what --from brings: the model and its tokenizer", None, f"leave {flag} out")
+    said = [
+        name for name in arguments.settings if name.startswith(("model.", "tokenizer.")) and name != "model.dropout"
+    ]
+    if said or arguments.size:
+        flag = f"--{said[0]}" if said else "--size"
+        raise UserError(
+            f"{flag} cannot change what --from brings: the model and its tokenizer", None, f"leave {flag} out"
+        )
     from lilliput.runs import resolve_checkpoint
 
     origin = resolve_checkpoint(arguments.start_from, config.log.folder).config()
-    kept = {f"model.{name}": value for name, value in origin["model"].items() if f"model.{name}" not in arguments.settings}
-    kept |= {f"{group}.{name}": value for group in ("tokenizer", "vectors") for name, value in origin[group].items()}
+    kept = {
+        f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in origin[group].items()
+    }
+    if "model.dropout" in arguments.settings:
+        del kept["model.dropout"]
     return replace(config, kept)
+
+
+def resumed_config(arguments: argparse.Namespace) -> Config:
+    """The run's own settings, whether it is named by its folder or by the command that began it.
+
+    What a recipe says by now does not matter; but a setting that is asked for and is not the run's is refused.
+    """
+    from lilliput.config import config_from_dict, config_to_dict, load_config, replace
+    from lilliput.dotted import flatten
+    from lilliput.runs import Run, looks_like_run
+
+    folder = Path(arguments.target)
+    asked = None
+    if not looks_like_run(folder):
+        asked = load_config(arguments.target, arguments.settings, arguments.size)
+        folder = Path(asked.log.folder) / (asked.name or "run")
+        if not looks_like_run(folder):
+            raise UserError(f"there is no run {folder} to resume", None, "the same command without --resume")
+    elif arguments.settings or arguments.size:
+        raise UserError(
+            "a resumed run keeps its settings", str(folder), f"--name NEW --from {folder} for other settings"
+        )
+    saved = config_from_dict(Run.open(folder).config(), str(folder))
+    if asked is not None:
+        then, now = flatten(config_to_dict(saved)), flatten(config_to_dict(asked))
+        changed = [name for name in arguments.settings if name != "name" and then.get(name) != now[name]]
+        if changed:
+            raise UserError(
+                f"{changed[0]} was {then[changed[0]]} when run {folder.name} began, and a resumed run keeps its settings",
+                f"--{changed[0]}",
+                f"leave it out, or --name NEW --from {folder} for other settings",
+            )
+    return replace(saved, {"name": folder.resolve().name, "log.folder": str(folder.parent)})
 
 
 def follow(session: Session, console: Any) -> int | None:
@@ -139,7 +179,9 @@ def tell_costs(config: Config, as_json: bool) -> int:
     from lilliput.model.count import count
 
     if config.model.vocab_size is None:
-        config = replace(config, {"model.vocab_size": 257 if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size})
+        config = replace(
+            config, {"model.vocab_size": 257 if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size}
+        )
     counted = count(config.model, config.vectors)
     tokens_per_step = config.train.batch * config.train.accumulate * config.model.context
     parameters = counted.parameters

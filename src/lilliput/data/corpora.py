@@ -217,6 +217,9 @@ def _walk(folder: Path) -> Iterator[Path]:
         raise UserError(what, str(error.filename), "check its permissions") from error
 
     for parent, folders, names in os.walk(folder, onerror=refuse):
+        if {"config.json", "checkpoints"} <= {*names, *folders}:
+            folders.clear()  # a run that was made here: its log is not text to learn from
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent, name) for name in names if not name.startswith(".") and Path(parent, name).is_file())
 

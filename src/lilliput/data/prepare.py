@@ -31,10 +31,10 @@ import numpy as np
 import tokenizers as library
 from numpy.typing import NDArray
 
-from lilliput.checkpoints import beside, clean_leftovers, free_bytes, put_folder, sync_folder
 from lilliput.data.corpora import STORYBOOK, STORYBOOK_DOCUMENTS, Corpus, open_corpus
 from lilliput.data.tokenizers import Tokenizer, make_tokenizer
 from lilliput.errors import UserError
+from lilliput.files import beside, clean_leftovers, free_bytes, put_folder, sync_folder
 from lilliput.settings import Config
 
 FORMAT = 1

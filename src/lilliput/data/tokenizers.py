@@ -221,8 +221,9 @@ def cut_text(text: str) -> Iterator[str]:
     """A long text in pieces whose tokens, one after another, are the tokens of the whole.
 
     GPT-2's pattern never holds white space after anything else inside one word, so the place before such white space
-    is a border of words in any case. Memory and parallelism are then those of pieces, not of documents: the library
-    needs about 140 bytes for a byte of text. A run of a million characters without such a place is cut where it is.
+    is a border of words in any case. The library, which needs about 140 bytes for a byte of text, then holds pieces and
+    not documents, and shares a long document over cores. A run of a million characters without such a place is cut
+    where it is: other tokens than the library's own, but the same text.
     """
     start = 0
     while len(text) - start > PIECE:

@@ -39,7 +39,9 @@ class Likelihood:
         return self.nats / math.log(2) / self.bytes
 
 
-def to_device(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+def to_device(
+    batch: Batch, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """ids, targets, pos, doc as tensors."""
     pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(device)
     doc = None if batch.doc is None else torch.from_numpy(batch.doc).to(device)

@@ -24,5 +24,7 @@ def judge_stories(writer: Writer, count: int, seed: int, temperature: float | No
     texts: list[str] = []
     while len(texts) < count:
         rows = min(batch, count - len(texts))
-        texts += [sample.text for sample in writer.samples([""] * rows, seed=seed + len(texts), temperature=temperature)]
+        texts += [
+            sample.text for sample in writer.samples([""] * rows, seed=seed + len(texts), temperature=temperature)
+        ]
     return validity(texts)

@@ -24,7 +24,8 @@ def language_loss(model: Transformer, ids: Tensor, targets: Tensor, pos: Tensor 
     """Nats of all targets that are not IGNORED, summed."""
     assert isinstance(model.head, LanguageHead)
     x = model.trunk(ids, model.begin(ids, pos, doc)).flatten(0, 1)  # (N, C)
-    loss: Tensor = LinearCrossEntropy.apply(x, model.head.project.weight, model.head.project.bias, targets.flatten())
+    head = model.head.project
+    loss: Tensor = LinearCrossEntropy.apply(x, head.weight, head.bias, targets.flatten())  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -40,7 +41,11 @@ class LinearCrossEntropy(torch.autograd.Function):
         chunk = max(1, CHUNK_NUMBERS // len(weight))
         learning = any(ctx.needs_input_grad)
         nats = x.new_zeros(())
-        dx, dweight, dbias = torch.empty_like(x), torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
+        dx, dweight, dbias = (
+            torch.empty_like(x),
+            torch.zeros_like(weight),
+            None if bias is None else torch.zeros_like(bias),
+        )
         buffer = x.new_empty(min(chunk, len(x)), len(weight))
         for start in range(0, len(x), chunk):
             here = slice(start, start + chunk)

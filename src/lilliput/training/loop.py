@@ -182,7 +182,15 @@ class Trainer:
         self.pace = time.monotonic() - began
         speed = tokens / max(self.pace, 1e-9)
         return Stepped(
-            self.step, loss, lr, norm.item(), self.tokens, min(1.0, self.progress()), self.elapsed(), speed, peak_memory()
+            self.step,
+            loss,
+            lr,
+            norm.item(),
+            self.tokens,
+            min(1.0, self.progress()),
+            self.elapsed(),
+            speed,
+            peak_memory(),
         )
 
     def close_step(self, ended: bool, saved: bool) -> Iterator[Event]:
@@ -192,7 +200,9 @@ class Trainer:
         if save_due or self.stopping:
             checkpoint = self.last() if saved else self.save()
             if save_due:
-                yield Saved(self.step, checkpoint.name)  # one made by stopping is not told: the log is as if undisturbed
+                yield Saved(
+                    self.step, checkpoint.name
+                )  # one made by stopping is not told: the log is as if undisturbed
         if evaluation_due and (ended or not self.stopping):
             rows = [self.sample[start : start + 16] for start in range(0, len(self.sample), 16)]
             found = measure_likelihood(
@@ -217,7 +227,9 @@ class Trainer:
 
     def evaluated(self, found: Likelihood, whole: bool, weights: int) -> Evaluated:
         floor = self.floor() if whole else None
-        return Evaluated(self.step, whole, weights, found.loss, found.perplexity, found.bits_per_byte, found.tokens, floor)
+        return Evaluated(
+            self.step, whole, weights, found.loss, found.perplexity, found.bits_per_byte, found.tokens, floor
+        )
 
     def last(self) -> Checkpoint:
         last = self.run.last
@@ -274,7 +286,9 @@ class Trainer:
     def not_finite(self, loss: float, batches: list[Batch]) -> UserError:
         """Told before the weights are touched: they, and the last checkpoint, are still good."""
         named = ((name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None)
-        tensor = next((f"gradient of {name}" for name, grad in named if not torch.isfinite(grad).all()), "sum of the gradients")
+        tensor = next(
+            (f"gradient of {name}" for name, grad in named if not torch.isfinite(grad).all()), "sum of the gradients"
+        )
         what = f"loss {loss}" if not math.isfinite(loss) else tensor
         rows = ", ".join(str(row) for batch in batches for row in batch.rows[:8])
         last = self.run.last

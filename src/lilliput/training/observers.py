@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from lilliput.checkpoints import cannot_write
+from lilliput.files import cannot_write
 from lilliput.runs import Run
 from lilliput.training.loop import Evaluated, Event, Finished, Saved, Stepped
 
@@ -34,7 +34,7 @@ class MetricsFile:
     def __init__(self, run: Run, every: int) -> None:
         self.every, self.path = every, run.metrics_path
         try:
-            self.file: IO[str] = open(self.path, "a", encoding="utf-8")
+            self.file: IO[str] = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise cannot_write(error, self.path) from error
 
@@ -82,7 +82,9 @@ class ConsoleObserver:
         self.bar = Progress(
             TextColumn("step {task.fields[step]:>6,}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%  loss {task.fields[loss]}  {task.fields[bits]} bits/byte  {task.fields[speed]} tokens/s"),
+            TextColumn(
+                "{task.percentage:>3.0f}%  loss {task.fields[loss]}  {task.fields[bits]} bits/byte  {task.fields[speed]} tokens/s"
+            ),
             TimeLeft(),
             TextColumn("left"),
             console=console,
@@ -116,10 +118,16 @@ class ConsoleObserver:
         if not self.console.is_terminal and (now - self.told >= 10.0 or event.step == 1):
             self.told = now
             self.console.print(
-                f"step {event.step:>6,}  {100 * event.progress:3.0f}%  loss {loss}  {bits} bits/byte  lr {event.lr:.2e}  {speed} tokens/s",
+                f"step {event.step:>6,}  {event.progress:4.0%}  loss {loss}  {bits} bits/byte  "
+                f"lr {event.lr:.2e}  {speed} tokens/s",
                 highlight=False,
             )
-        if self.write_sample and self.sample_seconds and now - self.sampled >= self.sample_seconds and event.progress < 1.0:
+        if (
+            self.write_sample
+            and self.sample_seconds
+            and now - self.sampled >= self.sample_seconds
+            and event.progress < 1.0
+        ):
             text = self.write_sample()
             self.console.rule(f"[dim]a sample after {event.step:,} steps[/]", align="left")
             self.console.print(Text(text.strip(), style="italic"))

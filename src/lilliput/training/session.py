@@ -11,15 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from lilliput.config import config_from_dict, config_to_dict, replace
+from lilliput.config import config_to_dict, replace
 from lilliput.data.batches import Rows
 from lilliput.data.prepare import Prepared, TokenFile, prepare
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.decoding.writer import Writer, load
 from lilliput.devices import choose_device, choose_precision, prepare_machine
-from lilliput.errors import UserError, UserErrors
+from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
 from lilliput.model.transformer import build_model, load_weights, weights
 from lilliput.runs import Run, differences, looks_like_run
@@ -66,18 +64,29 @@ def run_folder(config: Config) -> Path:
 
 @contextmanager
 def open_session(
-    config: Config, resume: bool = False, overwrite: bool = False, start_from: str | None = None, report: Report = silent
+    config: Config,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | None = None,
+    report: Report = silent,
 ) -> Iterator[Session]:
     """Ready to train, the run's folder locked for as long as the session is open."""
     folder = run_folder(config)
     if resume:
         run = Run.open(folder)
-        config = resumed_config(run, config)
+        for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
+            if name in ("name", "log.folder"):
+                continue  # a run's folder may be moved and renamed
+            raise UserError(
+                f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
+            )
     elif looks_like_run(folder) and not overwrite:
         Run.create(folder, {}, overwrite=False)  # refuses, before any work is done
     if config.model.task != "language":
         raise UserError(
-            f"a classifier needs labelled documents, and {config.data.source} has no labels", "model.task", "model.task language"
+            f"a classifier needs labelled documents, and {config.data.source} has no labels",
+            "model.task",
+            "model.task language",
         )
     device = choose_device(config.train.device)
     prepare_machine(config.train.threads)
@@ -87,7 +96,9 @@ def open_session(
     if not resume:
         run = Run.create(folder, config_to_dict(config), overwrite)
     with run.lock():
-        model = build_model(config.model, config.vectors, seed=config.seed).to(choose_precision(config.train.precision, device))
+        model = build_model(config.model, config.vectors, seed=config.seed).to(
+            choose_precision(config.train.precision, device)
+        )
         if ancestor:
             load_weights(model, weights(ancestor.model))
         trainer = Trainer(
@@ -121,21 +132,6 @@ def go_on(session: Session) -> None:
     session.notes += session.trainer.resume(checkpoint)
 
 
-def resumed_config(run: Run, asked: Config) -> Config:
-    """The run's own settings. A resumed run is the same run: asking for others is refused, each named."""
-    saved = config_from_dict(run.config(), where=f"{run.folder}")
-    changed = differences(config_to_dict(saved), config_to_dict(asked))
-    derived = {"model.vocab_size", "name"}
-    mistakes = [
-        UserError(f"{name} was {was} in run {run.name} and is {now} now", None, f"--name NEW --from {run.name} for other settings")
-        for name, (was, now) in changed.items()
-        if name not in derived
-    ]
-    if mistakes:
-        raise UserErrors(mistakes)
-    return saved
-
-
 def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
     asked = config.model.vocab_size
     if asked is None:
@@ -154,7 +150,11 @@ def split(file: TokenFile, context: int) -> Split:
 
 
 def train(
-    config: Config, resume: bool = False, overwrite: bool = False, start_from: str | None = None, observers: list[Observer] | None = None
+    config: Config,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | None = None,
+    observers: list[Observer] | None = None,
 ) -> Run:
     """Train a run to its end from Python: `lilliput.train(lilliput.Config(name="mine"))`."""
     with open_session(config, resume, overwrite, start_from) as session:
