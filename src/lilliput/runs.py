@@ -36,8 +36,13 @@ class Run:
     folder: Path
 
     @classmethod
-    def create(cls, folder: Path, config: Mapping[str, Any], overwrite: bool) -> Run:
-        """A new run, or the refusal of an existing one; nothing is touched until the new folder is complete."""
+    def create(
+        cls, folder: Path, config: Mapping[str, Any], overwrite: bool, first: Callable[[Run], object] | None = None
+    ) -> Run:
+        """A new run, or the refusal of an existing one; nothing is touched until the new folder is complete.
+
+        `first` may put into it what it must have from its first moment.
+        """
         if folder.is_symlink():
             folder = folder.resolve()  # replace what it points to, not the link
         files.clean_leftovers(folder.parent, folder.name)
@@ -54,6 +59,8 @@ class Run:
             try:
                 (new / CHECKPOINTS).mkdir(parents=True)
                 files.write_flushed(new / CONFIG, data)
+                if first:
+                    first(cls(new))
                 files.sync_folder(new)
                 if old or not folder.exists():
                     files.put_folder(new, folder)

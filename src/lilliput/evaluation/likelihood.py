@@ -32,7 +32,7 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.loss) if self.loss < 700.0 else math.inf
+        return math.exp(min(self.loss, 709.0))  # beyond that no float holds it, and JSON knows no infinity
 
     @property
     def bits_per_byte(self) -> float:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from lilliput.checkpoints import Checkpoint, save_checkpoint
 from lilliput.config import config_to_dict
@@ -114,7 +116,7 @@ class Trainer:
         self.sample = validation.rows.sample(config.evaluate.rows, config.seed)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
-        self.stopping = False
+        self.ended = self.stopping = False
         self.pace = 0.0  # seconds of the last update
 
     def stop(self) -> None:
@@ -123,16 +125,15 @@ class Trainer:
     def events(self) -> Iterator[Event]:
         self.clock = time.monotonic() - self.seconds
         self.model.train()
-        ended = self.done()
         if self.step:
-            yield from self.close_step(ended, saved=True)  # what a kill may have cut off
-        while not ended and not self.stopping:
+            yield from self.close_step(saved=True)  # what a kill may have cut off
+        while not self.ended and not self.stopping:
             yield self.update()
-            ended = self.done()
-            yield from self.close_step(ended, saved=False)
-        if ended:
+            self.ended = self.done()
+            yield from self.close_step(saved=False)
+        if self.ended:
             yield self.evaluate_whole()
-        yield Finished(self.step, self.tokens, self.elapsed(), interrupted=not ended)
+        yield Finished(self.step, self.tokens, self.elapsed(), interrupted=not self.ended)
 
     def elapsed(self) -> float:
         self.seconds = time.monotonic() - self.clock
@@ -193,17 +194,15 @@ class Trainer:
             peak_memory(),
         )
 
-    def close_step(self, ended: bool, saved: bool) -> Iterator[Event]:
+    def close_step(self, saved: bool) -> Iterator[Event]:
         """What follows an update: the checkpoint (unless it is `saved` already), its evaluation, the best, making room."""
-        evaluation_due = ended or self.step % self.config.evaluate.every == 0
+        evaluation_due = self.ended or self.step % self.config.evaluate.every == 0
         save_due = evaluation_due or self.step % self.config.train.save_every == 0
         if save_due or self.stopping:
             checkpoint = self.last() if saved else self.save()
-            if save_due:
-                yield Saved(
-                    self.step, checkpoint.name
-                )  # one made by stopping is not told: the log is as if undisturbed
-        if evaluation_due and (ended or not self.stopping):
+            if save_due:  # one made by stopping is not told: the log is as if undisturbed
+                yield Saved(self.step, checkpoint.name)
+        if evaluation_due and (self.ended or not self.stopping):
             rows = [self.sample[start : start + 16] for start in range(0, len(self.sample), 16)]
             found = measure_likelihood(
                 self.model, (self.validation.rows.batch(part) for part in rows), self.validation.bytes_per_prediction
@@ -226,6 +225,9 @@ class Trainer:
         return self.evaluated(found, whole=True, weights=judged)
 
     def evaluated(self, found: Likelihood, whole: bool, weights: int) -> Evaluated:
+        if not math.isfinite(found.loss):
+            hint = "a lower optimizer.lr; older checkpoints are kept"
+            raise UserError(f"step {self.step}: the validation loss is {found.loss}", str(self.run.folder), hint)
         floor = self.floor() if whole else None
         return Evaluated(
             self.step, whole, weights, found.loss, found.perplexity, found.bits_per_byte, found.tokens, floor
@@ -237,6 +239,8 @@ class Trainer:
         return last
 
     def save(self) -> Checkpoint:
+        if spoilt := self.spoilt_weight():  # by the update itself; what is on disk is still good, and stays
+            raise UserError(f"step {self.step}: the {spoilt} is not finite; it was not saved", None, self.way_back())
         skeleton, tensors = take_apart(self.state_dict())
         return save_checkpoint(
             self.run,
@@ -270,6 +274,7 @@ class Trainer:
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.elapsed(),
+            "ended": self.ended,
             "best": self.best,
             "batches": self.batches.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -279,24 +284,32 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
-        self.best = state["best"]
+        self.ended, self.best = state["ended"], state["best"]
         self.batches.load_state_dict(state["batches"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def not_finite(self, loss: float, batches: list[Batch]) -> UserError:
-        """Told before the weights are touched: they, and the last checkpoint, are still good."""
-        named = ((name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None)
-        tensor = next(
-            (f"gradient of {name}" for name, grad in named if not torch.isfinite(grad).all()), "sum of the gradients"
-        )
-        what = f"loss {loss}" if not math.isfinite(loss) else tensor
-        rows = ", ".join(str(row) for batch in batches for row in batch.rows[:8])
-        last = self.run.last
-        return UserError(
-            f"step {self.step}: the {what} is not finite; the update was not made",
-            f"first in the {tensor}; training rows {rows}{', ...' if batches[0].rows.size > 8 else ''}",
-            "a lower optimizer.lr or optimizer.clip" + (f"; the last good checkpoint is {last.folder}" if last else ""),
-        )
+        """Told before the weights are touched: they, and the last checkpoint, are as good as before."""
+        named = ((f"gradient of {name}", p.grad) for name, p in self.model.named_parameters() if p.grad is not None)
+        # Any gradient is spoilt by a weight that is; of sound gradients only the sum of squares can overflow.
+        tensor = self.spoilt_weight() or first_not_finite(named) or "norm of all gradients"
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the {tensor} is not finite"
+        rows = np.concatenate([batch.rows for batch in batches])
+        told = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        where = f"first in the {tensor}; training rows {told}"
+        return UserError(f"step {self.step}: {what}; the update was not made", where, self.way_back())
+
+    def spoilt_weight(self) -> str | None:
+        return first_not_finite((f"weight {name}", p) for name, p in self.model.named_parameters())
+
+    def way_back(self) -> str:
+        if (last := self.run.last) is None:
+            return "a lower optimizer.lr or optimizer.clip"
+        return f"--from {last.folder} --name NEW with a lower optimizer.lr: that checkpoint is good"
+
+
+def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
+    return next((name for name, tensor in tensors if not torch.isfinite(tensor).all()), None)
 
 
 def peak_memory() -> int | None:

@@ -6,24 +6,31 @@ loop, the console, or what the settings mean.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_to_dict, replace
 from lilliput.data.batches import Rows
 from lilliput.data.prepare import Prepared, TokenFile, prepare
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.decoding.writer import Writer, load
+from lilliput.decoding.writer import Writer
 from lilliput.devices import choose_device, choose_precision, prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
-from lilliput.model.transformer import build_model, load_weights, weights
-from lilliput.runs import Run, differences, looks_like_run
+from lilliput.model.transformer import build_model, load_weights
+from lilliput.runs import Run, differences, looks_like_run, resolve_checkpoint
 from lilliput.settings import Config
 from lilliput.training.loop import Event, Split, Trainer
 from lilliput.training.observers import MetricsFile, Observer
+
+# No separators, no control characters, nothing that Windows refuses.
+NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
+LONGEST_NAME = 100  # bytes; a file system's 255 must also hold what stands around it while the folder is written
 
 Report = Callable[[str, int, int | None], None]  # what is being done, how much is done, of how much (None: unknown)
 
@@ -47,19 +54,28 @@ class Session:
 
     def events(self, observers: list[Observer]) -> Iterator[Event]:
         """Train, the log first and then the observers hearing of each event before the next happens."""
-        log = MetricsFile(self.run, self.trainer.config.log.every)
-        try:
+        with ExitStack() as stack:
+            for observer in observers:
+                stack.callback(observer.close)
+            log = MetricsFile(self.run, self.trainer.config.log.every)
+            stack.callback(log.close)
             for event in self.trainer.events():
                 for observer in (log, *observers):
                     observer(event)
                 yield event
-        finally:
-            for observer in (log, *observers):
-                observer.close()
 
 
 def run_folder(config: Config) -> Path:
-    return Path(config.log.folder) / (config.name or "run")
+    """Where a run is kept. Its name is the name of one folder, on every system, and can be given to any verb."""
+    name = config.name or "run"
+    if not NAME.fullmatch(name) or len(os.fsencode(name)) > LONGEST_NAME:
+        shown = name if len(name) <= 40 else f"{name[:40]}..."
+        raise UserError(
+            f"{shown!r} cannot be the name of a run: one folder's name, not beginning with a dot or a dash",
+            None,
+            f"--name NAME, of at most {LONGEST_NAME} letters, digits and the like; --log.folder FOLDER for a place",
+        )
+    return Path(config.log.folder) / name
 
 
 @contextmanager
@@ -72,6 +88,9 @@ def open_session(
 ) -> Iterator[Session]:
     """Ready to train, the run's folder locked for as long as the session is open."""
     folder = run_folder(config)
+    origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
+    if origin:
+        config = adopt(config, origin)
     if resume:
         run = Run.open(folder)
         for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
@@ -90,20 +109,20 @@ def open_session(
         )
     device = choose_device(config.train.device)
     prepare_machine(config.train.threads)
-    ancestor = load(start_from, device="cpu") if start_from else None
-    prepared = prepare(config, report, ancestor.tokenizer if ancestor else None)
+    notes: list[str] = []
+    checkpoint = newest_checkpoint(run, notes) if resume else origin
+    # A tokenizer that came from elsewhere is by now the run's own: its file may have changed, or be gone.
+    given = checkpoint if config.tokenizer.path is not None else None
+    prepared = prepare(config, report, Tokenizer.from_json(given.tokenizer_json()) if given else None)
     config = fit_vocabulary(config, prepared.tokenizer)
-    if not resume:
-        run = Run.create(folder, config_to_dict(config), overwrite)
-    with run.lock():
-        model = build_model(config.model, config.vectors, seed=config.seed).to(
-            choose_precision(config.train.precision, device)
-        )
-        if ancestor:
-            load_weights(model, weights(ancestor.model))
-        trainer = Trainer(
+    model = build_model(config.model, config.vectors, seed=config.seed)
+    if origin:
+        load_weights(model, origin.load_model())
+
+    def make_trainer(run: Run) -> Trainer:
+        return Trainer(
             config,
-            model.to(device),
+            model.to(device, choose_precision(config.train.precision, device)),
             split(prepared.split("train"), config.model.context),
             split(prepared.split("validation"), config.model.context),
             run,
@@ -111,25 +130,57 @@ def open_session(
             prepared.fingerprint,
             lambda: storybook_floor(config),
         )
-        session = Session(run, trainer, prepared)
+
+    if not resume:
+        # Weights and tokenizer of another run are the new run's from its first moment: it must not need the other to resume.
+        first = (lambda new: make_trainer(new).save()) if origin else None
+        run = Run.create(folder, config_to_dict(config), overwrite, first)
+    with run.lock():
+        session = Session(run, make_trainer(run), prepared, notes)
         if resume:
-            go_on(session)
+            go_on(session, checkpoint)
         yield session
 
 
-def go_on(session: Session) -> None:
-    """Take up the newest checkpoint that verifies; without one, begin again."""
+def adopt(config: Config, origin: Checkpoint) -> Config:
+    """The settings of a run that starts from another's weights: model and tokenizer are those of the other.
 
-    def damaged(checkpoint: object, error: UserError) -> None:
-        session.notes.append(f"{error.what}: an older checkpoint is used")
+    Only dropout, which no weight depends on, is the new run's own.
+    """
+    theirs = origin.config()
+    kept = {f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in theirs[group].items()}
+    own = {"model.dropout": config.model.dropout, "tokenizer.path": str(origin.folder / "tokenizer.json")}
+    return replace(config, kept | own)
 
-    checkpoint = session.run.newest_valid(damaged)
+
+def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
+    """The newest that verifies; what was found damaged is noted."""
+    problems: list[str] = []
+    checkpoint = run.newest_valid(lambda _, error: problems.append(error.what))
+    if checkpoint is None and problems:
+        what = f"no checkpoint of run {run.name} is whole: {problems[0]}"
+        raise UserError(what, str(run.checkpoints_folder), "--overwrite instead of --resume begins the run again")
+    notes += [f"{problem}; an older one is used" for problem in problems]
+    return checkpoint
+
+
+def go_on(session: Session, checkpoint: Checkpoint | None) -> None:
+    """Take up a checkpoint; without one, begin again."""
+    run, trainer, notes = session.run, session.trainer, session.notes
     if checkpoint is None:
-        session.run.cut_metrics(0)
-        session.notes.append("the run has no checkpoint yet: it begins again")
+        run.cut_metrics(0)
+        notes.append("the run has no checkpoint yet: it begins again")
         return
-    session.run.rewind(checkpoint)
-    session.notes += session.trainer.resume(checkpoint)
+    notes += trainer.resume(checkpoint)  # may refuse: nothing has been touched yet
+    run.rewind(checkpoint)
+    if trainer.ended:
+        notes.append("the run had used up its budget: only its evaluation is done again")
+    try:
+        if run.best:
+            run.best.verify()
+    except UserError as error:
+        notes.append(f"{error.what}; the best of what comes is kept in its place")
+        trainer.best = None
 
 
 def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
