@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
+
 from contest import THREADS, arguments, contest, median, row, show
 
 DIM, LAYERS, HEADS, HIDDEN, CONTEXT, VOCABULARY, BATCH = 288, 6, 6, 1152, 256, 4096, 16

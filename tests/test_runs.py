@@ -417,7 +417,15 @@ def test_describing(run: Run, tmp_path: Path) -> None:
     found = describe(run)
     assert found["state"] == "interrupted"
     assert (found["steps"], found["tokens_seen"], found["seconds"]) == (21, 200, 3.0)
-    best = {"loss": 2.0, "perplexity": 9.0, "bits_per_byte": 1.0, "step": 10, "whole": False, "tokens": 7, "floor": None}
+    best = {
+        "loss": 2.0,
+        "perplexity": 9.0,
+        "bits_per_byte": 1.0,
+        "step": 10,
+        "whole": False,
+        "tokens": 7,
+        "floor": None,
+    }
     assert found["validation"] == best
     assert found["config"] == {"model": {"dim": 4}}
     marks = {"best": True, "last": False, "verified": True, "problem": None}

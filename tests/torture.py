@@ -137,9 +137,7 @@ def torture(kills: int, seed: int, folder: Path) -> int:
     chance, differences = random.Random(seed), 0
     for index, setting in enumerate(SETTINGS):
         began = time.monotonic()
-        subprocess.run(
-            command(f"{setting}-reference", setting, False), cwd=folder, check=True, capture_output=True
-        )
+        subprocess.run(command(f"{setting}-reference", setting, False), cwd=folder, check=True, capture_output=True)
         longest = 0.8 * (time.monotonic() - began)
         share = kills // len(SETTINGS) + (index < kills % len(SETTINGS))
         differences += disturb(setting, folder, share, chance, longest)

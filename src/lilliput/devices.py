@@ -16,15 +16,15 @@ from lilliput.errors import UserError
 
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one, else the CPU."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "train.device is cuda, and torch finds no CUDA device here", hint="--train.device cpu (or auto)"
-        )
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise UserError("train.device is mps, and torch finds none here", hint="--train.device cpu (or auto)")
-    return torch.device(name)
+        name = next((kind for kind, is_there in found.items() if is_there), "cpu")
+    if not found.get(name, True):
+        raise UserError(f"there is no {name} device that torch can use here", None, "the device cpu, or auto")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"there is no kind of device {name!r}", None, "cpu, cuda, mps or auto") from error
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:

@@ -25,17 +25,12 @@ def test_sinusoidal_is_the_papers_formula() -> None:
 
 
 def test_rotary_is_a_complex_turn_of_half_split_pairs() -> None:
-    q, k, pos = (
-        draw(2, 3, 6, 8, seed=1),
-        draw(2, 1, 6, 8, seed=2),
-        torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]]),
-    )
-    turned = Rotary(32, 8, base=100.0).rotate(q, k, pos)
+    heads, pos = draw(2, 6, 3, 8, seed=1), torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]])
+    turned = Rotary(32, 8, base=100.0).rotate(heads, pos)
     frequencies = 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
-    turns = torch.polar(torch.ones(2, 6, 4, dtype=torch.float64), pos[:, :, None] * frequencies)[:, None]
-    for before, after in zip((q, k), turned, strict=True):
-        z = torch.complex(before[..., :4], before[..., 4:]) * turns
-        assert_same(after, torch.cat((z.real, z.imag), dim=-1))
+    turns = torch.polar(torch.ones(2, 6, 4, dtype=torch.float64), pos[:, :, None] * frequencies)[:, :, None]
+    z = torch.complex(heads[..., :4], heads[..., 4:]) * turns
+    assert_same(turned, torch.cat((z.real, z.imag), dim=-1))
 
 
 @given(at=st.integers(0, 20), distance=st.integers(0, 20), shift=st.integers(0, 23))
@@ -43,11 +38,7 @@ def test_rotary_scores_depend_on_distance_alone(at: int, distance: int, shift: i
     rotary, q, k = Rotary(64, 8, 10_000.0), draw(1, 1, 1, 8, seed=1), draw(1, 1, 1, 8, seed=2)
 
     def score(q_at: int, k_at: int) -> torch.Tensor:
-        turned_q, turned_k = (
-            rotary.rotate(q, q, torch.tensor([[q_at]]))[0],
-            rotary.rotate(k, k, torch.tensor([[k_at]]))[1],
-        )
-        return (turned_q * turned_k).sum()
+        return (rotary.rotate(q, torch.tensor([[q_at]])) * rotary.rotate(k, torch.tensor([[k_at]]))).sum()
 
     assert_same(score(at + distance, at), score(at + distance + shift, at + shift))
 
@@ -59,19 +50,18 @@ def test_learned_adds_its_table() -> None:
 
 
 def test_the_hooks_that_a_kind_does_not_have_do_nothing() -> None:
-    q, k, pos = draw(1, 2, 3, 4, seed=1), draw(1, 2, 3, 4, seed=2), torch.arange(3)[None]
+    x, pos = draw(1, 3, 2, 4, seed=1), torch.arange(3)[None]
     for kind in (Positions(), Learned(8, 4), Sinusoidal(8, 4)):
-        assert kind.rotate(q, k, pos)[0] is q
-        assert kind.rotate(q, k, pos)[1] is k
+        assert kind.rotate(x, pos) is x
     for kind in (Positions(), Rotary(8, 4, 10.0)):
-        assert kind.embed(q, pos) is q
+        assert kind.embed(x, pos) is x
 
 
 def test_padding_is_finite_and_positions_are_not_saved() -> None:
     for kind in ("sinusoidal", "learned", "rotary", None):
         positions = build_positions(tiny_settings(positions=kind)).double()
         x, pos = draw(1, 2, 16), torch.tensor([[-1, 0]])
-        q, _ = positions.rotate(draw(1, 4, 2, 4), draw(1, 4, 2, 4), pos)
+        q = positions.rotate(draw(1, 2, 4, 4), pos)
         assert torch.isfinite(positions.embed(x, pos)).all()
         assert torch.isfinite(q).all()
         assert set(positions.state_dict()) == ({"table.weight"} if kind == "learned" else set())

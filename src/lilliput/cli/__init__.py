@@ -11,6 +11,7 @@ Exit codes: 0 done; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 1
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 
@@ -39,6 +40,9 @@ begin with
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that a terminal lacks is no reason to fail
     try:
         return dispatch(argv)
     except UserError as error:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lilliput.cli.output import chatter, print_json
 from lilliput.errors import UserError
+
+if TYPE_CHECKING:
+    from lilliput.decoding.writer import Piece
+
+TOGETHER = 32  # texts that are written at once: their caches are in memory together
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -20,7 +27,7 @@ EXAMPLES = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
-    parser.add_argument("--prompt", default="", help="text to go on from (none: a new document)")
+    parser.add_argument("--prompt", help='text to go on from; "" begins a new document [the run\'s generate.prompt]')
     parser.add_argument("--samples", type=int, default=1, help="how many texts to write [1]")
     parser.add_argument("--tokens", type=int, help="most tokens to write [the run's generate.tokens]")
     parser.add_argument("--temperature", type=float, help="0 is greedy [the run's generate.temperature]")
@@ -42,23 +49,30 @@ def run(arguments: argparse.Namespace) -> int:
     from lilliput.runs import resolve_checkpoint
 
     resolve_checkpoint(arguments.run)  # a wrong name is told before torch is imported
-    from lilliput.decoding.writer import Piece, collect, load
+    from lilliput.decoding.writer import collect, load
 
     writer = load(arguments.run, arguments.device)
-    prompts = [arguments.prompt] * arguments.samples
-    length = len(writer.encode_prompt(arguments.prompt))
-    context = writer.config.model.context
+    prompt = writer.config.generate.prompt if arguments.prompt is None else arguments.prompt
+    prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # a terminal's bytes may be no text
+    length, context = len(writer.encode_prompt(prompt)), writer.config.model.context
     if length > context:
         chatter().print(
             f"the prompt has {length:,} tokens and the model sees {context:,}: it goes on from the last {context // 2:,}"
         )
     began = time.monotonic()
+    prompts = [prompt] * arguments.samples
     pieces: list[Piece] = []
-    show = Show(arguments.prompt, arguments.samples)
-    for piece in writer.write(prompts, arguments.tokens, arguments.temperature, arguments.top_k, arguments.seed):
-        pieces.append(piece)
-        if not arguments.json:
-            show(piece)
+    show = None if arguments.json else Show(prompt, arguments.samples)
+    for start in range(0, arguments.samples, TOGETHER):
+        for piece in writer.write(
+            prompts[start : start + TOGETHER],
+            arguments.tokens,
+            arguments.temperature,
+            arguments.top_k,
+            arguments.seed + start,
+        ):
+            placed = replace(piece, row=start + piece.row)
+            show(placed) if show else pieces.append(placed)
     if arguments.json:
         samples = collect(prompts, iter(pieces))
         speed = len(pieces) / (time.monotonic() - began)
@@ -76,10 +90,7 @@ class Show:
         self.row = 0
         self.begin()
 
-    def __call__(self, piece: object) -> None:
-        from lilliput.decoding.writer import Piece
-
-        assert isinstance(piece, Piece)
+    def __call__(self, piece: Piece) -> None:
         self.waiting[piece.row] += piece.text
         self.ended[piece.row] |= piece.finish is not None
         while self.row < self.rows:

@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def tell_all(arguments: argparse.Namespace) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from lilliput.runs import list_runs
@@ -54,18 +55,24 @@ def tell_all(arguments: argparse.Namespace) -> None:
         table = Table("run", "state", "steps", "loss", "bits/byte", box=None, pad_edge=False)
         for run in found:
             table.add_row(
-                run["name"], run["state"], f"{run['steps']:,}", figure(run["loss"]), figure(run["bits_per_byte"])
+                escape(run["name"]),
+                run["state"],
+                f"{run['steps']:,}",
+                figure(run["loss"]),
+                figure(run["bits_per_byte"]),
             )
         figures().print(table)
 
 
 def tell_one(arguments: argparse.Namespace) -> None:
+    from rich.markup import escape
+
     about = describe_run(arguments.runs[0], arguments.folder)
     if arguments.json:
         print_json(about)
         return
     console, parameters, model = figures(), about["parameters"], about["config"]["model"]
-    console.print(f"[bold]{about['name']}[/]  {about['folder']}")
+    console.print(f"[bold]{escape(about['name'])}[/]  {escape(about['folder'])}")
     console.print(
         f"  steps       {about['steps']:,}, {readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes"
     )
@@ -85,6 +92,7 @@ def tell_one(arguments: argparse.Namespace) -> None:
 
 
 def tell_two(arguments: argparse.Namespace) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from lilliput.runs import differences
@@ -94,9 +102,9 @@ def tell_two(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({name: list(values) for name, values in found.items()})
         return
-    table = Table("setting", *arguments.runs, box=None, pad_edge=False)
+    table = Table("setting", *(escape(name) for name in arguments.runs), box=None, pad_edge=False)
     for name, (one, two) in found.items():
-        table.add_row(name, shown(one), shown(two))
+        table.add_row(name, *(escape("none" if value is None else str(value)) for value in (one, two)))
     for name in ("loss", "bits_per_byte"):
         pair = [about["validation"][name] if about["validation"] else None for about in (first, second)]
         table.add_row(f"validation {name}", *(figure(value) for value in pair))
@@ -111,7 +119,7 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
 
     run = find_run(name, folder)
     if not isinstance(run, Run):
-        run = Run.open(run.folder.parents[1])
+        run = Run.open(run.folder.absolute().parents[1])
     about = describe(run)
     config = config_from_dict(about["config"], str(run.folder))
     counted = count(config.model, config.vectors).as_dict()
@@ -120,7 +128,3 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
 
 def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def shown(value: Any) -> str:
-    return "none" if value is None else str(value)

@@ -26,7 +26,12 @@ def figures() -> Console:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a stdout that is not UTF-8, or a path that is not Unicode
+        text = json.dumps(value, indent=2, allow_nan=False)
+    print(text)
 
 
 @contextmanager

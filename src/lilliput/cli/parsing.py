@@ -7,6 +7,7 @@ Owns: one parser for all verbs, whose mistakes are sentences with the nearest ri
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import textwrap
 import types
@@ -15,6 +16,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, Protocol
 
 from lilliput.errors import UserError, nearest
+
+LEFT = 40  # columns of the settings' names and kinds in the help
 
 
 class Verb(Protocol):
@@ -111,7 +114,7 @@ def settings_help() -> str:
     from lilliput.config import setting_types
     from lilliput.settings import SIZES, Config
 
-    default = Config()
+    default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
     lines = ["", "settings (each also stands in a recipe, [model] layers = 8 for --model.layers 8):"]
     for name, kind in setting_types().items():
         section, _, inner = name.rpartition(".")
@@ -120,16 +123,13 @@ def settings_help() -> str:
         about = field.default.description if isinstance(field.default, FieldInfo) else ""
         value = getattr(owner, inner)
         shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value
-        left = f"  --{name} {kind_name(kind)}"
-        lines += textwrap.wrap(
-            f"{left:44} {about} [{shown}]",
-            118,
-            subsequent_indent=" " * 45,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
+        wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
+        if len(left) >= LEFT:
+            lines, left = [*lines, left], ""
+        lines += [f"{left:{LEFT}}{wrapped[0]}", *(" " * LEFT + line for line in wrapped[1:])]
     sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())
-    lines += ["", *textwrap.wrap(f"sizes: {sizes}", 118, subsequent_indent="       ")]
+    lines += ["", *textwrap.wrap(f"sizes: {sizes}", width, subsequent_indent="       ")]
     return "\n".join(lines) + "\n"
 
 

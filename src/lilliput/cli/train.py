@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lilliput.cli.output import chatter, figures, print_json, progress, readable
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from lilliput.settings import Config
     from lilliput.training.session import Session
 
@@ -42,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if sum((arguments.resume, arguments.overwrite, arguments.start_from is not None)) > 1 and arguments.resume:
+    if arguments.resume and (arguments.overwrite or arguments.start_from is not None):
         raise UserError("--resume goes on with a run: it goes with neither --overwrite nor --from", None, "one of them")
     config = wanted_config(arguments)
     if arguments.dry_run:
@@ -57,9 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
             )
         stopped_by = follow(session, console)
     if stopped_by is not None:
-        console.print(
-            f"stopped at step {session.trainer.step:,} and saved; go on with  lilliput train {session.run.folder} --resume"
-        )
         return 128 + stopped_by
     if arguments.json:
         from lilliput.cli.info import describe_run
@@ -68,36 +68,33 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from lilliput.cli.summary import summarise
 
-        summarise(session, figures())
+        summarise(session, figures(), console)
     return 0
 
 
 def wanted_config(arguments: argparse.Namespace) -> Config:
     """The settings asked for: of the recipe or text, of the run to resume, or with the model of the run to start from."""
-    from lilliput.config import load_config, replace
-
     if arguments.resume:
         return resumed_config(arguments)
+    from lilliput.config import load_config
+
     config = load_config(arguments.target, arguments.settings, arguments.size)
     if arguments.start_from is None:
         return config
-    said = [
-        name for name in arguments.settings if name.startswith(("model.", "tokenizer.")) and name != "model.dropout"
-    ]
-    if said or arguments.size:
-        flag = f"--{said[0]}" if said else "--size"
-        raise UserError(
-            f"{flag} cannot change what --from brings: the model and its tokenizer", None, f"leave {flag} out"
-        )
+    brought = ("model.", "tokenizer.", "vectors.")
+    said = [f"--{name}" for name in arguments.settings if name.startswith(brought) and name != "model.dropout"]
+    said += ["--size"] if arguments.size else []
+    if said:
+        what = f"{said[0]} cannot change what --from brings: the model and its tokenizer"
+        raise UserError(what, None, f"leave {said[0]} out")
     from lilliput.runs import resolve_checkpoint
 
-    origin = resolve_checkpoint(arguments.start_from, config.log.folder).config()
-    kept = {
-        f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in origin[group].items()
-    }
-    if "model.dropout" in arguments.settings:
-        del kept["model.dropout"]
-    return replace(config, kept)
+    origin = resolve_checkpoint(
+        arguments.start_from, config.log.folder
+    )  # a wrong name is told before torch is imported
+    from lilliput.training.session import adopt
+
+    return adopt(config, origin)
 
 
 def resumed_config(arguments: argparse.Namespace) -> Config:
@@ -108,43 +105,48 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
     from lilliput.config import config_from_dict, config_to_dict, load_config, replace
     from lilliput.dotted import flatten
     from lilliput.runs import Run, looks_like_run
+    from lilliput.settings import SIZES
 
-    folder = Path(arguments.target)
-    asked = None
+    alone = not arguments.settings and not arguments.size
+    folder, asked = Path(arguments.target), None
+    if alone and not folder.exists() and looks_like_run(Path("runs") / folder):
+        folder = Path("runs") / folder
     if not looks_like_run(folder):
+        from lilliput.training.session import run_folder
+
         asked = load_config(arguments.target, arguments.settings, arguments.size)
-        folder = Path(asked.log.folder) / (asked.name or "run")
+        folder = run_folder(asked)
         if not looks_like_run(folder):
             raise UserError(f"there is no run {folder} to resume", None, "the same command without --resume")
-    elif arguments.settings or arguments.size:
-        raise UserError(
-            "a resumed run keeps its settings", str(folder), f"--name NEW --from {folder} for other settings"
-        )
+    elif not alone:
+        what = "a resumed run keeps its settings"
+        raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
     saved = config_from_dict(Run.open(folder).config(), str(folder))
     if asked is not None:
         then, now = flatten(config_to_dict(saved)), flatten(config_to_dict(asked))
-        changed = [name for name in arguments.settings if name != "name" and then.get(name) != now[name]]
+        said = [*arguments.settings, *(f"model.{name}" for name in SIZES.get(arguments.size, {}))]
+        changed = [name for name in said if name not in ("name", "log.folder") and then.get(name) != now[name]]
         if changed:
-            raise UserError(
-                f"{changed[0]} was {then[changed[0]]} when run {folder.name} began, and a resumed run keeps its settings",
-                f"--{changed[0]}",
-                f"leave it out, or --name NEW --from {folder} for other settings",
-            )
+            name = changed[0]
+            what = f"{name} was {then[name]} when run {folder.name} began, and a resumed run keeps its settings"
+            raise UserError(what, f"--{name}", f"leave it out, or --name NEW --from {folder} for other settings")
     return replace(saved, {"name": folder.resolve().name, "log.folder": str(folder.parent)})
 
 
-def follow(session: Session, console: Any) -> int | None:
+def follow(session: Session, console: Console) -> int | None:
     """Train with a bar; the number of the signal that ended it early, or None."""
+    from rich.markup import escape
+
     from lilliput.training.loop import Finished
     from lilliput.training.observers import ConsoleObserver
 
     trainer, config = session.trainer, session.trainer.config
     for note in session.notes:
-        console.print(f"[yellow]note[/] {note}")
-    rows = trainer.train.rows
+        console.print(f"[yellow]note[/] {escape(note)}")
+    tokens = readable(float(trainer.train.rows.sizes.sum()))
     console.print(
-        f"[bold]{session.run.name}[/]  {trainer.model.count().parameters.total:,} parameters, "
-        f"{readable(float(rows.sizes.sum()))} training tokens, vocabulary {config.model.vocab_size:,}, on {trainer.model.device}"
+        f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, {tokens} training "
+        f"tokens, vocabulary {config.model.vocab_size:,}, on {trainer.model.device}"
         + (f", from step {trainer.step:,}" if trainer.step else "")
     )
 
@@ -155,22 +157,30 @@ def follow(session: Session, console: Any) -> int | None:
     received: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if received:
-            raise KeyboardInterrupt
         received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
         console.print("finishing this step, then saving (again: stop at once)")
         trainer.stop()
 
     observer = ConsoleObserver(console, trainer.train.bytes_per_prediction, write_sample, config.log.sample_seconds)
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    interrupted = False
     try:
-        interrupted = False
         for event in session.events([observer]):
             interrupted = isinstance(event, Finished) and event.interrupted
-        return received[0] if interrupted and received else None
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
+        observer.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if not interrupted:
+        return None
+    kept = f"step {last.step:,} is saved" if (last := session.run.last) else "nothing is saved yet"
+    command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
+    console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
+    return received[-1]
 
 
 def tell_costs(config: Config, as_json: bool) -> int:
@@ -179,15 +189,14 @@ def tell_costs(config: Config, as_json: bool) -> int:
     from lilliput.model.count import count
 
     if config.model.vocab_size is None:
-        config = replace(
-            config, {"model.vocab_size": 257 if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size}
-        )
+        config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
     counted = count(config.model, config.vectors)
     tokens_per_step = config.train.batch * config.train.accumulate * config.model.context
     parameters = counted.parameters
     in_flight = config.train.batch * config.model.context
-    # Weights, gradients and AdamW's two moments; then what one micro-batch keeps for its backward.
+    # Weights, gradients and AdamW's two moments; then what one micro-batch keeps for its backward. Both in float32.
     memory = 4 * (parameters.total + 3 * parameters.trainable) + in_flight * counted.activation_bytes_per_token
+    memory *= 2 if config.train.precision == "float64" else 1
     budget = config.train
     if budget.minutes is not None:
         seconds = 60 * budget.minutes
@@ -217,3 +226,12 @@ def tell_costs(config: Config, as_json: bool) -> int:
     console.print(f"memory      about {readable(memory)}B")
     console.print(f"time        about {seconds / 60:.1f} minutes")
     return 0
+
+
+def expected_vocabulary(config: Config) -> int:
+    """What the tokenizer will have at most; only one that exists already is asked."""
+    if config.tokenizer.path is None:
+        return 257 if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size
+    from lilliput.data.tokenizers import Tokenizer
+
+    return Tokenizer.load(Path(config.tokenizer.path)).vocab_size

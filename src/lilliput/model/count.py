@@ -104,6 +104,16 @@ def keys_seen(window: int | None, context: int, causal: bool) -> float:
 
 
 def saved_numbers(settings: ModelSettings, qkv: int, up: int, inside: int, head_dim: int) -> int:
-    """Numbers per token that one block keeps from its forward for its backward (dropout off)."""
+    """Numbers per token that one block keeps from its forward for its backward (dropout off, no mask)."""
     dim = settings.dim
-    return 4 * dim + qkv + up + inside + dim + head_dim
+    queries_and_keys = (qkv + dim) // 2  # heads and kv_heads of them, and kv_heads of values
+    norms = 2 * (2 * dim + (2 if settings.norm == "layer" else dim + 1))  # what goes in, what comes out, statistics
+    attention = qkv + dim + settings.heads  # and the log-sum-exp of each head
+    if settings.qk_norm:
+        attention += queries_and_keys + queries_and_keys // head_dim
+    if settings.positions == "rotary":
+        attention += 2 * head_dim
+    if settings.qk_norm or settings.positions == "rotary":
+        attention += queries_and_keys
+    kept = {"relu": inside, "gelu": 2 * inside, "relu2": 2 * inside, "swiglu": up + 2 * inside}
+    return norms + attention + kept[settings.feed_forward]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -23,6 +24,19 @@ NORM_EPSILON = 1e-5  # one for both, so that the axis changes the norm and nothi
 
 def build_norm(kind: str, dim: int) -> nn.Module:
     return NORMS[kind](dim, eps=NORM_EPSILON)
+
+
+class QueryKeyNorm(nn.Module):
+    """RMSNorm of each head of queries and keys, side by side in (B, T, H + G, D), with a weight for either kind."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads
+        self.q, self.k = nn.Parameter(torch.ones(head_dim)), nn.Parameter(torch.ones(head_dim))
+
+    def forward(self, qk: Tensor) -> Tensor:
+        weight = torch.cat((self.q.expand(self.heads, -1), self.k.expand(self.kv_heads, -1)))  # (H + G, D)
+        return F.rms_norm(qk, qk.shape[-1:], eps=NORM_EPSILON) * weight
 
 
 class PreNorm(nn.Module):

@@ -22,8 +22,9 @@ class Positions(nn.Module):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x
 
-    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        return q, k
+    def rotate(self, heads: Tensor, pos: Tensor) -> Tensor:
+        """Queries and keys side by side, (B, T, H, D): one turn for both."""
+        return heads
 
 
 class Learned(Positions):
@@ -64,15 +65,11 @@ class Rotary(Positions):
         self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), dim=-1), persistent=False)  # (context, D)
         self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), dim=-1), persistent=False)
 
-    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(self, heads: Tensor, pos: Tensor) -> Tensor:
         index = pos.clamp(min=0)
-        cos = self.cos[index].to(q.dtype)[:, None]  # (B, 1, T, D)
-        sin = self.sin[index].to(q.dtype)[:, None]
-        return turn(q, cos, sin), turn(k, cos, sin)
-
-
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
+        cos = self.cos[index].to(heads.dtype)[:, :, None]  # (B, T, 1, D)
+        sin = self.sin[index].to(heads.dtype)[:, :, None]
+        return heads * cos + heads.roll(heads.shape[-1] // 2, dims=-1) * sin
 
 
 def angle_table(context: int, width: int, base: float) -> Tensor:

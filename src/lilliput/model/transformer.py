@@ -26,6 +26,7 @@ from lilliput.model.layers import (
     LearnedEmbedding,
     PreNorm,
     PretrainedEmbedding,
+    QueryKeyNorm,
     build_norm,
 )
 from lilliput.model.positions import build_positions
@@ -65,8 +66,7 @@ class Transformer(nn.Module):
                 kv_heads,
                 window,
                 self.positions,
-                q_norm=build_norm("rms", self.head_dim) if settings.qk_norm else nn.Identity(),
-                k_norm=build_norm("rms", self.head_dim) if settings.qk_norm else nn.Identity(),
+                QueryKeyNorm(settings.heads, kv_heads, self.head_dim) if settings.qk_norm else nn.Identity(),
                 dropout=settings.dropout,
                 bias_input=settings.bias_attention_input,
                 bias_output=settings.bias_attention_output,

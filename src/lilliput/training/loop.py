@@ -117,6 +117,7 @@ class Trainer:
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
         self.ended = self.stopping = False
+        self.clock = time.monotonic()  # when the run would have begun, had it never paused
         self.pace = 0.0  # seconds of the last update
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import IO, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from lilliput.files import cannot_write
@@ -54,16 +54,6 @@ class MetricsFile:
         self.file.close()
 
 
-class TimeLeft(ProgressColumn):
-    """From the share of the budget, which is what the run itself goes by."""
-
-    def render(self, task: Task) -> Text:
-        if not task.completed or task.elapsed is None:
-            return Text("-:--", style="dim")
-        seconds = max(0.0, task.elapsed * (1.0 - task.completed) / task.completed)
-        return Text(clock(seconds), style="cyan")
-
-
 class ConsoleObserver:
     """A bar on a terminal, a line now and then elsewhere; sample texts in between. All on stderr."""
 
@@ -78,20 +68,17 @@ class ConsoleObserver:
         self.bits = 1.0 / math.log(2) / bytes_per_prediction  # nats per prediction -> bits per byte
         self.smooth: float | None = None
         self.sampled = self.told = time.monotonic()
-        self.started_at: float | None = None
+        # The bar takes what room is left, so that all stays on one line of 80 columns.
         self.bar = Progress(
             TextColumn("step {task.fields[step]:>6,}"),
-            BarColumn(bar_width=24),
-            TextColumn(
-                "{task.percentage:>3.0f}%  loss {task.fields[loss]}  {task.fields[bits]} bits/byte  {task.fields[speed]} tokens/s"
-            ),
-            TimeLeft(),
-            TextColumn("left"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f}%  {task.fields[figures]}"),
             console=console,
             transient=True,
+            expand=True,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=1.0, step=0, loss="-", bits="-", speed="-")
+        self.task = self.bar.add_task("", total=1.0, step=0, figures="the first step")
         self.bar.start()
 
     def __call__(self, event: Event) -> None:
@@ -99,9 +86,8 @@ class ConsoleObserver:
             self.stepped(event)
         elif isinstance(event, Evaluated) and not event.whole:
             self.console.print(
-                f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  perplexity {event.perplexity:.2f}  "
-                f"{event.bits_per_byte:.4f} bits/byte  [dim](sample of {event.tokens:,} tokens)[/]",
-                highlight=False,
+                f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  perplexity {event.perplexity:,.2f}  "
+                f"{event.bits_per_byte:.4f} bits/byte"
             )
         elif isinstance(event, Saved | Evaluated | Finished):
             pass  # told in the closing summary
@@ -109,27 +95,23 @@ class ConsoleObserver:
     def stepped(self, event: Stepped) -> None:
         # A mean over the last twenty steps or so: one batch's loss jumps about too much to be read.
         self.smooth = event.loss if self.smooth is None else self.smooth + 0.05 * (event.loss - self.smooth)
-        if self.started_at is None:
-            self.started_at = time.monotonic()
-        loss, bits = f"{self.smooth:.4f}", f"{self.smooth * self.bits:.4f}"
-        speed = f"{event.tokens_per_second:,.0f}"
-        self.bar.update(self.task, completed=event.progress, step=event.step, loss=loss, bits=bits, speed=speed)
+        figures = (
+            f"loss {self.smooth:.3f}  {self.smooth * self.bits:.3f} bits/byte  {event.tokens_per_second:,.0f} tokens/s"
+        )
+        # From the share of the budget, which is what the run itself goes by; a resumed one counts from its beginning.
+        left = clock(event.seconds * (1.0 - event.progress) / event.progress)
+        shown = f"{figures}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"
+        self.bar.update(self.task, completed=event.progress, step=event.step, figures=shown)
         now = time.monotonic()
         if not self.console.is_terminal and (now - self.told >= 10.0 or event.step == 1):
             self.told = now
             self.console.print(
-                f"step {event.step:>6,}  {event.progress:4.0%}  loss {loss}  {bits} bits/byte  "
-                f"lr {event.lr:.2e}  {speed} tokens/s",
-                highlight=False,
+                f"step {event.step:>6,}  {event.progress:4.0%}  {figures}  lr {event.lr:.2e}  {left} left"
             )
-        if (
-            self.write_sample
-            and self.sample_seconds
-            and now - self.sampled >= self.sample_seconds
-            and event.progress < 1.0
-        ):
+        due = self.sample_seconds is not None and now - self.sampled >= self.sample_seconds
+        if self.write_sample and due and event.progress < 1.0:
             text = self.write_sample()
-            self.console.rule(f"[dim]a sample after {event.step:,} steps[/]", align="left")
+            self.console.rule(f"[dim]a sample after {event.step:,} steps[/]", align="left", style="dim")
             self.console.print(Text(text.strip(), style="italic"))
             self.console.rule(style="dim")
             self.sampled = time.monotonic()

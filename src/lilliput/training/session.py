@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from lilliput.checkpoints import Checkpoint
@@ -91,55 +92,61 @@ def open_session(
     origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
     if origin:
         config = adopt(config, origin)
-    if resume:
-        run = Run.open(folder)
-        for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
-            if name in ("name", "log.folder"):
-                continue  # a run's folder may be moved and renamed
-            raise UserError(
-                f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
-            )
-    elif looks_like_run(folder) and not overwrite:
-        Run.create(folder, {}, overwrite=False)  # refuses, before any work is done
     if config.model.task != "language":
-        raise UserError(
-            f"a classifier needs labelled documents, and {config.data.source} has no labels",
-            "model.task",
-            "model.task language",
-        )
-    device = choose_device(config.train.device)
-    prepare_machine(config.train.threads)
-    notes: list[str] = []
-    checkpoint = newest_checkpoint(run, notes) if resume else origin
-    # A tokenizer that came from elsewhere is by now the run's own: its file may have changed, or be gone.
-    given = checkpoint if config.tokenizer.path is not None else None
-    prepared = prepare(config, report, Tokenizer.from_json(given.tokenizer_json()) if given else None)
-    config = fit_vocabulary(config, prepared.tokenizer)
-    model = build_model(config.model, config.vectors, seed=config.seed)
-    if origin:
-        load_weights(model, origin.load_model())
+        what = f"a classifier needs labelled documents, and {config.data.source} has no labels"
+        raise UserError(what, "model.task", "model.task language")
+    with ExitStack() as stack:
+        notes: list[str] = []
+        if resume:
+            run = same_run(folder, config)
+            stack.enter_context(run.lock())
+            checkpoint = newest_checkpoint(run, notes)
+        else:
+            if looks_like_run(folder) and not overwrite:
+                Run.create(folder, {}, overwrite=False)  # refuses, before any work is done
+            checkpoint = origin
+        device = choose_device(config.train.device)
+        prepare_machine(config.train.threads)
+        prepared = prepare(config, report, own_tokenizer(config, checkpoint))
+        config = fit_vocabulary(config, prepared.tokenizer)
+        model = build_model(config.model, config.vectors, seed=config.seed)
+        if origin:
+            load_weights(model, origin.load_model())
+        model.to(device, choose_precision(config.train.precision, device))
+        train, validation = (split(prepared.split(name), config.model.context) for name in ("train", "validation"))
 
-    def make_trainer(run: Run) -> Trainer:
-        return Trainer(
-            config,
-            model.to(device, choose_precision(config.train.precision, device)),
-            split(prepared.split("train"), config.model.context),
-            split(prepared.split("validation"), config.model.context),
-            run,
-            prepared.tokenizer.to_json(),
-            prepared.fingerprint,
-            lambda: storybook_floor(config),
-        )
+        def make_trainer(run: Run) -> Trainer:
+            tokenizer_json, fingerprint = prepared.tokenizer.to_json(), prepared.fingerprint
+            floor = partial(storybook_floor, config)
+            return Trainer(config, model, train, validation, run, tokenizer_json, fingerprint, floor)
 
-    if not resume:
-        # Weights and tokenizer of another run are the new run's from its first moment: it must not need the other to resume.
-        first = (lambda new: make_trainer(new).save()) if origin else None
-        run = Run.create(folder, config_to_dict(config), overwrite, first)
-    with run.lock():
+        if not resume:
+            # Another run's weights and tokenizer are this one's from its first moment: it never needs the other again.
+            first = (lambda new: make_trainer(new).save()) if origin else None
+            run = Run.create(folder, config_to_dict(config), overwrite, first)
+            stack.enter_context(run.lock())
         session = Session(run, make_trainer(run), prepared, notes)
         if resume:
             go_on(session, checkpoint)
         yield session
+
+
+def same_run(folder: Path, config: Config) -> Run:
+    """The run to resume, if these are its settings."""
+    run = Run.open(folder)
+    for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
+        # A run's folder may be moved and renamed; a vocabulary that is left to the tokenizer is what it was.
+        if name not in ("name", "log.folder") and (name, now) != ("model.vocab_size", None):
+            what = f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
+            raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
+    return run
+
+
+def own_tokenizer(config: Config, checkpoint: Checkpoint | None) -> Tokenizer | None:
+    """One that came from a file is in the run's checkpoints, too; by now the file may have changed, or be gone."""
+    if config.tokenizer.path is None or checkpoint is None:
+        return None
+    return Tokenizer.from_json(checkpoint.tokenizer_json(), str(checkpoint.folder / "tokenizer.json"))
 
 
 def adopt(config: Config, origin: Checkpoint) -> Config:
@@ -148,7 +155,9 @@ def adopt(config: Config, origin: Checkpoint) -> Config:
     Only dropout, which no weight depends on, is the new run's own.
     """
     theirs = origin.config()
-    kept = {f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in theirs[group].items()}
+    kept = {
+        f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in theirs[group].items()
+    }
     own = {"model.dropout": config.model.dropout, "tokenizer.path": str(origin.folder / "tokenizer.json")}
     return replace(config, kept | own)
 
@@ -184,6 +193,7 @@ def go_on(session: Session, checkpoint: Checkpoint | None) -> None:
 
 
 def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
+    """model.vocab_size from the tokenizer, or refused where it is too small."""
     asked = config.model.vocab_size
     if asked is None:
         return replace(config, {"model.vocab_size": tokenizer.vocab_size})

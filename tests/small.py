@@ -1,0 +1,97 @@
+"""Small runs for proofs: a text of a few stories, a model that trains in a second, and what two runs must share.
+
+`trained()` is one run that many tests read; who changes something copies it with `copy_of_trained`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from lilliput.config import load_config
+from lilliput.data.storybook import stories
+from lilliput.runs import Run
+from lilliput.settings import Config
+from lilliput.training.loop import Event
+from lilliput.training.session import open_session
+
+# In float64 and on one thread: fast at this size, and bit for bit.
+SETTINGS = {
+    "tokenizer.kind": "byte",
+    "model.dim": "16",
+    "model.layers": "2",
+    "model.heads": "2",
+    "model.context": "32",
+    "schedule.warmup": "2",
+    "train.batch": "4",
+    "train.steps": "8",
+    "train.save_every": "2",
+    "train.threads": "1",
+    "train.device": "cpu",
+    "train.precision": "float64",
+    "evaluate.every": "3",
+    "evaluate.rows": "5",
+    "generate.tokens": "12",
+    "log.every": "1",
+    "log.sample_seconds": "none",
+}
+FLAGS = [word for name, value in SETTINGS.items() for word in (f"--{name}", value)]
+TEXT = "\n<|endoftext|>\n".join(islice(stories("train", 7), 20))
+
+
+def write_text(folder: Path, name: str = "mytext.txt", text: str = TEXT) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def small_config(folder: Path, name: str = "mine", **changes: str) -> Config:
+    """Settings of a small run in `folder`; changes are dotted names with __ for the dot."""
+    text = folder / "mytext.txt"
+    if not text.exists():
+        write_text(folder)
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    if {"train.tokens", "train.minutes"} & dotted.keys():
+        dotted["train.steps"] = "none"
+    places = {"name": name, "log.folder": str(folder / "runs"), "data.cache": str(folder / "prepared")}
+    return load_config(str(text), SETTINGS | places | dotted)
+
+
+def train_small(config: Config, resume: bool = False, start_from: str | None = None) -> tuple[Run, list[Event]]:
+    with open_session(config, resume=resume, start_from=start_from) as session:
+        return session.run, list(session.events([]))
+
+
+def abandon(config: Config, after: int, resume: bool = False) -> bool:
+    """Train and be gone after that many events, as after a kill. False if the run ended before."""
+    with open_session(config, resume=resume) as session:
+        events = session.events([])
+        found = len(list(islice(events, after)))
+        events.close()  # type: ignore[attr-defined]
+    return found == after
+
+
+@functools.cache
+def trained() -> Path:
+    """A folder with mytext.txt and the finished run runs/mine. Not to be changed."""
+    folder = Path(tempfile.mkdtemp(prefix="lilliput-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    train_small(small_config(folder))
+    return folder
+
+
+def copy_of_trained(folder: Path) -> Path:
+    """The same folder, to be changed: runs/mine, prepared/ and mytext.txt."""
+    return Path(shutil.copytree(trained(), folder / "copy"))
+
+
+def assert_equal_tensors(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(actual[name], tensor), name

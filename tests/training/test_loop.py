@@ -1,0 +1,329 @@
+"""The loop: which events, in which order, over which tokens, until when; and what it refuses to do."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lilliput.decoding.writer import load
+from lilliput.errors import UserError
+from lilliput.evaluation.likelihood import to_device
+from lilliput.model.loss import language_loss
+from lilliput.model.transformer import weights
+from lilliput.runs import Run
+from lilliput.training import loop
+from lilliput.training.loop import Evaluated, Event, Finished, Saved, Stepped, Trainer
+from lilliput.training.session import open_session
+from small import SETTINGS, assert_equal_tensors, small_config, train_small, trained
+
+
+def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def weights_after(folder: Path, steps: int, **changes: str) -> dict[str, torch.Tensor]:
+    """The weights of the model after so many updates of an undisturbed run."""
+    with open_session(small_config(folder, "-".join(["run", *changes, *changes.values()]), **changes)) as session:
+        for event in session.trainer.events():
+            if isinstance(event, Stepped) and event.step == steps:
+                return {name: tensor.clone() for name, tensor in weights(session.trainer.model).items()}
+    raise AssertionError
+
+
+# ---- order
+
+
+def test_a_checkpoint_comes_before_its_evaluation_and_the_whole_split_at_the_end(tmp_path: Path) -> None:
+    _, events = train_small(small_config(tmp_path))
+    told = [(event.event, event.step, getattr(event, "whole", None)) for event in events]
+    steps = {n: [("step", n, None)] for n in range(1, 9)}
+    saved, sampled = (lambda n: ("saved", n, None)), (lambda n: ("evaluation", n, False))
+    for n in (2, 4):
+        steps[n] += [saved(n)]
+    for n in (3, 6, 8):  # an evaluation has a checkpoint, asked for or not
+        steps[n] += [saved(n), sampled(n)]
+    assert told == [*itertools.chain(*steps.values()), ("evaluation", 8, True), ("finished", 8, None)]
+
+
+def test_only_the_newest_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
+    # So high a rate that the loss rises again: the best is not the last.
+    run, events = train_small(small_config(tmp_path, optimizer__lr="2", schedule__kind="constant", train__keep="1"))
+    sampled = [event for event in of_kind(events, Evaluated) if not event.whole]
+    best = min(sampled, key=lambda event: event.loss)
+    assert best.step != 8, "the test would prove nothing"
+    assert run.best and run.last
+    assert (run.best.step, run.last.step) == (best.step, 8)
+    assert run.checkpoints() == [run.best, run.last]
+    whole = next(event for event in of_kind(events, Evaluated) if event.whole)
+    assert (whole.step, whole.weights) == (8, best.step)
+
+
+def test_the_whole_split_is_judged_with_the_best_weights(tmp_path: Path) -> None:
+    config = small_config(tmp_path, optimizer__lr="2", schedule__kind="constant")
+    with open_session(config) as session:
+        events = list(session.events([]))
+    assert session.run.best and session.run.last and session.run.best != session.run.last
+    assert_equal_tensors(weights(session.trainer.model), session.run.best.load_model())
+    whole = next(event for event in of_kind(events, Evaluated) if event.whole)
+    assert whole.weights == session.run.best.step
+
+
+def test_equal_losses_keep_the_first(tmp_path: Path) -> None:
+    run, events = train_small(small_config(tmp_path, optimizer__lr="1e-300"))
+    assert len({event.loss for event in of_kind(events, Evaluated) if not event.whole}) == 1
+    assert run.best and run.best.step == 3
+
+
+# ---- what an update is
+
+
+@pytest.mark.parametrize("change", [{"evaluate__every": "1"}, {"train__save_every": "1"}, {"evaluate__rows": "1"}])
+def test_intervals_do_not_change_the_weights(tmp_path: Path, change: dict[str, str]) -> None:
+    dropout = {"model__dropout": "0.3"}
+    assert_equal_tensors(weights_after(tmp_path, 5, **dropout, **change), weights_after(tmp_path, 5, **dropout))
+
+
+def test_seeds_and_dropout_do_change_the_weights(tmp_path: Path) -> None:
+    """So that the equalities of this file can fail."""
+    plain = weights_after(tmp_path, 3)
+    for change in ({"seed": "2"}, {"model__dropout": "0.3"}, {"train__batch": "5"}):
+        other = weights_after(tmp_path, 3, **change)
+        assert any(not torch.equal(other[name], plain[name]) for name in plain), change
+
+
+def test_the_loss_is_weighted_by_tokens(tmp_path: Path) -> None:
+    """Micro-batches of unequal numbers of tokens give the loss and the gradient of all their tokens together."""
+    # One story in long rows: the last micro-batch of the epoch is smaller than the others.
+    config = small_config(tmp_path, train__accumulate="3", train__batch="3", data__documents="3", model__context="300")
+    with open_session(config) as session:
+        trainer = session.trainer
+        parts = [trainer.train.rows.batch(trainer.batches.at(n)) for n in range(3)]
+        assert len({part.tokens for part in parts}) > 1, "the test would prove nothing"
+        tokens = sum(part.tokens for part in parts)
+        losses = [language_loss(trainer.model, *to_device(part, trainer.model.device)) for part in parts]
+        expected = sum(losses) / tokens
+        assert isinstance(expected, torch.Tensor)
+        expected.backward()  # type: ignore[no-untyped-call]
+        norm = math.sqrt(sum(float((p.grad**2).sum()) for p in trainer.model.parameters() if p.grad is not None))
+        trainer.model.zero_grad()
+        first = next(event for event in trainer.events() if isinstance(event, Stepped))
+    assert first.loss == pytest.approx(expected.item(), rel=1e-13)
+    assert first.gradient_norm == pytest.approx(norm, rel=1e-12)
+    assert first.tokens == tokens
+
+
+def test_accumulated_equals_one_big_batch(tmp_path: Path) -> None:
+    """The first update of 3 x 4 rows is that of 12 rows: the same rows, whichever way they are cut."""
+    config = small_config(tmp_path, train__accumulate="3")
+    with open_session(config) as session:
+        trainer = session.trainer
+        rows = np.concatenate([trainer.batches.at(n) for n in range(3)])
+        whole = trainer.train.rows.batch(rows)
+        model = trainer.model
+        (language_loss(model, *to_device(whole, model.device)) / whole.tokens).backward()  # type: ignore[no-untyped-call]
+        expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        found: dict[str, torch.Tensor] = {}
+        trainer.optimizer.register_step_pre_hook(
+            lambda *_: found.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        )
+        event = trainer.update()
+    scale = min(1.0, 1.0 / event.gradient_norm)  # clipping
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient * scale, rtol=0, atol=1e-14)
+
+
+def test_a_golden_run(tmp_path: Path) -> None:
+    """Losses of a run, pinned: a change of any part of the pipeline is seen here.
+
+    Not bit for bit: another CPU or BLAS adds in another order, which float64 shows around the sixteenth digit.
+    """
+    _, events = train_small(small_config(tmp_path, train__accumulate="2", optimizer__lr="0.01"))
+    losses = [event.loss for event in of_kind(events, Stepped)]
+    whole = next(event for event in of_kind(events, Evaluated) if event.whole)
+    assert losses == pytest.approx(GOLDEN, rel=1e-9)
+    assert whole.loss == pytest.approx(GOLDEN_WHOLE, rel=1e-9)
+
+
+GOLDEN = [
+    5.550707606063697,
+    5.496007214025275,
+    5.3522086706977525,
+    5.196788810047671,
+    5.062989224910426,
+    4.9527999977480945,
+    4.866068244711563,
+    4.83734004927207,
+]
+GOLDEN_WHOLE = 4.8155959256177265
+
+
+# ---- budgets
+
+
+def test_tokens_as_budget(tmp_path: Path) -> None:
+    _, events = train_small(small_config(tmp_path, train__tokens="1000"))
+    steps = of_kind(events, Stepped)
+    assert steps[-1].tokens >= 1000 > steps[-2].tokens
+    assert steps[-1].progress == 1.0
+    assert events[-1] == Finished(steps[-1].step, steps[-1].tokens, events[-1].seconds, interrupted=False)  # type: ignore[union-attr]
+
+
+class Clock:
+    """A second for every look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "time", Clock())
+    config = small_config(tmp_path, train__minutes="2.0", evaluate__every="1000", train__save_every="1000")
+    run, events = train_small(config)
+    steps = of_kind(events, Stepped)
+    pace = steps[-1].seconds - steps[-2].seconds
+    assert abs(steps[-1].seconds - 120.0) <= pace / 2 + 2.0, "half an update either way, and the looks in between"
+    assert 0.9 < steps[-1].progress <= 1.0
+    assert of_kind(events, Finished) == [events[-1]]
+    # Resumed, a run that has used up its minutes has ended, whatever its clock says by now.
+    run, again = train_small(config, resume=True)
+    assert of_kind(again, Stepped) == []
+    assert run.last and run.last.step == steps[-1].step
+
+
+def test_a_minute_is_over_before_the_first_step(tmp_path: Path) -> None:
+    """A run has a step, so that there is something to save, to judge and to write with."""
+    run, events = train_small(small_config(tmp_path, train__minutes="1e-9"))
+    assert [event.step for event in of_kind(events, Stepped)] == [1]
+    assert run.best and run.best.step == 1
+
+
+# ---- numbers that are not finite
+
+
+def poison(trainer: Trainer, name: str, value: float) -> None:
+    with torch.no_grad():
+        dict(trainer.model.named_parameters())[name].view(-1)[0] = value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_is_named_before_the_update(tmp_path: Path, value: float) -> None:
+    name = "head.project.weight"
+    with open_session(small_config(tmp_path)) as session:
+        trainer = session.trainer
+        events = session.events([])
+        list(itertools.islice(events, 3))  # two steps and a checkpoint
+        rows = trainer.batches.at(2)
+        poison(trainer, name, value)
+        before = {key: tensor.clone() for key, tensor in weights(trainer.model).items()}
+        with pytest.raises(UserError) as told:
+            next(events)
+    text = str(told.value)
+    assert text.startswith("step 3: the loss is nan; the update was not made\n") or "loss is inf" in text
+    assert f"first in the weight {name}; training rows {', '.join(map(str, rows))}\n" in text
+    assert text.endswith("with a lower optimizer.lr: that checkpoint is good")
+    assert str(session.run.folder / "checkpoints" / "step-000002") in text
+    for key, tensor in weights(trainer.model).items():
+        assert torch.equal(tensor.nan_to_num(7.0), before[key].nan_to_num(7.0)), key
+    assert session.run.last
+    session.run.last.verify()
+
+
+def test_a_gradient_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    with open_session(small_config(tmp_path)) as session:
+        trainer = session.trainer
+        named = dict(trainer.model.named_parameters())
+        victim = "blocks.1.feed_forward.inner.up.weight"
+        named[victim].register_hook(lambda gradient: gradient * math.inf)
+        before = {key: tensor.clone() for key, tensor in weights(trainer.model).items()}
+        with pytest.raises(UserError) as told:
+            next(session.events([]))
+    assert f"step 1: the gradient of {victim} is not finite; the update was not made" in str(told.value)
+    assert "try a lower optimizer.lr or optimizer.clip" in str(told.value)
+    assert_equal_tensors(weights(trainer.model), before)
+
+
+def test_weights_spoilt_by_the_update_are_not_saved(tmp_path: Path) -> None:
+    """The loss and the gradient were finite; what the optimizer made of them was not. The older checkpoint stays."""
+    with open_session(small_config(tmp_path, train__keep="1")) as session:
+        trainer, events = session.trainer, session.events([])
+        assert isinstance(list(itertools.islice(events, 3))[-1], Saved)
+        trainer.optimizer.register_step_post_hook(lambda *_: poison(trainer, "head.project.weight", math.inf))
+        assert isinstance(next(events), Stepped)
+        with pytest.raises(
+            UserError, match=r"step 3: the weight head\.project\.weight is not finite; it was not saved"
+        ):
+            next(events)
+    assert [checkpoint.step for checkpoint in session.run.checkpoints()] == [2]
+    session.run.checkpoints()[0].verify()
+
+
+def test_a_huge_learning_rate_ends_in_a_sentence(tmp_path: Path) -> None:
+    changes = {"optimizer__lr": "1e30", "train__precision": "float32", "schedule__warmup": "0", "train__steps": "30"}
+    with pytest.raises(UserError) as told:
+        train_small(small_config(tmp_path, model__qk_norm="false", **changes))
+    assert "step " in str(told.value)
+    assert len(str(told.value).splitlines()) <= 3
+
+
+# ---- the log
+
+
+def test_the_log_is_what_the_design_says() -> None:
+    run = Run.open(trained() / "runs" / "mine")
+    kinds = {
+        "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes",
+        "saved": "step checkpoint",
+        "evaluation": "step whole weights loss perplexity bits_per_byte tokens floor",
+        "finished": "step tokens seconds interrupted",
+    }
+    events = run.metrics()
+    assert {event["event"] for event in events} == kinds.keys()
+    for event in events:
+        assert list(event) == ["event", *kinds[event["event"]].split()]
+    assert [event["step"] for event in events if event["event"] == "step"] == list(range(1, 9))
+    tokens = int(SETTINGS["train.batch"]) * int(SETTINGS["model.context"])
+    assert [event["tokens"] for event in events if event["event"] == "step"] == [tokens * n for n in range(1, 9)]
+
+
+# ---- the whole split
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def test_the_whole_split_scores_each_token_once_by_numpy() -> None:
+    """Nats of every token of every document and of its end, from the logits; bits over the documents' own bytes."""
+    from lilliput.data.corpora import open_corpus
+
+    folder = trained()
+    config = small_config(folder)
+    writer = load(folder / "runs" / "mine", device="cpu")
+    nats, count, size = 0.0, 0, 0
+    for document in open_corpus(config.data, config.seed).documents("validation"):
+        ids = [writer.tokenizer.end, *writer.tokenizer.encode(document), writer.tokenizer.end]
+        size += len(document.encode())
+        for start in range(0, len(ids) - 1, config.model.context):
+            seen = ids[start : start + config.model.context + 1]
+            with torch.inference_mode():
+                logits = writer.model(torch.tensor([seen[:-1]]))[0].numpy()
+            nats -= log_softmax(logits)[np.arange(len(seen) - 1), seen[1:]].sum()
+            count += len(seen) - 1
+    found = next(event for event in Run(folder / "runs" / "mine").metrics() if event.get("whole"))
+    assert found["tokens"] == count
+    assert found["loss"] == pytest.approx(nats / count, rel=1e-12)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / count), rel=1e-12)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+    assert found["floor"] is None

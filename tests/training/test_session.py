@@ -1,0 +1,402 @@
+"""A run that survives: whatever ends it, resumed it is the run that nobody disturbed, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lilliput.config import replace
+from lilliput.decoding.writer import load
+from lilliput.errors import UserError
+from lilliput.runs import Run
+from lilliput.settings import Config
+from lilliput.training.loop import Evaluated, Finished, Saved, Stepped
+from lilliput.training.session import open_session, run_folder, train
+from small import TEXT, abandon, assert_equal_tensors, copy_of_trained, small_config, train_small, trained, write_text
+from torture import outcome
+
+# What the promise must hold for; each run has 17 to 20 events.
+VARIANTS: dict[str, dict[str, str]] = {
+    "steps": {"model__dropout": "0.2"},
+    "tokens": {"train__tokens": "1000", "model__dropout": "0.2", "model__tied": "true", "train__precision": "float32"},
+    "accumulated": {"train__accumulate": "3", "model__window": "8,none", "train__keep": "1", "log__every": "3"},
+    "rising": {"optimizer__lr": "2", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
+}
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any], list[str], int]]:
+    """For each variant: its folder, what the undisturbed run came to, its checkpoints, its number of events."""
+    found = {}
+    for variant, changes in VARIANTS.items():
+        folder = tmp_path_factory.mktemp(variant)
+        run, events = train_small(small_config(folder, "reference", **changes))
+        found[variant] = (folder, outcome(run.folder), names(run), len(events))
+    return found
+
+
+def names(run: Run) -> list[str]:
+    return [checkpoint.name for checkpoint in run.checkpoints()]
+
+
+def refused(action: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as told:
+        action()
+    text = str(told.value)
+    assert len(text.splitlines()) <= 3
+    return text
+
+
+def notes_of(config: Config) -> list[str]:
+    with open_session(config, resume=True) as session:
+        for _ in session.events([]):
+            pass
+    return session.notes
+
+
+# ---- interrupted = uninterrupted
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_after_every_event(references: dict[str, Any], variant: str) -> None:
+    """The generator is dropped after event n, and the last line of the log is torn where n is odd."""
+    folder, expected, checkpoints, count = references[variant]
+    for after in range(count):
+        config = small_config(folder, f"killed-{after}", **VARIANTS[variant])
+        assert abandon(config, after)
+        log = run_folder(config) / "metrics.jsonl"
+        if after % 2:
+            log.write_bytes(log.read_bytes()[:-20])
+        run, _ = train_small(config, resume=True)
+        assert outcome(run.folder) == expected, f"killed after event {after}"
+        assert names(run) == checkpoints, f"killed after event {after}"
+        shutil.rmtree(run.folder)
+
+
+def test_killed_after_every_second_event_again_and_again(references: dict[str, Any]) -> None:
+    folder, expected, _, _ = references["steps"]
+    config = small_config(folder, "worn", **VARIANTS["steps"])
+    resume, deaths = False, 0
+    while abandon(config, 7, resume):  # a step more than a resumed run redoes, or it would never end
+        resume, deaths = True, deaths + 1
+    assert deaths >= 3
+    assert outcome(run_folder(config)) == expected
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_stopped_after_every_event(references: dict[str, Any], variant: str) -> None:
+    """`stop()` when event n is heard: between update and save, between save and evaluation, after an evaluation."""
+    folder, expected, _, count = references[variant]
+    for after in range(1, count):
+        config = small_config(folder, f"stopped-{after}", **VARIANTS[variant])
+        with open_session(config) as session:
+            heard = []
+            for event in session.events([]):
+                heard.append(event)
+                if len(heard) == after:
+                    session.trainer.stop()
+        *_, before, last = heard
+        assert isinstance(last, Finished)
+        if last.interrupted:
+            assert last.step < 8
+            assert "finished" not in {event["event"] for event in session.run.metrics()}
+            assert session.run.last and session.run.last.step == last.step, "a stop saves"
+            assert not (isinstance(before, Evaluated) and after < len(heard) - 1), "and does not evaluate first"
+            train_small(config, resume=True)
+        assert outcome(session.run.folder) == expected, f"stopped after event {after}"
+        shutil.rmtree(session.run.folder)
+
+
+def test_stopped_before_the_first_step(references: dict[str, Any]) -> None:
+    folder, expected, checkpoints, _ = references["steps"]
+    config = small_config(folder, "early", **VARIANTS["steps"])
+    with open_session(config) as session:
+        session.trainer.stop()
+        events = list(session.events([]))
+    assert [type(event) for event in events] == [Finished]
+    assert notes_of(config) == ["the run has no checkpoint yet: it begins again"]
+    assert outcome(session.run.folder) == expected
+    assert names(session.run) == checkpoints
+
+
+def test_a_run_moved_and_renamed_goes_on(references: dict[str, Any], tmp_path: Path) -> None:
+    folder, expected, _, _ = references["steps"]
+    config = small_config(folder, "moving", **VARIANTS["steps"])
+    abandon(config, 9)
+    shutil.move(run_folder(config), tmp_path / "moved")
+    run, _ = train_small(replace(config, {"name": "moved", "log.folder": str(tmp_path)}), resume=True)
+    assert outcome(run.folder) == expected
+
+
+def test_prepared_data_can_be_removed(references: dict[str, Any]) -> None:
+    folder, expected, _, _ = references["steps"]
+    config = small_config(folder, "unprepared", **VARIANTS["steps"])
+    abandon(config, 9)
+    shutil.rmtree(folder / "prepared")
+    assert outcome(train_small(config, resume=True)[0].folder) == expected
+
+
+# ---- a finished run
+
+
+def test_a_finished_run_does_not_train_again(tmp_path: Path) -> None:
+    folder = copy_of_trained(tmp_path)
+    before = outcome(folder / "runs" / "mine")
+    config = Run(folder / "runs" / "mine").config()
+    settings = small_config(folder, data__source=config["data"]["source"], data__cache=config["data"]["cache"])
+    with open_session(settings, resume=True) as session:
+        events = list(session.events([]))
+    assert session.notes == ["the run had used up its budget: only its evaluation is done again"]
+    assert not any(isinstance(event, Stepped) for event in events)
+    assert outcome(session.run.folder) == before
+
+
+# ---- what is refused
+
+
+def test_changed_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    run, _ = train_small(config)
+    log, weights = run.metrics_path.read_bytes(), run.checkpoints()
+    write_text(tmp_path, text=TEXT + "\n<|endoftext|>\nOne more.")
+    text = refused(lambda: train_small(config, resume=True))
+    assert text.startswith("the training data has changed since step-000008: going on would not be the same run\n")
+    assert str(tmp_path / "mytext.txt") in text
+    assert run.metrics_path.read_bytes() == log
+    assert run.checkpoints() == weights
+    write_text(tmp_path, text=TEXT)
+    train_small(config, resume=True)
+
+
+def test_changed_settings_are_refused(tmp_path: Path) -> None:
+    abandon(small_config(tmp_path), 4)
+    text = refused(lambda: train_small(small_config(tmp_path, optimizer__lr="0.5"), resume=True))
+    assert "optimizer.lr was 0.002 when run mine began and is 0.5 now: a resumed run keeps its settings" in text
+
+
+def test_an_existing_run_is_refused_before_any_work(tmp_path: Path) -> None:
+    abandon(small_config(tmp_path), 2)
+    shutil.rmtree(tmp_path / "prepared")
+    text = refused(lambda: train_small(small_config(tmp_path)))
+    assert text.startswith("run mine exists already")
+    assert "--resume, --name NEW or --overwrite" in text
+    assert not (tmp_path / "prepared").exists()
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    with open_session(config) as session:
+        events = session.events([])
+        list(itertools.islice(events, 4))
+        assert "is being trained by another process" in refused(lambda: train_small(config, resume=True))
+        with pytest.raises(UserError, match="is being trained"), open_session(config, overwrite=True):
+            pass
+        list(events)
+    train_small(config, resume=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["../up", "a/b", "..", ".", ".hidden", "-x", "a\\b", "a:b", "x" * 101, "é" * 60, "a\nb", "end."]
+)
+def test_names_that_are_no_folders_name(tmp_path: Path, name: str) -> None:
+    text = refused(lambda: train_small(small_config(tmp_path, name)))
+    assert "cannot be the name of a run" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mytext.txt"]
+
+
+@pytest.mark.parametrize("name", ["a", "my run", "träume", "v1.2-final", "x" * 100, "[bold]", "物語"])
+def test_names_that_are(tmp_path: Path, name: str) -> None:
+    config = small_config(tmp_path, name)
+    assert run_folder(config) == tmp_path / "runs" / name
+    with open_session(config) as session:
+        assert session.run.name == name
+
+
+def test_a_vocabulary_too_small(tmp_path: Path) -> None:
+    text = refused(
+        lambda: train_small(
+            small_config(tmp_path, tokenizer__kind="bpe", tokenizer__vocab_size="300", model__vocab_size="280")
+        )
+    )
+    assert text.startswith("model.vocab_size is 280 and the tokenizer has 300 tokens")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_classifier_needs_labels(tmp_path: Path) -> None:
+    text = refused(lambda: train_small(small_config(tmp_path, model__task="classifier", model__classes="3")))
+    assert text.startswith("a classifier needs labelled documents")
+
+
+# ---- damage
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "state.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_newest_checkpoint_costs_only_its_steps(references: dict[str, Any], file: str) -> None:
+    folder, expected, checkpoints, _ = references["steps"]
+    config = small_config(folder, f"damaged-{file.split('.')[0]}-{file.split('.')[1]}", **VARIANTS["steps"])
+    abandon(config, 12)
+    run = Run(run_folder(config))
+    assert len(run.checkpoints()) > 1
+    flip_a_bit(run.checkpoints()[-1].folder / file)
+    (note,) = notes_of(config)
+    assert note.startswith(f"checkpoint {names(run)[0][:5]}")
+    assert file in note and note.endswith("; an older one is used")
+    assert outcome(run.folder) == expected
+    assert names(run) == checkpoints
+
+
+def test_no_whole_checkpoint_is_told_and_not_overwritten(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    abandon(config, 12)
+    run = Run(run_folder(config))
+    log = run.metrics_path.read_bytes()
+    for checkpoint in run.checkpoints():
+        flip_a_bit(checkpoint.folder / "model.safetensors")
+    text = refused(lambda: train_small(config, resume=True))
+    assert text.startswith("no checkpoint of run mine is whole: checkpoint step-000006 is damaged: model.safetensors")
+    assert "--overwrite" in text
+    assert run.metrics_path.read_bytes() == log
+
+
+def test_a_damaged_best_does_not_end_the_run(tmp_path: Path) -> None:
+    config = small_config(tmp_path, optimizer__lr="2", schedule__kind="constant", evaluate__every="2", train__keep="1")
+    abandon(config, 14)
+    run = Run(run_folder(config))
+    assert run.best and run.last and run.best != run.last
+    flip_a_bit(run.best.folder / "model.safetensors")
+    (note,) = notes_of(config)
+    assert "model.safetensors" in note and note.endswith("the best of what comes is kept in its place")
+    assert run.best
+    run.best.verify()
+    assert next(event for event in run.metrics() if event.get("whole"))["weights"] == run.best.step
+
+
+# ---- from another run
+
+
+def test_fine_tuning_keeps_weights_and_tokenizer_and_begins_the_rest(tmp_path: Path) -> None:
+    text = "\n<|endoftext|>\n".join(f"Letter {n}: the bees are well, and the honey is late." for n in range(40))
+    write_text(tmp_path, "letters.txt", text)
+    base = small_config(tmp_path, "base", tokenizer__kind="bpe", tokenizer__vocab_size="300")
+    ancestor, _ = train_small(base)
+    changes = {"data__source": str(tmp_path / "letters.txt"), "model__dropout": "0.1", "model__dim": "64"}
+    tuned = small_config(tmp_path, "tuned", **changes)
+    with open_session(tuned, start_from=str(ancestor.folder)) as session:
+        trainer = session.trainer
+        assert ancestor.best
+        assert_equal_tensors(dict(trainer.model.state_dict()), ancestor.best.load_model())
+        assert trainer.optimizer.state_dict()["state"] == {}
+        assert (trainer.step, trainer.tokens) == (0, 0)
+        assert trainer.tokenizer_json == ancestor.best.tokenizer_json()
+        assert (trainer.config.model.dim, trainer.config.model.vocab_size) == (16, 300)
+        assert trainer.config.model.dropout == 0.1, "dropout belongs to no weight: it is the new run's own"
+        events = list(session.events([]))
+    assert isinstance(events[-1], Finished)
+    assert load(session.run.folder).tokenizer.to_json() == ancestor.best.tokenizer_json()
+
+
+def test_fine_tuning_survives_its_ancestor(tmp_path: Path) -> None:
+    """The ancestor's weights and tokenizer are the run's own from its first moment."""
+    ancestor, _ = train_small(small_config(tmp_path, "base", tokenizer__kind="bpe", tokenizer__vocab_size="300"))
+    write_text(tmp_path, "letters.txt", "The bees are well. " * 200)
+    changes = {"data__source": str(tmp_path / "letters.txt"), "model__dropout": "0.1"}
+    reference, events = train_small(small_config(tmp_path, "reference", **changes), start_from=str(ancestor.folder))
+    interrupted = [small_config(tmp_path, f"killed-{after}", **changes) for after in range(0, len(events), 3)]
+    for after, config in zip(range(0, len(events), 3), interrupted, strict=True):
+        with open_session(config, start_from=str(ancestor.folder)) as session:
+            stream = session.events([])
+            list(itertools.islice(stream, after))
+            stream.close()  # type: ignore[attr-defined]
+        assert session.run.last, "killed before its first step, it still knows where it came from"
+    shutil.rmtree(ancestor.folder)
+    shutil.rmtree(tmp_path / "prepared")
+    for config in interrupted:
+        run = Run(run_folder(config))
+        settings = replace(config, _flat(run.config()))
+        assert outcome(train_small(settings, resume=True)[0].folder) == outcome(reference.folder)
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    return {f"{group}.{name}": value for group in ("model", "tokenizer") for name, value in config[group].items()}
+
+
+def test_from_a_name_in_the_runs_folder_and_over_oneself(tmp_path: Path) -> None:
+    train_small(small_config(tmp_path, "base"))
+    with open_session(small_config(tmp_path, "base"), overwrite=True, start_from="base") as session:
+        assert session.run.last and session.run.last.step == 0
+        list(session.events([]))
+    assert "there is no run or checkpoint 'bose'" in refused(
+        lambda: train_small(small_config(tmp_path, "x"), start_from="bose")
+    )
+
+
+# ---- from Python
+
+
+def test_train_from_python(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    heard: list[str] = []
+
+    class Listener:
+        def __call__(self, event: object) -> None:
+            heard.append(type(event).__name__)
+
+        def close(self) -> None:
+            heard.append("closed")
+
+    run = train(config, observers=[Listener()])
+    assert heard.count("Stepped") == 8
+    assert heard[-2:] == ["Finished", "closed"]
+    assert outcome(run.folder)["weights"] == outcome(trained() / "runs" / "mine")["weights"]
+    assert outcome(train(config, resume=True).folder) == outcome(run.folder)
+
+
+def test_observers_are_closed_whatever_happens(tmp_path: Path) -> None:
+    closed = []
+
+    class Failing:
+        def __call__(self, event: object) -> None:
+            if isinstance(event, Saved):
+                raise RuntimeError("an observer's own mistake")
+
+        def close(self) -> None:
+            closed.append(True)
+
+    with pytest.raises(RuntimeError, match="own mistake"):
+        train(small_config(tmp_path), observers=[Failing()])
+    assert closed == [True]
+    train_small(small_config(tmp_path), resume=True)
+
+
+def test_the_writer_of_a_session_writes_with_the_weights_as_they_are(tmp_path: Path) -> None:
+    with open_session(small_config(tmp_path)) as session:
+        events = session.events([])
+        before = session.writer.generate("The", temperature=0.0)
+        random = torch.get_rng_state()
+        assert session.writer.generate("The", temperature=0.0) == before
+        assert torch.equal(torch.get_rng_state(), random), "writing draws from generators of its own"
+        assert session.trainer.model.training
+        list(events)
+        assert session.writer.generate("The", temperature=0.0, tokens=12) == load(session.run.folder).generate(
+            "The", temperature=0.0, tokens=12
+        )
+
+
+def test_sample_texts_do_not_change_the_run(tmp_path: Path) -> None:
+    with open_session(small_config(tmp_path, model__dropout="0.2")) as session:
+        for _ in session.events([]):
+            session.writer.generate("Once", seed=3)
+    plain, _ = train_small(small_config(tmp_path, "plain", model__dropout="0.2"))
+    assert outcome(session.run.folder) == outcome(plain.folder)
