@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,17 @@ from lilliput.runs import Run
 from lilliput.settings import Config
 from lilliput.training.loop import Evaluated, Finished, Saved, Stepped
 from lilliput.training.session import open_session, run_folder, train
-from small import TEXT, abandon, assert_equal_tensors, copy_of_trained, small_config, train_small, trained, write_text
+from small import (
+    MEMORY,
+    TEXT,
+    abandon,
+    assert_equal_tensors,
+    copy_of_trained,
+    small_config,
+    train_small,
+    trained,
+    write_text,
+)
 from torture import outcome
 
 # What the promise must hold for; each run has 17 to 20 events.
@@ -26,19 +37,21 @@ VARIANTS: dict[str, dict[str, str]] = {
     "steps": {"model__dropout": "0.2"},
     "tokens": {"train__tokens": "1000", "model__dropout": "0.2", "model__tied": "true", "train__precision": "float32"},
     "accumulated": {"train__accumulate": "3", "model__window": "8,none", "train__keep": "1", "log__every": "3"},
-    "rising": {"optimizer__lr": "2", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
+    "rising": {"optimizer__lr": "100", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
 }
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any], list[str], int]]:
+def references() -> Iterator[dict[str, tuple[Path, dict[str, Any], list[str], int]]]:
     """For each variant: its folder, what the undisturbed run came to, its checkpoints, its number of events."""
     found = {}
-    for variant, changes in VARIANTS.items():
-        folder = tmp_path_factory.mktemp(variant)
-        run, events = train_small(small_config(folder, "reference", **changes))
-        found[variant] = (folder, outcome(run.folder), names(run), len(events))
-    return found
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        for variant, changes in VARIANTS.items():
+            folder = Path(place, variant)
+            folder.mkdir()
+            run, events = train_small(small_config(folder, "reference", **changes))
+            found[variant] = (folder, outcome(run.folder), names(run), len(events))
+        yield found
 
 
 def names(run: Run) -> list[str]:
@@ -89,7 +102,7 @@ def test_killed_after_every_second_event_again_and_again(references: dict[str, A
     assert outcome(run_folder(config)) == expected
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["steps", "rising"])
 def test_stopped_after_every_event(references: dict[str, Any], variant: str) -> None:
     """`stop()` when event n is heard: between update and save, between save and evaluation, after an evaluation."""
     folder, expected, _, count = references[variant]
@@ -271,7 +284,9 @@ def test_no_whole_checkpoint_is_told_and_not_overwritten(tmp_path: Path) -> None
 
 
 def test_a_damaged_best_does_not_end_the_run(tmp_path: Path) -> None:
-    config = small_config(tmp_path, optimizer__lr="2", schedule__kind="constant", evaluate__every="2", train__keep="1")
+    config = small_config(
+        tmp_path, optimizer__lr="100", schedule__kind="constant", evaluate__every="2", train__keep="1"
+    )
     abandon(config, 14)
     run = Run(run_folder(config))
     assert run.best and run.last and run.best != run.last

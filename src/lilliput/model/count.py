@@ -107,10 +107,10 @@ def saved_numbers(settings: ModelSettings, qkv: int, up: int, inside: int, head_
     """Numbers per token that one block keeps from its forward for its backward (dropout off, no mask)."""
     dim = settings.dim
     queries_and_keys = (qkv + dim) // 2  # heads and kv_heads of them, and kv_heads of values
-    norms = 2 * (2 * dim + (2 if settings.norm == "layer" else dim + 1))  # what goes in, what comes out, statistics
+    norms = 2 * (2 * dim + (2 if settings.norm == "layer" else 1))  # what goes in, what comes out, statistics
     attention = qkv + dim + settings.heads  # and the log-sum-exp of each head
     if settings.qk_norm:
-        attention += queries_and_keys + queries_and_keys // head_dim
+        attention += queries_and_keys // head_dim
     if settings.positions == "rotary":
         attention += 2 * head_dim
     if settings.qk_norm or settings.positions == "rotary":

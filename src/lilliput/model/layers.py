@@ -1,6 +1,6 @@
 """The parts of a block and the two ends of the model, each a class that is looked up by name when the model is built.
 
-Owns: norms, residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, how the parts are put
+Owns: residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, norms, how the parts are put
 together or how they are initialised (`transformer`).
 
 B rows, T positions, C dim.
@@ -11,32 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lilliput.model.attention import Attention, Pass
 from lilliput.model.count import gated_width
-
-NORMS: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
-NORM_EPSILON = 1e-5  # one for both, so that the axis changes the norm and nothing else
-
-
-def build_norm(kind: str, dim: int) -> nn.Module:
-    return NORMS[kind](dim, eps=NORM_EPSILON)
-
-
-class QueryKeyNorm(nn.Module):
-    """RMSNorm of each head of queries and keys, side by side in (B, T, H + G, D), with a weight for either kind."""
-
-    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.heads, self.kv_heads = heads, kv_heads
-        self.q, self.k = nn.Parameter(torch.ones(head_dim)), nn.Parameter(torch.ones(head_dim))
-
-    def forward(self, qk: Tensor) -> Tensor:
-        weight = torch.cat((self.q.expand(self.heads, -1), self.k.expand(self.kv_heads, -1)))  # (H + G, D)
-        return F.rms_norm(qk, qk.shape[-1:], eps=NORM_EPSILON) * weight
 
 
 class PreNorm(nn.Module):

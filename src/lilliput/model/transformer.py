@@ -26,9 +26,8 @@ from lilliput.model.layers import (
     LearnedEmbedding,
     PreNorm,
     PretrainedEmbedding,
-    QueryKeyNorm,
-    build_norm,
 )
+from lilliput.model.norms import QueryKeyNorm, build_norm
 from lilliput.model.positions import build_positions
 from lilliput.settings import ModelSettings, VectorSettings
 

@@ -110,9 +110,9 @@ def open_session(
         prepared = prepare(config, report, own_tokenizer(config, checkpoint))
         config = fit_vocabulary(config, prepared.tokenizer)
         model = build_model(config.model, config.vectors, seed=config.seed)
+        model.to(device, choose_precision(config.train.precision, device))
         if origin:
             load_weights(model, origin.load_model())
-        model.to(device, choose_precision(config.train.precision, device))
         train, validation = (split(prepared.split(name), config.model.context) for name in ("train", "validation"))
 
         def make_trainer(run: Run) -> Trainer:

@@ -1,0 +1,72 @@
+"""Norms: LayerNorm is torch's own; RMSNorm is ours, for the layer and for each head of queries and keys.
+
+Owns: RMSNorm with its gradient written out. torch's is a chain of small operations on a CPU: three times the time of this one,
+and two more copies of its input kept for the backward pass. Does not own: where a norm stands (`layers`).
+
+B rows, T positions, H heads, G heads of keys and values, D dim of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+EPSILON = 1e-5  # one for both kinds, so that the choice changes the norm and nothing else
+
+
+class RootMeanSquare(torch.autograd.Function):
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; the weight may differ by head, (H, D)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        scale: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = scale.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        normed: Tensor = (x * scale).mul_(weight)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        (gradient,) = gradients
+        x, weight, scale = ctx.saved_tensors
+        product = gradient * x
+        if weight.dim() == 1:
+            flat = product.view(-1, weight.shape[0])  # both sums as products with a vector: one pass each
+            dweight, along = (scale.view(1, -1) @ flat)[0], (flat @ weight).view_as(scale)
+        else:
+            dweight, along = (product * scale).sum_to_size(weight.shape), (product * weight).sum(dim=-1, keepdim=True)
+        dx = (gradient * weight).mul_(scale)
+        return dx.addcmul_(x, along * scale.pow(3) / x.shape[-1], value=-1), dweight
+
+
+def root_mean_square(x: Tensor, weight: Tensor) -> Tensor:
+    normed: Tensor = RootMeanSquare.apply(x, weight)  # type: ignore[no-untyped-call]
+    return normed
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return root_mean_square(x, self.weight)
+
+
+class QueryKeyNorm(nn.Module):
+    """RMSNorm of each head of queries and keys, side by side in (B, T, H + G, D), with a weight for either kind."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads
+        self.q, self.k = nn.Parameter(torch.ones(head_dim)), nn.Parameter(torch.ones(head_dim))
+
+    def forward(self, qk: Tensor) -> Tensor:
+        weight = torch.cat((self.q.expand(self.heads, -1), self.k.expand(self.kv_heads, -1)))  # (H + G, D)
+        return root_mean_square(qk, weight)
+
+
+def build_norm(kind: str, dim: int) -> nn.Module:
+    return nn.LayerNorm(dim, eps=EPSILON) if kind == "layer" else RMSNorm(dim)

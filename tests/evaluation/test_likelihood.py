@@ -1,0 +1,91 @@
+"""Nats of a text: each token once, summed and then divided once, and back to how the model was."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lilliput.data.batches import Rows
+from lilliput.evaluation.likelihood import Likelihood, measure_likelihood
+from tiny import tiny_model
+
+
+def token_file(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """END d1 END d2 END ... with ids below 16; END is 16."""
+    generator = np.random.default_rng(seed)
+    tokens, offsets = [16], [1]
+    for length in lengths:
+        tokens += [*generator.integers(16, size=length).tolist(), 16]
+        offsets.append(len(tokens))
+    return np.array(tokens, dtype=np.uint16), np.array(offsets, dtype=np.int64)
+
+
+def by_hand(model: torch.nn.Module, tokens: np.ndarray, offsets: np.ndarray, context: int) -> tuple[float, int]:
+    nats, count = 0.0, 0
+    for first, after in itertools.pairwise(offsets):
+        document = tokens[first - 1 : after].astype(np.int64)  # from the end-of-text before it to its own
+        for start in range(0, len(document) - 1, context):
+            seen = document[start : start + context + 1]
+            with torch.inference_mode():
+                logits = model(torch.from_numpy(seen[None, :-1].copy()))[0].numpy()
+            scores = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+            nats -= float(scores[np.arange(len(seen) - 1), seen[1:]].sum())
+            count += len(seen) - 1
+    return nats, count
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal"])
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_each_token_once_whatever_the_batch(positions: str, batch: int) -> None:
+    """Documents shorter and longer than the context, packed with others or padded: the sum is that of all alone."""
+    tokens, offsets = token_file([3, 24, 25, 50, 1, 7, 23, 72])
+    model = tiny_model(positions=positions, window=(8, None))
+    rows = Rows(tokens, offsets, context=24)
+    found = measure_likelihood(model, rows.in_order(batch), bytes_per_prediction=1.0)
+    nats, count = by_hand(model, tokens, offsets, context=24)
+    assert found.tokens == count == len(tokens) - 1
+    assert found.nats == pytest.approx(nats, rel=1e-12)
+    assert found.loss == pytest.approx(nats / count, rel=1e-12)
+
+
+def test_documents_do_not_see_each_other() -> None:
+    """The same document costs the same in whatever company."""
+    model = tiny_model()
+    alone, offsets = token_file([5])
+    nats, _ = by_hand(model, alone, offsets, 24)
+    together = np.concatenate([alone, alone[1:], alone[1:]])
+    places = np.array([1, 7, 13, 19])
+    rows = Rows(together, places, context=24)
+    assert len(rows) == 1, "packed into one row, or the test would prove nothing"
+    found = measure_likelihood(model, rows.in_order(4), 1.0)
+    assert found.nats == pytest.approx(3 * nats, rel=1e-12)
+
+
+def test_dropout_is_off_and_comes_back() -> None:
+    tokens, offsets = token_file([20, 30])
+    model = tiny_model(dropout=0.5).train()
+    rows = Rows(tokens, offsets, context=24)
+    before = torch.get_rng_state()
+    first, second = (measure_likelihood(model, rows.in_order(2), 1.0) for _ in range(2))
+    assert first == second
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before), "evaluation draws nothing"
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_figures() -> None:
+    found = Likelihood(nats=200.0, tokens=100, bytes=400.0)
+    assert found.loss == 2.0
+    assert found.perplexity == pytest.approx(math.e**2)
+    assert found.bits_per_byte == pytest.approx(0.5 / math.log(2))
+
+
+def test_a_perplexity_too_large_for_a_float_is_still_one() -> None:
+    """JSON has no infinity."""
+    found = Likelihood(nats=1e6, tokens=1, bytes=1.0)
+    assert math.isfinite(found.perplexity)
+    assert found.perplexity > 1e307

@@ -1,0 +1,44 @@
+"""The floor is the program's own, and only stories of the book are valid."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from lilliput.config import load_config
+from lilliput.data.corpora import open_corpus
+from lilliput.data.storybook import score, stories, validity
+from lilliput.decoding.writer import load
+from lilliput.evaluation.stories import judge_stories, storybook_floor
+from lilliput.training.session import train
+from small import SETTINGS
+
+
+def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:
+    config = load_config("storybook", {"data.documents": "30"})
+    documents = list(open_corpus(config.data, config.seed).documents("validation"))
+    nats = -sum(score(document).logprob or 0.0 for document in documents)
+    size = sum(len(document.encode()) for document in documents)
+    assert storybook_floor(config) == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+
+
+def test_other_texts_have_no_known_floor(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert storybook_floor(load_config(str(tmp_path / "a.txt"))) is None
+    assert storybook_floor(load_config("storybook", {"data.validation_source": str(tmp_path / "a.txt")})) is None
+
+
+def test_judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of one step writes no stories; the book does."""
+    monkeypatch.chdir(tmp_path)
+    config = load_config(
+        "storybook", SETTINGS | {"data.documents": "10", "train.steps": "1", "train.precision": "float32"}
+    )
+    writer = load(train(config).folder)
+    judged = judge_stories(writer, 7, seed=1, batch=3)
+    assert (judged.count, judged.share) == (7, 0.0)
+    assert judged == judge_stories(writer, 7, seed=1, batch=7), "the batch does not matter"
+    assert validity(list(islice(stories("validation", 3), 5))).share == 1.0

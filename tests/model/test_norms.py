@@ -1,0 +1,56 @@
+"""Norms are their formulas, and RMSNorm's own gradient is the one that autograd finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lilliput.model.norms import QueryKeyNorm, build_norm, root_mean_square
+from tiny import assert_same, draw
+
+
+def test_norms_are_their_formulas() -> None:
+    x, weight, bias = draw(3, 8), draw(8, seed=1), draw(8, seed=2)
+    layer, rms = build_norm("layer", 8).double(), build_norm("rms", 8).double()
+    with torch.no_grad():
+        layer.weight.copy_(weight), layer.bias.copy_(bias), rms.weight.copy_(weight)
+    a = x.numpy()
+    centred = a - a.mean(axis=1, keepdims=True)
+    by_hand = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * weight.numpy() + bias.numpy()
+    assert_same(layer(x), torch.from_numpy(by_hand))
+    assert_same(rms(x), torch.from_numpy(a / np.sqrt((a**2).mean(axis=1, keepdims=True) + 1e-5) * weight.numpy()))
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8)])
+def test_the_gradient_of_rms_is_autograds(shape: tuple[int, ...]) -> None:
+    x, weight, gradient = draw(2, 5, 3, 8, seed=1), draw(*shape, seed=2), draw(2, 5, 3, 8, seed=3)
+    found, wanted = [], []
+    for normed, into in (
+        (lambda x, weight: root_mean_square(x, weight), found),
+        (lambda x, weight: F.rms_norm(x, (8,), eps=1e-5) * weight, wanted),
+    ):
+        inputs = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        output = normed(*inputs)
+        into += [output, *torch.autograd.grad(output, inputs, gradient)]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_same(ours, theirs)
+
+
+def test_rms_of_a_view_and_of_zeros() -> None:
+    x = draw(2, 4, 6, 8)[:, :, 1:4].requires_grad_()
+    weight = torch.ones(3, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(root_mean_square, (x, weight))
+    silent = root_mean_square(torch.zeros(2, 8, requires_grad=True), torch.ones(8))
+    silent.sum().backward()
+    assert (silent == 0).all()
+
+
+def test_queries_and_keys_have_weights_of_their_own() -> None:
+    norm, qk = QueryKeyNorm(heads=3, kv_heads=1, head_dim=8).double(), draw(2, 5, 4, 8)
+    with torch.no_grad():
+        norm.q.copy_(draw(8, seed=1)), norm.k.copy_(draw(8, seed=2))
+    plain = F.rms_norm(qk, (8,), eps=1e-5)
+    assert_same(norm(qk)[:, :, :3], plain[:, :, :3] * norm.q)
+    assert_same(norm(qk)[:, :, 3:], plain[:, :, 3:] * norm.k)

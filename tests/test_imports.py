@@ -1,0 +1,94 @@
+"""The rooms of the house: imports go one way, and every module says what it owns."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lilliput
+
+SOURCE = Path(lilliput.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+# Data flows one way, and so do imports; rooms of the last line but one are each other's equals.
+ORDER = ["data", "model", "decoding", "evaluation", "training"]
+LAST = ["studies", "attention_view", "serving", "exporting"]
+# What stands in no room serves all of them; it may use what is below it only.
+SHARED = {"__init__", "errors", "dotted", "settings", "config", "files", "checkpoints", "runs", "devices"}
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[0] if len(parts) > 1 or parts[0] in ("cli", "__main__") else "shared"
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of Lilliput that are named in import statements, also inside functions; not those for types only."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text("utf-8"))
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            module = node.module or ""
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def rooms_used(path: Path) -> set[str]:
+    names = {name.split(".")[1] for name in imported(path) if name.startswith("lilliput.")}
+    return {name for name in names if (SOURCE / name).is_dir()}
+
+
+def test_there_is_something_to_check() -> None:
+    assert {room(path) for path in MODULES} >= {*ORDER, "cli", "shared"}
+    assert rooms_used(SOURCE / "training" / "session.py") >= {"data", "model", "decoding", "evaluation", "training"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    here, used = room(path), rooms_used(path)
+    if here in ORDER:
+        allowed = {*ORDER[: ORDER.index(here) + 1]}
+    elif here in LAST:
+        allowed = {*ORDER, here}
+    elif here == "shared":
+        allowed = set()
+    else:
+        allowed = {*ORDER, *LAST, "cli"}
+    if here == "model":
+        allowed -= {"data"}  # a model knows integers, not where they come from
+    assert used <= allowed, f"{here} may not use {used - allowed}"
+
+
+def test_what_serves_all_rooms_is_named() -> None:
+    assert {path.stem for path in MODULES if room(path) == "shared"} <= SHARED
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_module_says_what_it_is_and_can_be_read_in_one_sitting(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert ast.get_docstring(ast.parse(text)), "no docstring"
+    assert len(text.splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_is_pickled_or_executed(path: Path) -> None:
+    assert not {
+        name for name in imported(path) if name.split(".")[0] in ("pickle", "cPickle", "dill", "joblib", "shelve")
+    }
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("torch.load", "torch.save", "eval", "exec", "pickle.loads", "np.load_pickle"), called
+            assert not (called == "np.load" and any(word.arg == "allow_pickle" for word in node.keywords))

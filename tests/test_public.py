@@ -1,0 +1,62 @@
+"""What a program may import: few names, found when they are first used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import SETTINGS, small_config, trained
+
+import lilliput
+
+
+def python(code: str, *options: str) -> str:
+    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_public_name_is_there() -> None:
+    assert lilliput.__all__ == ["Config", "UserError", "load", "load_config", "prepare", "train"]
+    for name in lilliput.__all__:
+        assert getattr(lilliput, name).__name__ == name
+        assert name in dir(lilliput)
+    assert lilliput.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="has no attribute 'tarin'"):
+        lilliput.tarin  # noqa: B018
+
+
+def test_importing_costs_nothing() -> None:
+    heavy = "torch numpy pydantic rich tokenizers safetensors argparse".split()
+    assert python(f"import sys, lilliput; print([m for m in {heavy!r} if m in sys.modules])").strip() == "[]"
+
+
+def test_train_and_write_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mytext.txt").write_text("A bee sat on a pea. " * 60)
+    run = lilliput.train(lilliput.load_config("mytext.txt", SETTINGS))
+    assert run.folder == Path("runs/mytext")
+    text = lilliput.load("runs/mytext").generate("A bee", tokens=8, seed=1)
+    assert text == lilliput.load("mytext").generate("A bee", tokens=8, seed=1), "a run's name is as good as its path"
+    assert lilliput.load(run.last.folder).generate("A bee", tokens=8, seed=1) if run.last else False
+    with pytest.raises(lilliput.UserError, match="there is no run or checkpoint 'yours'"):
+        lilliput.load("yours")
+
+
+def test_prepare_from_python(tmp_path: Path) -> None:
+    prepared = lilliput.prepare(small_config(tmp_path))
+    assert prepared.report()["documents"] == {"train": 11, "validation": 1}
+
+
+def test_settings_from_python() -> None:
+    config = lilliput.Config(name="mine")
+    assert config.model.dim == 256
+    with pytest.raises(lilliput.UserError, match=r"model\.dim is '0'"):
+        lilliput.load_config("demo", {"model.dim": "0"})
+
+
+def test_a_writer_from_another_process_writes_the_same() -> None:
+    """What is promised of a seed does not depend on the process."""
+    folder = trained() / "runs" / "mine"
+    code = f"import lilliput; print(repr(lilliput.load({str(folder)!r}, device='cpu').generate('Once', seed=4)))"
+    assert python(code).strip() == repr(lilliput.load(folder, device="cpu").generate("Once", seed=4))
