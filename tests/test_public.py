@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import SETTINGS, small_config, trained
 
 import lilliput
+from small import SETTINGS, small_config, trained
 
 
 def python(code: str, *options: str) -> str:
@@ -27,7 +27,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_importing_costs_nothing() -> None:
-    heavy = "torch numpy pydantic rich tokenizers safetensors argparse".split()
+    heavy = ["torch", "numpy", "pydantic", "rich", "tokenizers", "safetensors", "argparse"]
     assert python(f"import sys, lilliput; print([m for m in {heavy!r} if m in sys.modules])").strip() == "[]"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import copy_of_trained, small_config, train_small, trained
 
 from lilliput.config import replace
 from lilliput.decoding.writer import Writer, collect, load
 from lilliput.errors import UserError
 from lilliput.runs import Run
+from small import copy_of_trained, small_config, train_small, trained
 
 
 @pytest.fixture(scope="module")

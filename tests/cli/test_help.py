@@ -1,0 +1,120 @@
+"""Help: at once, without what it does not need, and every example in it works."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lilliput.cli import VERBS
+from lilliput.cli.parsing import parse, settings_help
+from lilliput.config import setting_types
+from small import FLAGS, SETTINGS, lilliput, write_text
+
+HEAVY = ("torch", "tyro", "pydantic", "numpy", "rich", "tokenizers")
+
+
+def help_of(*words: str) -> tuple[float, list[str]]:
+    """Seconds and heavy modules of one call, in a process of its own."""
+    code = (
+        "import sys\nfrom lilliput.cli import main\n"
+        f"try: main({[*words, '--help']!r})\nexcept SystemExit: pass\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return time.perf_counter() - began, done.stderr.strip().strip("[]").replace("'", "").split(", ")
+
+
+def test_help_comes_at_once_and_from_a_plain_table() -> None:
+    seconds, loaded = zip(*(help_of() for _ in range(5)), strict=True)
+    assert loaded == ([""],) * 5
+    assert statistics.median(seconds) < 0.3
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_needs_no_torch(verb: str) -> None:
+    seconds, loaded = zip(*(help_of(verb) for _ in range(3)), strict=True)
+    assert not {"torch", "numpy"} & set(loaded[0])
+    assert min(seconds) < 0.6
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
+def test_the_first_page(words: tuple[str, ...]) -> None:
+    code, out, err = lilliput(*words)
+    assert (code, err) == (0, "")
+    assert all(verb in out for verb in VERBS)
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_version() -> None:
+    from lilliput import __version__
+
+    assert lilliput("--version") == (0, f"lilliput {__version__}\n", "")
+
+
+def test_a_shell_finds_it() -> None:
+    found = subprocess.run([sys.executable, "-m", "lilliput", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("lilliput ")
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_every_setting_is_in_the_help_with_its_meaning(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = settings_help()
+    for name in setting_types():
+        assert re.search(rf"^  --{re.escape(name)} \S+(  |\n)", text, re.MULTILINE), name
+    assert all(len(line) <= min(120, int(columns)) for line in text.splitlines())
+
+
+def examples(verb: str) -> list[list[str]]:
+    text = importlib.import_module(f"lilliput.cli.{verb}").EXAMPLES
+    lines = [re.split(r"\s{2,}", line.strip())[0] for line in text.strip().splitlines()]
+    return [shlex.split(line.split(" > ")[0])[1:] for line in lines]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_example_parses(verb: str) -> None:
+    module = importlib.import_module(f"lilliput.cli.{verb}")
+    assert len(examples(verb)) >= 3
+    for words in examples(verb):
+        assert words[0] == verb
+        parse(verb, VERBS[verb], module, words[1:])
+
+
+def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a newcomer's folder, in the order of the help; only made small."""
+    monkeypatch.chdir(tmp_path)
+    text = write_text(tmp_path).read_text()
+    (tmp_path / "letters.txt").write_text(text[:2000])
+    (tmp_path / "stories.jsonl").write_text(
+        "".join(json.dumps({"story": s}) + "\n" for s in text.split("<|endoftext|>"))
+    )
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(text)
+    small = [*FLAGS, "--data.documents", "12"]
+    brought = ("--model.", "--tokenizer.")
+    own = [
+        word for name, value in SETTINGS.items() if not f"--{name}".startswith(brought) for word in (f"--{name}", value)
+    ]
+    for words in examples("train"):
+        extra = [] if "--resume" in words else own if "--from" in words else small
+        told = lilliput(*words[:2], *extra, *words[2:], *([] if "minutes" in str(words) else []))
+        if "--train.minutes" in words:
+            continue
+        assert told.code == 0, told.err
+    for verb in ("info", "prepare", "generate"):
+        for words in examples(verb):
+            words = [word.replace("step-000500", "step-000008") for word in words]
+            told = lilliput(*words, *(["--data.documents", "12"] if verb == "prepare" else []))
+            assert told.code == 0, told.err
+            if "--json" in words or "--schema" in words:
+                json.loads(told.out)

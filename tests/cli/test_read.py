@@ -1,0 +1,187 @@
+"""The verbs that look at what is there: `info`, `generate`, `prepare`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lilliput.config import recipe_schema
+from lilliput.runs import Run
+from small import FLAGS, SETTINGS, copy_of_trained, lilliput, trained, write_text
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(trained())
+    return trained()
+
+
+def as_json(*argv: str) -> Any:
+    code, out, err = lilliput(*argv, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+# ---- info
+
+
+def test_all_about_a_run() -> None:
+    told = as_json("info", "mine")
+    keys = "config parameters flops_per_token steps tokens_seen seconds validation checkpoints"
+    assert told.keys() >= set(keys.split())
+    assert told["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
+    assert (told["steps"], told["tokens_seen"]) == (8, 8 * 4 * 32)
+    assert told["parameters"]["total"] == sum(
+        told["parameters"][part] for part in ("embedding", "blocks", "norm", "head")
+    )
+    assert [checkpoint["verified"] for checkpoint in told["checkpoints"]] == [True] * len(told["checkpoints"])
+    whole = next(event for event in Run(Path("runs/mine")).metrics() if event.get("whole"))
+    assert told["validation"]["loss"] == whole["loss"]
+
+
+def test_a_run_for_people() -> None:
+    code, out, err = lilliput("info", "runs/mine")
+    assert (code, err) == (0, "")
+    assert "8, 1.02k tokens" in out
+    assert "checkpoint  step-000008" in out and "best last" in out
+
+
+def test_a_checkpoint_stands_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = as_json("info", "mine")["steps"]
+    assert as_json("info", "runs/mine/checkpoints/step-000008")["steps"] == expected
+    monkeypatch.chdir("runs/mine/checkpoints")
+    assert as_json("info", "step-000008")["steps"] == expected
+
+
+def test_all_runs(tmp_path: Path) -> None:
+    (told,) = [run for run in as_json("info") if run["name"] == "mine"]
+    assert (told["state"], told["steps"]) == ("finished", 8)
+    assert "mine" in lilliput("info").out
+    assert as_json("info", "--folder", str(tmp_path)) == []
+    assert "lilliput train demo makes one" in lilliput("info", "--folder", str(tmp_path)).out
+
+
+def test_what_differs_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy_of_trained(tmp_path)
+    monkeypatch.chdir(folder)
+    changes = ["--name", "other", "--model.window", "8,none", "--optimizer.lr", "0.01"]
+    assert lilliput("train", "mytext.txt", *FLAGS, *changes).code == 0
+    told = as_json("info", "mine", "other")
+    assert told["optimizer.lr"] == [0.002, 0.01]
+    assert told["model.window"] == [None, [8, None]]
+    assert "model.dim" not in told
+    out = lilliput("info", "mine", "other").out
+    assert "[8, None]" in out and "validation loss" in out
+
+
+def test_a_damaged_checkpoint_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(copy_of_trained(tmp_path))
+    (Path("runs/mine/checkpoints/step-000008") / "model.safetensors").write_bytes(b"")
+    assert "damaged" in lilliput("info", "mine").out
+    assert [c["verified"] for c in as_json("info", "mine")["checkpoints"]].count(False) == 1
+
+
+def test_the_schema_that_is_shipped_is_that_of_the_types() -> None:
+    code, out, _ = lilliput("info", "--schema")
+    assert code == 0
+    assert json.loads(out) == recipe_schema()
+    shipped = Path(__file__).parents[2] / "recipes" / "recipe.schema.json"
+    assert shipped.read_text("utf-8") == out, "make schema"
+
+
+def test_info_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; from lilliput.cli import main; main(['info', 'mine']); main(['info']); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# ---- generate
+
+
+def test_the_keys_of_generated_json() -> None:
+    told = as_json("generate", "mine", "--prompt", "Once", "--samples", "3", "--seed", "1")
+    assert told.keys() == {"samples", "tokens_per_second"}
+    assert len(told["samples"]) == 3
+    for sample in told["samples"]:
+        assert list(sample) == ["prompt", "text", "tokens", "logprob", "finish"]
+        assert sample["prompt"] == "Once"
+        assert sample["finish"] in ("end", "length")
+
+
+def test_seeds() -> None:
+    write = ["generate", "mine", "--prompt", "The", "--tokens", "20"]
+    first = as_json(*write, "--seed", "7", "--samples", "2")["samples"]
+    assert as_json(*write, "--seed", "7", "--samples", "2")["samples"] == first
+    assert as_json(*write, "--seed", "8")["samples"][0]["text"] == first[1]["text"], "text i is drawn from seed + i"
+
+
+def test_more_samples_than_are_written_at_once() -> None:
+    many = as_json("generate", "mine", "--samples", "40", "--tokens", "3", "--seed", "1")["samples"]
+    assert len(many) == 40
+    (last,) = as_json("generate", "mine", "--tokens", "3", "--seed", "40")["samples"]
+    assert last["text"] == many[39]["text"]
+
+
+def test_text_is_printed_as_it_is_written() -> None:
+    code, out, err = lilliput("generate", "mine", "--prompt", "Once", "--samples", "2", "--tokens", "5", "--seed", "3")
+    assert (code, err) == (0, "")
+    first, second = (
+        s["text"]
+        for s in as_json("generate", "mine", "--prompt", "Once", "--samples", "2", "--tokens", "5", "--seed", "3")[
+            "samples"
+        ]
+    )
+    assert out == f"--- 1 of 2\nOnce{first}\n\n--- 2 of 2\nOnce{second}\n"
+    assert lilliput("generate", "mine", "--prompt", "Once", "--tokens", "5", "--seed", "3").out == f"Once{first}\n"
+
+
+@pytest.mark.parametrize("prompt", ["", "Zoë 日本 🐝", "\udcff broken", "a\nb"])
+def test_any_prompt(prompt: str) -> None:
+    code, out, err = lilliput("generate", "mine", "--prompt", prompt, "--tokens", "4")
+    assert (code, err) == (0, "")
+    out.encode()
+
+
+def test_a_prompt_longer_than_the_context_is_told() -> None:
+    code, out, err = lilliput("generate", "mine", "--prompt", "long " * 20, "--tokens", "4")
+    assert code == 0
+    assert err == "the prompt has 101 tokens and the model sees 32: it goes on from the last 16\n"
+    assert out.startswith("long long")
+
+
+def test_greedy_and_top_k() -> None:
+    greedy = as_json("generate", "mine", "--temperature", "0", "--seed", "1")["samples"][0]["text"]
+    assert as_json("generate", "mine", "--temperature", "0", "--seed", "2")["samples"][0]["text"] == greedy
+    assert as_json("generate", "mine", "--top-k", "1", "--seed", "3")["samples"][0]["text"] == greedy
+
+
+def test_the_prompt_of_the_run_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--generate.prompt", "One day")
+    assert code == 0, err
+    assert "--prompt 'One day'" in out
+    assert lilliput("generate", "mytext").out.startswith("One day")
+    assert not lilliput("generate", "mytext", "--prompt", "").out.startswith("One day")
+
+
+# ---- prepare
+
+
+def test_the_keys_of_a_preparation(tmp_path: Path) -> None:
+    flags = ["--tokenizer.kind", SETTINGS["tokenizer.kind"], "--data.cache", str(tmp_path)]
+    told = as_json("prepare", "mytext.txt", *flags)
+    keys = "documents bytes tokens vocab_size bytes_per_token unknown_rate duplicates"
+    assert told.keys() >= set(keys.split())
+    assert told["documents"] == {"train": 11, "validation": 1}
+    assert told["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": 0}
+    code, out, err = lilliput("prepare", "mytext.txt", *flags)
+    assert (code, err) == (0, "")
+    assert "vocabulary 257" in out
+    assert len([name for name in os.listdir(tmp_path) if not name.endswith(".lock")]) == 1

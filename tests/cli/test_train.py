@@ -1,0 +1,222 @@
+"""`lilliput train` as a user meets it: what can be trained, what is said where, how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lilliput.config import shipped_recipes
+from lilliput.runs import Run
+from lilliput.settings import SIZES
+from small import FLAGS, SETTINGS, TEXT, lilliput, write_text
+from torture import outcome
+
+TRAIN_ONLY = [
+    word
+    for name, value in SETTINGS.items()
+    if not name.startswith(("model.", "tokenizer."))
+    for word in (f"--{name}", value)
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    return tmp_path
+
+
+def as_json(*argv: str) -> Any:
+    code, out, err = lilliput(*argv, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+# ---- what can be trained
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("mytext.txt", "mytext"),
+        ("texts", "texts"),
+        ("lines.jsonl", "lines"),
+        ("mine.toml", "recipe"),
+        ("storybook", "storybook"),
+    ],
+)
+def test_texts_folders_lines_recipes_and_the_book(here: Path, target: str, name: str) -> None:
+    (here / "texts").mkdir()
+    for number, text in enumerate(TEXT.split("<|endoftext|>")):
+        (here / "texts" / f"{number}.txt").write_text(text)
+    (here / "lines.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXT.split("<|endoftext|>")))
+    (here / "mine.toml").write_text('name = "recipe"\n[data]\nsource = "mytext.txt"\n[optimizer]\nlr = 1e-3\n')
+    code, out, err = lilliput("train", target, *FLAGS, "--data.documents", "12")
+    assert code == 0, err
+    assert f"the run is in runs/{name}; next:" in out
+    assert "validation loss" in out and "bits per byte" in out
+    assert ("the floor " in out) == (target == "storybook") == ("valid stories" in out)
+    assert f"lilliput generate runs/{name} --prompt Once --samples 3" in out
+    for command in [line.strip() for line in out.splitlines() if line.startswith("  lilliput ")][:2]:
+        assert lilliput(*command.replace("--samples 3", "--samples 1").split()[1:]).code == 0
+    assert "parameters" in err and "validation loss" in err
+
+
+def test_a_shipped_recipe_by_name_and_a_size() -> None:
+    told = as_json("train", "demo", "--size", "nano", "--dry-run")
+    assert {key: told["config"]["model"][key] for key in SIZES["nano"]} == SIZES["nano"]
+    assert told["config"]["name"] == "demo"
+
+
+def test_what_the_user_says_wins_over_the_size() -> None:
+    told = as_json("train", "demo", "--size", "nano", "--model.layers", "7", "--dry-run")
+    assert told["config"]["model"]["layers"] == 7
+
+
+# ---- dry runs
+
+
+def test_the_keys_of_a_dry_run() -> None:
+    told = as_json("train", "mytext.txt", "--dry-run")
+    assert told.keys() >= {"config", "parameters", "flops_per_token", "memory_bytes", "seconds_estimate"}
+    assert list(told["parameters"]) == ["embedding", "blocks", "norm", "head", "total", "trainable"]
+    assert told["seconds_estimate"] == 600
+    assert os.listdir() == ["mytext.txt"], "nothing is made"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parameters"),
+    [
+        ("stories-gpt2", {"embedding": 25_731_584, "blocks": 18_905_088, "head": 25_781_841, "total": 70_419_537}),
+        ("speech-lm", {"total": 863_243}),
+        ("speech-classifier", {"total": 576_467}),
+    ],
+)
+def test_published_parameter_counts(recipe: str, parameters: dict[str, int]) -> None:
+    told = as_json("train", recipe, "--dry-run")["parameters"]
+    assert {key: told[key] for key in parameters} == parameters
+
+
+def test_a_dry_run_for_people() -> None:
+    code, out, err = lilliput("train", "demo", "--dry-run")
+    assert (code, err) == (0, "")
+    assert "model.dim = 192\n" in out
+    assert "\ntime        about 5.0 minutes\n" in out
+
+
+def test_a_dry_run_knows_a_given_tokenizer(here: Path) -> None:
+    assert lilliput("train", "mytext.txt", *FLAGS, "--name", "bytes").code == 0
+    tokenizer = str(here / "runs" / "bytes" / "checkpoints" / "step-000008" / "tokenizer.json")
+    told = as_json("train", "mytext.txt", "--tokenizer.path", tokenizer, "--dry-run")
+    assert told["config"]["model"]["vocab_size"] == 257
+
+
+# ---- what is said where
+
+
+def test_json_is_one_object_on_stdout_and_nothing_else() -> None:
+    code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["steps"] == 8
+    assert told["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
+    assert "mytext" in err
+    assert "\x1b" not in out + err
+
+
+def test_names_are_no_markup() -> None:
+    code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--name", "[red]x[/]"[:6])
+    assert code == 0, err
+    assert "[red]x" in out and "[red]x" in err
+    assert "[red]x" in lilliput("info").out
+    assert "[red]x" in lilliput("info", "[red]x").out
+
+
+# ---- going on
+
+
+def test_an_existing_run_is_refused_with_three_ways_on() -> None:
+    assert lilliput("train", "mytext.txt", *FLAGS).code == 0
+    code, out, err = lilliput("train", "mytext.txt", *FLAGS)
+    assert (code, out) == (2, "")
+    assert err == "lilliput: run mytext exists already\n  at  runs/mytext\n  try --resume, --name NEW or --overwrite\n"
+    before = outcome(Path("runs/mytext"))
+    assert lilliput("train", "mytext.txt", *FLAGS, "--name", "second").code == 0
+    assert lilliput("train", "mytext.txt", *FLAGS, "--overwrite").code == 0
+    assert outcome(Path("runs/mytext")) == outcome(Path("runs/second")) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["runs/mytext"], ["mytext"], ["mytext.txt"], ["mytext.txt", *FLAGS], ["runs/mytext/"]]
+)
+def test_resuming_by_folder_name_or_command(words: list[str]) -> None:
+    assert lilliput("train", "mytext.txt", *FLAGS).code == 0
+    before = outcome(Path("runs/mytext"))
+    run = Run(Path("runs/mytext"))
+    assert run.last
+    shutil.rmtree(run.last.folder)  # as if killed before the last save
+    code, _, err = lilliput("train", *words, "--resume")
+    assert code == 0, err
+    assert "from step 6" in err
+    assert outcome(Path("runs/mytext")) == before
+
+
+def test_a_finished_run_says_so_when_resumed() -> None:
+    assert lilliput("train", "mytext.txt", *FLAGS).code == 0
+    before = outcome(Path("runs/mytext"))
+    code, _, err = lilliput("train", "mytext", "--resume")
+    assert code == 0
+    assert "note the run had used up its budget: only its evaluation is done again" in err
+    assert outcome(Path("runs/mytext")) == before
+
+
+def test_a_resumed_run_keeps_its_settings_but_not_its_recipe(here: Path) -> None:
+    recipe = here / "mine.toml"
+    recipe.write_text('[data]\nsource = "mytext.txt"\n')
+    assert lilliput("train", "mine.toml", *FLAGS, "--size", "nano").code == 0
+    recipe.write_text('[data]\nsource = "mytext.txt"\n[optimizer]\nlr = 0.5\n')
+    assert lilliput("train", "mine.toml", "--resume").code == 0, "what a recipe says by now does not matter"
+    for change in (["--optimizer.lr", "0.4"], ["--size", "tiny"], ["--train.steps", "9"]):
+        code, _, err = lilliput("train", "mine.toml", "--resume", *change)
+        assert code == 2
+        assert "when run mine began, and a resumed run keeps its settings" in err
+    assert lilliput("train", "mine.toml", "--resume", "--size", "nano").code == 2, (
+        "a smaller model was asked for by FLAGS"
+    )
+
+
+def test_fine_tuning(here: Path) -> None:
+    assert lilliput("train", "mytext.txt", *FLAGS, "--name", "base").code == 0
+    (here / "letters.txt").write_text("The bees are well. " * 100)
+    told = as_json("train", "letters.txt", "--from", "base", *TRAIN_ONLY)
+    base, tuned = Run(Path("runs/base")), Run(Path("runs/letters"))
+    assert told["config"]["model"] == base.config()["model"]
+    assert base.best and tuned.best
+    assert tuned.best.tokenizer_json() == base.best.tokenizer_json()
+    # It begins where the other ended: far below a new model's ln(257).
+    first = next(event for event in tuned.metrics() if event["event"] == "step")
+    assert first["loss"] < 5.5
+    assert lilliput("train", "letters", "--resume").code == 0
+    assert as_json("train", "letters.txt", "--from", "base", "--dry-run")["config"]["model"]["dim"] == 16
+
+
+def test_a_data_folder_by_its_variable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "recipes").mkdir()
+    (here / "data").mkdir()
+    shutil.move("mytext.txt", "data/mytext.txt")
+    (here / "recipes" / "mine.toml").write_text('[data]\nsource = "$LILLIPUT_DATA/mytext.txt"\n')
+    monkeypatch.setenv("LILLIPUT_DATA", str(here / "data"))
+    assert lilliput("train", "recipes/mine.toml", *FLAGS).code == 0
+    monkeypatch.delenv("LILLIPUT_DATA")
+    code, _, err = lilliput("train", "recipes/mine.toml", *FLAGS, "--name", "other")
+    assert code == 2
+    assert "LILLIPUT_DATA" in err
+
+
+def test_the_shipped_recipes_are_named() -> None:
+    assert set(shipped_recipes()) >= {"demo", "speech-classifier", "speech-lm", "stories-gpt2"}

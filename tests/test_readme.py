@@ -1,0 +1,96 @@
+"""Everything in the README is run: its commands (with a budget that fits a test), its Python, its links."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lilliput.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+# The same work on less: a few steps of a small model on a few stories.
+QUICK = (
+    "--data.documents 120 --model.layers 1 --model.dim 16 --model.heads 2 --model.hidden 32 "
+    "--train.steps 3 --generate.tokens 20"
+)
+TEXT = "Once upon a time there was a small engine.\n\nIt pulled and it pulled, and it wrote what it had read.\n\n" * 40
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def quick(command: str) -> list[str]:
+    """The words of a `lilliput` command, with the budget of a test where it trains."""
+    words = shlex.split(command)[1:]
+    if words[0] != "train" or "--dry-run" in words:
+        return words
+    if "--train.minutes" in words:
+        at = words.index("--train.minutes")
+        del words[at : at + 2]
+    small = shlex.split(QUICK)
+    if "--from" in words:  # which keeps the model of the run that it begins with
+        small = ["--data.documents", "120", "--train.steps", "3", "--generate.tokens", "20"]
+    return [*words, *small]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A newcomer's folder after `make demo`: a run, and a text of their own."""
+    place = tmp_path_factory.mktemp("newcomer")
+    (place / "mytext.txt").write_text(TEXT)
+    before = Path.cwd()
+    os.chdir(place)
+    try:
+        assert main(["train", "demo", *shlex.split(QUICK)]) == 0
+    finally:
+        os.chdir(before)
+    return place
+
+
+def test_every_lilliput_command_runs_in_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    found = [command for command in commands() if command.startswith("lilliput ")]
+    assert len(found) >= 6
+    for command in found:
+        assert main(quick(command)) == 0, command
+        assert capsys.readouterr().out.strip(), command
+
+
+def test_the_other_commands_are_known() -> None:
+    others = [command for command in commands() if not command.startswith("lilliput ")]
+    assert others == ["make demo", "make test", "source .venv/bin/activate"]
+    for target in ("demo", "test"):
+        plan = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert {"demo": "lilliput train demo", "test": "pytest"}[target] in plan
+
+
+def test_the_python_runs(folder: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    outcome = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.strip()
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_recipe_that_is_shipped_is_complete() -> None:
+    from lilliput.config import load_config, shipped_recipes
+
+    assert {"demo", "stories-gpt2", "speech-lm", "speech-classifier"} <= set(shipped_recipes())
+    for name in shipped_recipes():
+        assert load_config(name).name == name
