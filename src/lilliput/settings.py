@@ -91,8 +91,9 @@ class ModelSettings:
     bias_attention_output: bool = describe("bias of the attention's output projection", False)
     bias_feed_forward: bool = describe("biases of the feed-forward", False)
     bias_head: bool = describe("bias of the head", False)
-    initialisation: Literal["xavier", "gpt2", "zero-residual"] = describe(
-        "xavier; gpt2: normal 0.02, residual projections scaled down by depth; zero-residual: blocks begin as identity",
+    initialisation: Literal["xavier", "gpt2", "zero-residual", "copying"] = describe(
+        "xavier; gpt2: normal 0.02, residual projections scaled down by depth; zero-residual: blocks begin as identity; "
+        "copying: as that, but attention after the first layer begins by passing on half of what it looks at",
         "zero-residual",
     )
     classes: Count | None = describe("number of labels (classifier)", None)
@@ -115,7 +116,10 @@ class OptimizerSettings:
 class ScheduleSettings:
     """How the learning rate moves over the budget, whatever the budget is counted in."""
 
-    kind: Literal["constant", "cosine"] = describe("shape after the warm-up", "cosine")
+    kind: Literal["constant", "cosine", "linear"] = describe("shape of the fall to the final rate", "cosine")
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = describe(
+        "share of the budget, at its end, over which the rate falls (0.6: level for 40%, then falling)", 1.0
+    )
     warmup: Annotated[int, Field(ge=0)] = describe("steps of linear warm-up", 50)
     final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("learning rate at the end, as a share of the peak", 0.05)
 
@@ -215,6 +219,8 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         found.append(("model.classes", "a classifier needs model.classes, the number of labels"))
     if model.task == "language" and model.classes is not None:
         found.append(("model.classes", "a language model has no classes: set model.task to classifier"))
+    if model.initialisation == "copying" and model.kv_heads not in (None, model.heads):
+        found.append(("model.initialisation", "copying needs as many model.kv_heads as model.heads"))
     if model.tied and (model.task == "classifier" or config.vectors.width not in (None, model.dim)):
         found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
     if (model.vocab_size and config.tokenizer.kind == "byte") and model.vocab_size < 257:

@@ -248,7 +248,7 @@ def test_without_positions_a_set_is_a_set() -> None:
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("initialisation", ["xavier", "gpt2", "zero-residual"])
+@pytest.mark.parametrize("initialisation", ["xavier", "gpt2", "zero-residual", "copying"])
 def test_the_seed_makes_the_weights(initialisation: str) -> None:
     settings = tiny_settings(initialisation=initialisation, biases="all", positions="learned", norm="layer")
     torch.manual_seed(1)
@@ -286,6 +286,19 @@ def test_xavier_initialisation_has_its_bounds() -> None:
         if isinstance(module, nn.Linear):
             bound = math.sqrt(6 / (module.in_features + module.out_features))
             assert 0.98 * bound < module.weight.abs().max() <= bound, name
+
+
+def test_copying_heads_begin_by_passing_on_half_of_what_they_look_at() -> None:
+    """After the first layer: the first adds nothing. A head that looks at one token gives half of it, normed."""
+    model = build_model(tiny_settings(initialisation="copying"), seed=0).double()
+    first, *later = [block.attention.inner for block in model.blocks]
+    assert not first.out.weight.any()
+    ids = draw_ids(2, 1)  # one token: all that there is to look at
+    x = draw(2, 1, 16)
+    for attention in later:
+        now = model.begin(ids, None, None)
+        torch.testing.assert_close(attention(x, now), 0.5 * x, rtol=0, atol=1e-6)  # weights were drawn in float32
+    assert not any(block.feed_forward.inner.down.weight.any() for block in model.blocks)
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])

@@ -12,7 +12,11 @@ from lilliput.settings import ScheduleSettings
 from lilliput.training.schedules import SHAPES, learning_rate
 
 schedules = st.builds(
-    ScheduleSettings, kind=st.sampled_from(sorted(SHAPES)), warmup=st.integers(0, 100), final=st.floats(0.0, 1.0)
+    ScheduleSettings,
+    kind=st.sampled_from(sorted(SHAPES)),
+    decay=st.floats(0.01, 1.0),
+    warmup=st.integers(0, 100),
+    final=st.floats(0.0, 1.0),
 )
 shares = st.floats(0.0, 1.0)
 
@@ -58,3 +62,9 @@ def test_progress_beyond_the_budget_is_its_end() -> None:
 def test_constant_is_constant() -> None:
     settings = ScheduleSettings(kind="constant", warmup=10, final=0.0)
     assert {learning_rate(settings, 0.5, step, step / 100) for step in range(10, 100)} == {0.5}
+
+
+def test_a_decay_is_level_and_then_falls_over_the_last_share() -> None:
+    settings = ScheduleSettings(kind="linear", decay=0.6, warmup=0, final=0.1)
+    for progress, expected in ((0.0, 1.0), (0.4, 1.0), (0.7, 0.55), (1.0, 0.1)):
+        assert learning_rate(settings, 1.0, 7, progress) == pytest.approx(expected)

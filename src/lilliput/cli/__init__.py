@@ -20,7 +20,7 @@ from lilliput.errors import UserError, nearest
 VERBS = {
     "train": "train a model on a recipe, a text file or a folder of texts",
     "generate": "write with a trained model",
-    "info": "what a run is and how far it came; all runs; what differs between two",
+    "info": "what a run is and how far it came, or how two differ",
     "prepare": "turn text into tokens, and tell what went in",
 }
 
@@ -32,9 +32,9 @@ usage: lilliput VERB ...        lilliput VERB --help for examples and flags
 {chr(10).join(f"  {verb:10} {what}" for verb, what in VERBS.items())}
 
 begin with
-  lilliput train demo                          the built-in storybook, about six minutes on two cores
-  lilliput train mytext.txt                    a model of your own text
-  lilliput generate demo --prompt "Once"       let it write
+  lilliput train demo                      the built-in storybook, six minutes
+  lilliput train mytext.txt                a model of your own text
+  lilliput generate demo --prompt "Once"   let it write
 """
 
 

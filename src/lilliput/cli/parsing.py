@@ -115,7 +115,7 @@ def settings_help() -> str:
     from lilliput.settings import SIZES, Config
 
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
-    lines = ["", "settings (each also stands in a recipe, [model] layers = 8 for --model.layers 8):"]
+    lines = ["", "settings (in a recipe, [model] layers = 8 says the same as --model.layers 8):"]
     for name, kind in setting_types().items():
         section, _, inner = name.rpartition(".")
         owner = getattr(default, section) if section else default

@@ -189,27 +189,39 @@ def initialise(model: Transformer, settings: ModelSettings, generator: torch.Gen
 
     xavier: Glorot and Bengio 2010, uniform. gpt2: Radford et al. 2019, normal 0.02, and the projections that write into
     the residual stream divided by sqrt(2 x layers). zero-residual: as xavier, but those projections are 0 and the two
-    ends small, so that a block begins as the identity and the loss at log V.
+    ends small, so that a block begins as the identity and the loss at log V. copying: see `begin_by_copying`.
     """
+    rule = settings.initialisation
     writers = [module for module in model.modules() if isinstance(module, Attention | FeedForward)]
     residual = {id(module.out if isinstance(module, Attention) else module.down) for module in writers}
     ends = {id(model.head.project)} if isinstance(model.head, LanguageHead) else set()
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            # Unit length for a table of its own; small where the head shares it, or the first logits would be large.
-            xavier = 1.0 / math.sqrt(module.embedding_dim)
-            module.weight.normal_(0.0, xavier if settings.initialisation == "xavier" else 0.02, generator=generator)
+            std = 1.0 / math.sqrt(module.embedding_dim) if rule == "xavier" else 0.02
+            module.weight.normal_(0.0, std, generator=generator)
         elif isinstance(module, nn.Linear):
             if id(module) in ends and settings.tied:
                 pass  # drawn as the embedding
-            elif settings.initialisation == "gpt2":
+            elif rule == "gpt2":
                 down = math.sqrt(2 * settings.layers) if id(module) in residual else 1.0
                 module.weight.normal_(0.0, 0.02 / down, generator=generator)
-            elif settings.initialisation == "zero-residual" and id(module) in residual:
+            elif rule != "xavier" and id(module) in residual:
                 module.weight.zero_()
-            elif settings.initialisation == "zero-residual" and id(module) in ends:
+            elif rule != "xavier" and id(module) in ends:
                 module.weight.normal_(0.0, 0.02, generator=generator)
             else:
                 nn.init.xavier_uniform_(module.weight, generator=generator)
             if module.bias is not None:
                 module.bias.zero_()
+    if rule == "copying":
+        begin_by_copying([module for module in writers if isinstance(module, Attention)][1:], generator)
+
+
+def begin_by_copying(attentions: list[Attention], generator: torch.Generator) -> None:
+    """Values and output projection as an orthogonal matrix and half its transpose: what a head looks at is passed on as
+    it is, and a tied head reads it as the token that it was. To recall a word, the model has only to learn where to look.
+    """
+    for attention in attentions:
+        values = nn.init.orthogonal_(torch.empty_like(attention.out.weight), generator=generator)
+        attention.qkv.weight[-len(values) :] = values
+        attention.out.weight.copy_(0.5 * values.t())
