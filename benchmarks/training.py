@@ -59,7 +59,7 @@ def ours() -> Callable[[], float]:
         loss.backward()
         clip_gradients(model, gradient_norm(model), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         return loss.item()
 
     return step

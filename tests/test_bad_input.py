@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from small import FLAGS, SETTINGS, copy_of_trained, lilliput
 
 from lilliput.checkpoints import FILES, MANIFEST
+from small import FLAGS, SETTINGS, copy_of_trained, lilliput
 
 
 class Case(NamedTuple):
@@ -51,7 +51,9 @@ CASES = [
     Case("only white space", "train a.txt SMALL", "holds no text, only white space", write("a.txt", " \n\t\n")),
     Case("only separators", "train a.txt SMALL", "holds no text", write("a.txt", "<|endoftext|>\n<|endoftext|>\n")),
     Case("binary file", "train a.txt SMALL", ("is binary, not text", "byte 4"), write("a.txt", b"\x7fELF\0\0")),
-    Case("not UTF-8", "train a.txt SMALL", ("not UTF-8: byte 0xe9", "line 2, byte 8"), write("a.txt", b"one\ncaf \xe9 x")),
+    Case(
+        "not UTF-8", "train a.txt SMALL", ("not UTF-8: byte 0xe9", "line 2, byte 8"), write("a.txt", b"one\ncaf \xe9 x")
+    ),
     Case("UTF-16", "train a.txt SMALL", "the file is UTF-16", write("a.txt", "text".encode("utf-16"))),
     Case("one character", "train a.txt SMALL", "nothing is left for validation", write("a.txt", "x")),
     Case("another ending", "train a.pdf SMALL", ".pdf files are not understood", write("a.pdf", "text")),
@@ -59,14 +61,30 @@ CASES = [
     Case("a recipe nearly", "train dmo SMALL", ("no recipe, file or folder 'dmo'", "try 'demo'")),
     Case("folder without texts", "train empty SMALL", "the folder holds no", lambda: os.mkdir("empty")),
     Case("folder of pictures", "train p SMALL", "only .png", write("p/a.png", b"\x89PNG")),
-    Case("validation source missing", "train mytext.txt SMALL --data.validation_source no.txt", "no such file or folder"),
+    Case(
+        "validation source missing", "train mytext.txt SMALL --data.validation_source no.txt", "no such file or folder"
+    ),
     # ---- .jsonl
-    Case("line is not JSON", "train a.jsonl SMALL", ("the line is not JSON", "line 2"), write("a.jsonl", '{"text": "a"}\n{"te')),
+    Case(
+        "line is not JSON",
+        "train a.jsonl SMALL",
+        ("the line is not JSON", "line 2"),
+        write("a.jsonl", '{"text": "a"}\n{"te'),
+    ),
     Case("line is no object", "train a.jsonl SMALL", "no JSON object but list", write("a.jsonl", "[1]\n")),
-    Case("no such field", "train a.jsonl SMALL", ("no field 'text', only story", "text-field story"), write("a.jsonl", '{"story": "a"}')),
-    Case("field is a number", "train a.jsonl SMALL", "field 'text' is no string but int", write("a.jsonl", '{"text": 1}')),
+    Case(
+        "no such field",
+        "train a.jsonl SMALL",
+        ("no field 'text', only story", "text-field story"),
+        write("a.jsonl", '{"story": "a"}'),
+    ),
+    Case(
+        "field is a number", "train a.jsonl SMALL", "field 'text' is no string but int", write("a.jsonl", '{"text": 1}')
+    ),
     # ---- settings
-    Case("unknown setting", "train mytext.txt SMALL --model.layer 3", ("there is no setting model.layer", "model.layers")),
+    Case(
+        "unknown setting", "train mytext.txt SMALL --model.layer 3", ("there is no setting model.layer", "model.layers")
+    ),
     Case("unknown flag", "train mytext.txt --overwrit", ("there is no flag --overwrit", "--overwrite")),
     Case("unknown verb", "trian mytext.txt", ("there is no verb 'trian'", "lilliput train")),
     Case("far from any verb", "xyzzy", "one of train, generate"),
@@ -75,7 +93,11 @@ CASES = [
     Case("unknown size", "train mytext.txt --size huge", ("there is no size 'huge'", "nano, tiny, small, base")),
     Case("flag without value", "train mytext.txt --model.dim", "--model.dim needs a value"),
     Case("size without value", "train mytext.txt --size", "expected one argument"),
-    Case("dim and heads", "train mytext.txt --model.dim 30 --model.heads 4", "model.dim 30 is not divisible by model.heads 4"),
+    Case(
+        "dim and heads",
+        "train mytext.txt --model.dim 30 --model.heads 4",
+        "model.dim 30 is not divisible by model.heads 4",
+    ),
     Case("odd head", "train mytext.txt --model.dim 6 --model.heads 2", "rotary positions need an even dim per head"),
     Case("kv heads", "train mytext.txt --model.kv_heads 3", "model.heads 4 is not divisible by model.kv_heads 3"),
     Case("negative steps", "train mytext.txt --train.steps -5", "train.steps is"),
@@ -93,61 +115,155 @@ CASES = [
     Case("two budgets", "train mytext.txt --train.minutes 1 --train.steps 5", "one budget is needed, and only one"),
     Case("empty window", "train mytext.txt --model.window []", "model.window"),
     Case("no CUDA", "train mytext.txt SMALL --train.device cuda", "there is no cuda device that torch can use here"),
-    Case("classifier without labels", "train mytext.txt SMALL --model.task classifier --model.classes 3", "a classifier needs labelled documents"),
-    Case("classifier without classes", "train mytext.txt SMALL --model.task classifier", "a classifier needs model.classes"),
-    Case("vocabulary too small", "train mytext.txt SMALL --tokenizer.kind bpe --model.vocab_size 257", "the tokenizer has"),
+    Case(
+        "classifier without labels",
+        "train mytext.txt SMALL --model.task classifier --model.classes 3",
+        "a classifier needs labelled documents",
+    ),
+    Case(
+        "classifier without classes",
+        "train mytext.txt SMALL --model.task classifier",
+        "a classifier needs model.classes",
+    ),
+    Case(
+        "vocabulary too small",
+        "train mytext.txt SMALL --tokenizer.kind bpe --model.vocab_size 257",
+        "the tokenizer has",
+    ),
     # ---- recipes
     Case("bad TOML", "train r.toml", ("not valid TOML", "line 2", "r.toml"), recipe('name = "a"\nlr = = 3\n')),
     Case("recipe not UTF-8", "train r.toml", ("a recipe must be UTF-8", "byte 8"), recipe(b'name = "\xff"')),
-    Case("missing base", "train r.toml", ("the base recipe 'no.toml' does not exist", "r.toml, line 1"), recipe('base = "no.toml"')),
+    Case(
+        "missing base",
+        "train r.toml",
+        ("the base recipe 'no.toml' does not exist", "r.toml, line 1"),
+        recipe('base = "no.toml"'),
+    ),
     Case("circular base", "train r.toml", "based on each other in a circle", recipe('base = "r.toml"')),
     Case("base is a number", "train r.toml", "the base recipe 3 does not exist", recipe("base = 3")),
-    Case("unknown name in a recipe", "train r.toml", ("there is no setting model.heds", "r.toml, line 2", "model.heads"), recipe("[model]\nheds = 3")),
+    Case(
+        "unknown name in a recipe",
+        "train r.toml",
+        ("there is no setting model.heds", "r.toml, line 2", "model.heads"),
+        recipe("[model]\nheds = 3"),
+    ),
     Case("group as a value in a recipe", "train r.toml", "model is a group of settings", recipe("model = 3")),
-    Case("wrong type in a recipe", "train r.toml", ("model.layers is 'six'", "r.toml, line 2"), recipe('[model]\nlayers = "six"')),
+    Case(
+        "wrong type in a recipe",
+        "train r.toml",
+        ("model.layers is 'six'", "r.toml, line 2"),
+        recipe('[model]\nlayers = "six"'),
+    ),
     Case("two budgets in a recipe", "train r.toml", "one budget is needed", recipe("[train]\nsteps = 3\ntokens = 5\n")),
-    Case("source of a recipe missing", "train r.toml", ("no such file or folder", "gone.txt"), recipe('[data]\nsource = "gone.txt"')),
+    Case(
+        "source of a recipe missing",
+        "train r.toml",
+        ("no such file or folder", "gone.txt"),
+        recipe('[data]\nsource = "gone.txt"'),
+    ),
     Case("data folder not named", "train r.toml", "LILLIPUT_DATA", recipe('[data]\nsource = "$LILLIPUT_DATA/a.txt"')),
     # ---- tokenizers
     Case("no such tokenizer", "train mytext.txt SMALL --tokenizer.path t.json", "no such tokenizer"),
-    Case("tokenizer is no JSON", "train mytext.txt SMALL --tokenizer.path t.json", "the tokenizer is not JSON", write("t.json", "{")),
-    Case("tokenizer is other JSON", "train mytext.txt SMALL --tokenizer.path t.json", "the tokenizer cannot be used", write("t.json", "{}")),
+    Case(
+        "tokenizer is no JSON",
+        "train mytext.txt SMALL --tokenizer.path t.json",
+        "the tokenizer is not JSON",
+        write("t.json", "{"),
+    ),
+    Case(
+        "tokenizer is other JSON",
+        "train mytext.txt SMALL --tokenizer.path t.json",
+        "the tokenizer cannot be used",
+        write("t.json", "{}"),
+    ),
     Case("dry run of no tokenizer", "train mytext.txt --dry-run --tokenizer.path t.json", "no such tokenizer"),
     # ---- places
     Case("name with a slash", "train mytext.txt SMALL --name ../up", "'../up' cannot be the name of a run"),
     Case("name of dots", "train mytext.txt SMALL --name ..", "'..' cannot be the name of a run"),
     Case("name of a path", "train mytext.txt SMALL --name /tmp/x", "cannot be the name of a run"),
     Case("name beyond reason", "train mytext.txt SMALL --name " + "x" * 300, "cannot be the name of a run"),
-    Case("runs folder is a file", "train mytext.txt SMALL --log.folder mytext.txt", "mytext.txt is a file, not a folder"),
-    Case("cache folder is a file", "train mytext.txt SMALL --data.cache mytext.txt --name n", "cannot write prepared data"),
-    Case("folder that is no run", "train mytext.txt SMALL --name thesis", "exists and is not a run", write("runs/thesis/a.tex", "x")),
-    Case("run exists", "train mytext.txt SMALL --name mine", ("run mine exists already", "--resume, --name NEW or --overwrite")),
+    Case(
+        "runs folder is a file", "train mytext.txt SMALL --log.folder mytext.txt", "mytext.txt is a file, not a folder"
+    ),
+    Case(
+        "cache folder is a file",
+        "train mytext.txt SMALL --data.cache mytext.txt --name n",
+        "cannot write prepared data",
+    ),
+    Case(
+        "folder that is no run",
+        "train mytext.txt SMALL --name thesis",
+        "exists and is not a run",
+        write("runs/thesis/a.tex", "x"),
+    ),
+    Case(
+        "run exists",
+        "train mytext.txt SMALL --name mine",
+        ("run mine exists already", "--resume, --name NEW or --overwrite"),
+    ),
     # ---- going on
     Case("resume nothing", "train mytext.txt --resume", ("there is no run runs/mytext to resume", "without --resume")),
     Case("resume no name", "train nobody --resume", "there is no recipe, file or folder 'nobody'"),
     Case("resume with other settings", "train runs/mine --resume --optimizer.lr 1", "a resumed run keeps its settings"),
-    Case("resume by command with other settings", "train mytext.txt --name mine --resume --model.dim 64", "model.dim was 16 when run mine began"),
+    Case(
+        "resume by command with other settings",
+        "train mytext.txt --name mine --resume --model.dim 64",
+        "model.dim was 16 when run mine began",
+    ),
     Case("resume and overwrite", "train runs/mine --resume --overwrite", "--resume goes on with a run"),
     Case("resume and from", "train runs/mine --resume --from mine", "--resume goes on with a run"),
-    Case("resume without its data", "train runs/mine --resume", ("no such file or folder", "mytext.txt"), lambda: forget_the_data()),
-    Case("resume settings damaged", "train runs/mine --resume", "config.json of run mine is damaged", write("runs/mine/config.json", "{")),
-    Case("resume settings of another version", "train runs/mine --resume", "there is no setting model.colour", lambda: edit_config("colour")),
+    Case(
+        "resume without its data",
+        "train runs/mine --resume",
+        ("no such file or folder", "mytext.txt"),
+        lambda: forget_the_data(),
+    ),
+    Case(
+        "resume settings damaged",
+        "train runs/mine --resume",
+        "config.json of run mine is damaged",
+        write("runs/mine/config.json", "{"),
+    ),
+    Case(
+        "resume settings of another version",
+        "train runs/mine --resume",
+        "there is no setting model.colour",
+        lambda: edit_config("colour"),
+    ),
     Case("from nothing", "train mytext.txt --from nobody", "there is no run or checkpoint 'nobody'"),
-    Case("from with a model", "train mytext.txt --from mine --model.dim 8", "--model.dim cannot change what --from brings"),
+    Case(
+        "from with a model",
+        "train mytext.txt --from mine --model.dim 8",
+        "--model.dim cannot change what --from brings",
+    ),
     Case("from with a size", "train mytext.txt --from mine --size nano", "--size cannot change what --from brings"),
-    Case("from a damaged one", "train mytext.txt --from mine", "is damaged: model.safetensors", lambda: flip(f"{BEST}/model.safetensors")),
+    Case(
+        "from a damaged one",
+        "train mytext.txt --from mine",
+        "is damaged: model.safetensors",
+        lambda: flip(f"{BEST}/model.safetensors"),
+    ),
     # ---- writing
     Case("no such run", "generate mnie", ("there is no run or checkpoint 'mnie'", "try mine")),
     Case("run is a file", "generate mytext.txt", "is a file, not the folder of a run"),
     Case("run is any folder", "generate runs", "runs is neither a run nor a checkpoint"),
-    Case("run without checkpoint", "generate mine", "run mine has no checkpoint yet", lambda: shutil.rmtree("runs/mine/checkpoints")),
+    Case(
+        "run without checkpoint",
+        "generate mine",
+        "run mine has no checkpoint yet",
+        lambda: shutil.rmtree("runs/mine/checkpoints"),
+    ),
     Case("samples 0", "generate mine --samples 0", "--samples is 0: it should be 1 or more"),
     Case("tokens below zero", "generate mine --tokens -3", "--tokens is -3: it should be 1 or more"),
     Case("temperature -1", "generate mine --temperature -1", "--temperature is -1.0: it should be 0 or more"),
     Case("temperature nan", "generate mine --temperature nan", "--temperature is nan"),
     Case("temperature of words", "generate mine --temperature hot", "invalid float value: 'hot'"),
     Case("top-k 0", "generate mine --top-k 0", "--top-k is 0: it should be 1 or more"),
-    Case("prompt without quotes", "generate mine --prompt Once upon", ("one argument too many: 'upon'", "quote text that has spaces")),
+    Case(
+        "prompt without quotes",
+        "generate mine --prompt Once upon",
+        ("one argument too many: 'upon'", "quote text that has spaces"),
+    ),
     Case("generate without CUDA", "generate mine --device cuda", "there is no cuda device"),
     Case("generate on a toaster", "generate mine --device toaster", "invalid choice: 'toaster'"),
     Case("generate takes no settings", "generate mine --model.dim 3", "there is no flag --model.dim"),
@@ -156,17 +272,32 @@ CASES = [
         for file in (*FILES, MANIFEST)
     ),
     *(
-        Case(f"without {file}", "generate mine", f"is damaged: {file} is missing", lambda file=file: os.unlink(f"{BEST}/{file}"))
+        Case(
+            f"without {file}",
+            "generate mine",
+            f"is damaged: {file} is missing",
+            lambda file=file: os.unlink(f"{BEST}/{file}"),
+        )
         for file in (*FILES, MANIFEST)
     ),
     # ---- looking
     Case("info of nothing", "info nobody", "there is no run or checkpoint 'nobody'"),
     Case("info of three", "info mine mine mine", "info compares two runs, not more"),
-    Case("info with a damaged log", "info mine", ("the log of run mine is damaged", "line 1"), write("runs/mine/metrics.jsonl", "{]\n{}\n")),
-    Case("info with damaged settings", "info mine", "config.json of run mine is damaged", write("runs/mine/config.json", "[]")),
+    Case(
+        "info with a damaged log",
+        "info mine",
+        ("the log of run mine is damaged", "line 1"),
+        write("runs/mine/metrics.jsonl", "{]\n{}\n"),
+    ),
+    Case(
+        "info with damaged settings",
+        "info mine",
+        "config.json of run mine is damaged",
+        write("runs/mine/config.json", "[]"),
+    ),
     Case("prepare nothing", "prepare nothere", "there is no recipe, file or folder 'nothere'"),
     Case("prepare with a wrong setting", "prepare mytext.txt --data.separator comma", "data.separator is 'comma'"),
-]  # fmt: skip
+]
 
 
 def flip(path: str) -> None:
@@ -227,7 +358,7 @@ def test_a_folder_that_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_several_mistakes_are_told_at_once_a_line_each() -> None:
     code, _, err = lilliput(
-        "train", "demo", "--model.dim", "0", "--train.batch", "x", "--modle.heads", "3", "--size", "nano"
+        "train", "storybook", "--model.dim", "0", "--train.batch", "x", "--modle.heads", "3", "--size", "nano"
     )
     assert code == 2
     assert len(err.splitlines()) == 3

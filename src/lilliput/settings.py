@@ -104,8 +104,12 @@ class ModelSettings:
 class OptimizerSettings:
     """How gradients become steps."""
 
-    kind: Literal["adamw"] = describe("the optimizer", "adamw")
-    lr: Positive = describe("peak learning rate", 2e-3)
+    kind: Literal["adamw", "muon"] = describe(
+        "adamw; or muon for the matrices of the blocks and adamw for the rest", "adamw"
+    )
+    lr: Positive = describe("peak learning rate (adamw)", 2e-3)
+    matrix_lr: Positive = describe("peak learning rate of the matrices of the blocks (muon)", 0.02)
+    momentum: Share = describe("momentum of the matrices of the blocks (muon)", 0.95)
     betas: tuple[Share, Share] = describe("decay of the moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
     weight_decay: NotNegative = describe("decoupled decay of matrices (vectors are never decayed)", 0.1)

@@ -1,7 +1,8 @@
-"""Decay groups, one step by hand, and clipping."""
+"""Decay groups, steps by hand, clipping, and Muon."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from lilliput.model.transformer import Transformer
 from lilliput.settings import OptimizerSettings, VectorSettings
+from lilliput.training.muon import Together, orthogonalise
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
-from tiny import assert_same, draw_ids, gradients, tiny_model
+from lilliput.training.state import put_together, take_apart
+from tiny import assert_same, draw, draw_ids, gradients, tiny_model
 
 
 def with_gradients(**changes: object) -> Transformer:
@@ -97,3 +100,72 @@ def test_a_gradient_that_is_not_finite_is_seen_in_the_norm() -> None:
     assert not torch.isfinite(gradient_norm(model))
     model.norm.weight.grad[0] = math.nan
     assert not torch.isfinite(gradient_norm(model))
+
+
+# ---- muon
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_leaves_the_ends() -> None:
+    model = tiny_model(kv_heads=2, feed_forward="swiglu", tied=True, positions="learned", biases="all")
+    optimizer = build_optimizer(OptimizerSettings(kind="muon", lr=0.01, matrix_lr=0.03), model)
+    matrices = [p for group in optimizer.param_groups if "rows" in group for p in group["params"]]
+    rest = [p for group in optimizer.param_groups if "rows" not in group for p in group["params"]]
+    inside = [p for p in model.blocks.parameters() if p.dim() == 2]
+    assert {id(p) for p in matrices} == {id(p) for p in inside}
+    assert {id(p) for p in matrices + rest} == {id(p) for p in model.parameters()}
+    assert len(matrices) + len(rest) == len(list(model.parameters()))
+    assert all(
+        sum(group["rows"]) == p.shape[0] for group in optimizer.param_groups if "rows" in group for p in group["params"]
+    )
+    assert {group["peak"] for group in optimizer.param_groups} == {0.01, 0.03}
+
+
+@given(tall=st.booleans(), seed=st.integers(0, 100))
+def test_orthogonalising_keeps_directions_and_evens_out_sizes(tall: bool, seed: int) -> None:
+    matrix = draw(12, 5, seed=seed) if tall else draw(5, 12, seed=seed)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    straight = orthogonalise(matrix)
+    inner = u.mT @ straight @ v.mT  # diagonal: the same singular vectors
+    assert (inner - inner.diagonal().diag()).abs().max() < 1e-9
+    assert inner.diagonal().min() > 0.3
+    assert inner.diagonal().max() < 1.3
+    assert_same(orthogonalise(1000 * matrix), straight)
+
+
+def test_two_steps_of_muon_by_hand() -> None:
+    model = tiny_model(layers=1, kv_heads=2)
+    settings = OptimizerSettings(kind="muon", matrix_lr=0.1, momentum=0.9, weight_decay=0.2)
+    optimizer, inner = build_optimizer(settings, model), model.blocks[0].attention.inner
+    weight, momentum = inner.qkv.weight, torch.zeros_like(inner.qkv.weight)
+    for _ in range(2):
+        model(draw_ids(2, 5)).square().mean().backward()
+        momentum = 0.9 * momentum + 0.1 * weight.grad
+        ahead = 0.1 * weight.grad + 0.9 * momentum
+        straight = torch.cat([orthogonalise(part) for part in ahead.split((16, 8, 8))])
+        expected = weight.detach() * (1 - 0.1 * 0.2) - 0.1 * straight
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"]
+        optimizer.step()
+        optimizer.zero_grad()
+        assert_same(weight.detach(), expected)
+
+
+def test_muon_goes_on_from_its_state() -> None:
+    def steps(model: Transformer, optimizer: Together | torch.optim.Optimizer, count: int) -> None:
+        for seed in range(count):
+            model(draw_ids(2, 5, seed=seed)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    settings = OptimizerSettings(kind="muon")
+    one = tiny_model(seed=1)
+    first = build_optimizer(settings, one)
+    steps(one, first, 2)
+    skeleton, tensors = take_apart(first.state_dict())
+    two = tiny_model(seed=2)
+    two.load_state_dict(one.state_dict())
+    second = build_optimizer(settings, two)
+    second.load_state_dict(put_together(json.loads(json.dumps(skeleton)), {k: v.clone() for k, v in tensors.items()}))
+    steps(one, first, 3)
+    steps(two, second, 3)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))

@@ -32,7 +32,7 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
     if found.get("floor"):
         over = found["bits_per_byte"] / found["floor"] - 1
         console.print(
-            f"the floor         {found['floor']:.4f} bits per byte, a perfect model's: this one is {over:.1%} above"
+            f"the floor         {found['floor']:.4f} bits per byte, a perfect model's; this is {over:.1%} above"
         )
         with chatter.status(f"writing {STORIES} stories to judge them"):
             judged = judge_stories(writer, STORIES, seed=1)

@@ -199,7 +199,9 @@ def _find_files(source: str) -> tuple[list[Path], int]:
     if not path.exists():
         if source.startswith("$LILLIPUT_DATA/"):  # unset, or `config` would have put the folder in its place
             rest = source.removeprefix("$LILLIPUT_DATA/")
-            raise UserError("LILLIPUT_DATA is not set", source, f"LILLIPUT_DATA=FOLDER lilliput ..., where FOLDER has {rest}")
+            raise UserError(
+                "LILLIPUT_DATA is not set", source, f"LILLIPUT_DATA=FOLDER lilliput ..., where FOLDER has {rest}"
+            )
         if meant := nearest(path.name, [STORYBOOK]):
             raise UserError(f"no such source: {path.name}", source, f"{meant}, the built-in corpus?")
         siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []

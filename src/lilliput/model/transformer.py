@@ -197,7 +197,9 @@ def initialise(model: Transformer, settings: ModelSettings, generator: torch.Gen
     ends = {id(model.head.project)} if isinstance(model.head, LanguageHead) else set()
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            std = 1.0 / math.sqrt(module.embedding_dim) if rule == "xavier" else 0.02
+            std = (
+                1.0 / math.sqrt(module.embedding_dim) if rule in ("xavier", "copying") else 0.02
+            )  # unit length, or small
             module.weight.normal_(0.0, std, generator=generator)
         elif isinstance(module, nn.Linear):
             if id(module) in ends and settings.tied:

@@ -175,11 +175,11 @@ class Trainer:
             raise self.not_finite(loss, micro_batches)
         if self.config.optimizer.clip is not None:
             clip_gradients(self.model, norm, self.config.optimizer.clip)
-        lr = learning_rate(self.config.schedule, self.config.optimizer.lr, self.step, progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, progress)
+        lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.tokens += tokens
         self.pace = time.monotonic() - began
         speed = tokens / max(self.pace, 1e-9)

@@ -1,0 +1,177 @@
+"""What only a real process can show: signals, exit codes, pipes, and two at once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small import FLAGS, lilliput, trained, write_text
+from torture import outcome
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
+
+STEPS = 150  # of a few milliseconds: long enough to be caught in the middle, short enough to be trained to the end
+LONG = [
+    *FLAGS,
+    "--train.steps",
+    str(STEPS),
+    "--train.save_every",
+    "7",
+    "--evaluate.every",
+    "20",
+    "--model.dropout",
+    "0.1",
+]
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    return tmp_path
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lilliput", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_line(path: Path, line: int) -> None:
+    """Until the log has so many lines: the process is then in the middle of its training."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if path.exists() and path.read_bytes().count(b"\n") >= line:
+            return
+        time.sleep(0.002)
+    raise AssertionError("the process did not train")
+
+
+def go_on_and_compare(name: str) -> None:
+    """Resumed, it is what it would have been."""
+    assert lilliput("train", f"runs/{name}", "--resume", "--json").code == 0
+    assert outcome(Path("runs", name)) == undisturbed()
+
+
+@functools.cache
+def undisturbed() -> dict[str, Any]:
+    assert lilliput("train", "mytext.txt", *LONG, "--name", "undisturbed", "--json").code == 0
+    return outcome(Path("runs/undisturbed"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_once_finishes_the_step_saves_and_says_how_to_go_on(here: Path, number: signal.Signals, code: int) -> None:
+    with started("train", "mytext.txt", *LONG, "--name", "once", "--json") as process:
+        wait_for_line(here / "runs/once/metrics.jsonl", 10)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (code, "")
+    assert "Traceback" not in err
+    *_, stopped, command = err.splitlines()
+    last = (here / "runs/once/last").read_text().strip()
+    step = int(last.removeprefix("step-"))
+    assert stopped == f"stopped at step {step}; step {step} is saved; go on with"
+    assert command == "  lilliput train runs/once --resume"
+    assert step < STEPS
+    go_on_and_compare("once")
+
+
+def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
+    """Steps of seconds: the second signal comes within the step that the first one lets finish."""
+    slow = [*LONG, "--train.batch", "512", "--train.accumulate", "64", "--model.context", "256"]
+    with started("train", "mytext.txt", *slow, "--name", "twice") as process:
+        wait_for_file(here / "runs/twice/metrics.jsonl")  # opened when the handlers are in place
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while "finishing this step" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 20
+    assert "Traceback" not in err
+    assert "nothing is saved yet; go on with" in err
+    assert json.loads(lilliput("info", "twice", "--json").out)["steps"] == 0
+
+
+def wait_for_file(path: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def test_killed_and_two_at_once(here: Path) -> None:
+    with started("train", "mytext.txt", *LONG, "--name", "killed") as process:
+        wait_for_line(here / "runs/killed/metrics.jsonl", 25)
+        process.send_signal(signal.SIGSTOP)  # so that it is there for as long as the second one looks
+        code, _, err = lilliput("train", "runs/killed", "--resume")
+        assert code == 2
+        assert f"run killed is being trained by another process (process {process.pid})" in err
+        assert lilliput("train", "mytext.txt", *LONG, "--name", "killed", "--overwrite").code == 2
+        assert json.loads(lilliput("info", "--json").out)[0]["state"] == "running"
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert json.loads(lilliput("info", "--json").out)[0]["state"] == "interrupted"
+    go_on_and_compare("killed")
+
+
+@pytest.fixture
+def in_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained())
+
+
+def test_a_reader_that_has_enough(in_trained: None) -> None:
+    """`lilliput ... | head -1`: no complaint of a closed pipe."""
+    for words in (["info", "--schema"], ["--help"], ["generate", "mine", "--samples", "50"]):
+        with started(*words) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            assert process.stderr.read() == "", words
+            assert process.wait(PATIENCE) in (0, 1)
+
+
+def test_a_mistake_ends_with_2_and_an_ascii_terminal_is_enough(in_trained: None) -> None:
+    with started("train", "nothere") as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("lilliput: there is no recipe")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    told = subprocess.run(
+        [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë", "--json"],
+        capture_output=True,
+        env=ascii_only,
+        check=True,
+    )
+    assert json.loads(told.stdout)["samples"][0]["prompt"] == "Zoë"
+    subprocess.run(
+        [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë"],
+        capture_output=True,
+        env=ascii_only,
+        check=True,
+    )
