@@ -35,7 +35,6 @@ class Facts(NamedTuple):
     wish: str = ""
     destination: str = ""
     tool: str = ""
-    food: str = ""
     helper: Someone = HELPERS["Bruno"]
 
 
@@ -99,14 +98,14 @@ def departure(teller: Teller, facts: Facts) -> Ending:
     a_tool = (" ", w.A_TOOL_LOOK, " ", w.TOOLS)
     shape = teller.choose(("one", "on", "then"))
     if shape == "one":
-        *_, tool, _, food = say("One ", w.WEATHERS, " ", w.DAYS, f", {hero.name} took", *a_tool, " and", *some_food)
+        *_, tool, _, _ = say("One ", w.WEATHERS, " ", w.DAYS, f", {hero.name} took", *a_tool, " and", *some_food)
     elif shape == "on":
-        *_, food, _, tool = say("On ", w.A_WEATHER, " ", w.DAYS, f" {hero.he} packed", *some_food, ", found", *a_tool)
+        *_, tool = say("On ", w.A_WEATHER, " ", w.DAYS, f" {hero.he} packed", *some_food, ", found", *a_tool)
     else:
         say("Then came ", w.A_WEATHER, " ", w.DAYS, ".")
-        _, tool, _, food = say(f" {hero.name} took", *a_tool, ", packed", *some_food)
-    _, look, place = say(" and ", w.STEPS, " off to the ", w.FAR_LOOKS, " ", w.FAR_PLACES, ".")
-    return facts._replace(tool=tool, food=food, destination=f"the {look} {place}"), warning
+        _, tool, _, _ = say(f" {hero.name} took", *a_tool, ", packed", *some_food)
+    _, look, place = say(" and ", w.STEPS, f" from {facts.home} to the ", w.FAR_LOOKS, " ", w.FAR_PLACES, ".")
+    return facts._replace(tool=tool, destination=f"the {look} {place}"), warning
 
 
 def warning(teller: Teller, facts: Facts) -> Ending:
@@ -208,14 +207,12 @@ def celebration(teller: Teller, facts: Facts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     shape = teller.choose(("shared", "ate", "teach"))
     if shape == "shared":
-        say(f" They shared the {facts.food}", *SOMEWHERE, f", and {helper.name} taught {hero.name} to {facts.wish}.")
+        say(" They shared the ", w.MEALS, *SOMEWHERE, f", and {helper.name} taught {hero.name} to {facts.wish}.")
     elif shape == "ate":
-        say(
-            f" Then {helper.name} showed {hero.him} how to {facts.wish}, and they ate the {facts.food}", *SOMEWHERE, "."
-        )
+        say(f" Then {helper.name} showed {hero.him} how to {facts.wish}, and they ate the ", w.MEALS, *SOMEWHERE, ".")
     else:
-        say(f' "Now I will teach you to {facts.wish}," ', w.SPEAKING, f" {helper.name}, and they ate the {facts.food}")
-        say(*SOMEWHERE, ".")
+        say(f' "Now I will teach you to {facts.wish}," ', w.SPEAKING, f" {helper.name}, and they ate the ")
+        say(w.MEALS, *SOMEWHERE, ".")
     return facts, teller.choose((song, return_home))
 
 
@@ -227,7 +224,7 @@ def song(teller: Teller, facts: Facts) -> Ending:
 def return_home(teller: Teller, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     say("\nAt ", w.EVENINGS, f", {hero.name} ", w.PARTINGS, f" {facts.helper.name} and ", w.STEPS)
-    say(f" home to {facts.home}. {hero.He} felt ", w.JOYS, " and ", w.MORE_JOYS, ".")
+    say(f" home to {facts.home}. {hero.He} felt ", w.JOYS, " and ", w.MORE_JOYS, f", and hoped to {facts.wish} again.")
     return facts, lesson
 
 

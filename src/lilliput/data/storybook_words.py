@@ -86,6 +86,7 @@ DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 TOOLS = words("rope ladder pole net hook shovel stick basket blanket bucket plank hammer")
 TOOL_LOOKS = words("long short sturdy strong light heavy trusty simple painted old ugly fine")
 FOODS = words("cheese bread jam nuts cherries pears plums biscuits carrots popcorn dumplings pancakes raisins waffles")
+MEALS = words("lunch picnic meal snack")
 FOOD_LOOKS = words("fresh sweet tasty soft golden crunchy salty spicy")
 WARNINGS = phrases("""
     Be careful / Take your time / Keep warm / Stay on the path / Be polite / Watch your step / Do not hurry / Good luck
