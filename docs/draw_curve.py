@@ -23,7 +23,8 @@ def draw(run: Path) -> str:
     train = [(event["seconds"], event["loss"] * per_nat) for event in steps]
     held_out = [(seconds[event["step"]], event["bits_per_byte"]) for event in sampled if event["step"] in seconds]
     floor = final["floor"]
-    longest, low, high = train[-1][0], floor * 0.9, max(value for _, value in train)
+    longest, low, high = train[-1][0], floor * 0.95, floor * 1.6  # what happens above is over in seconds
+    train = [(when, value) for when, value in train if value < high]
 
     def x(value: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * value / longest
@@ -46,19 +47,19 @@ def draw(run: Path) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         text(LEFT, 18, "bits per byte, logarithmic, against minutes of training"),
     ]
-    for value in (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0):
+    for value in [0.01 * hundredth for hundredth in range(2, 400, 2)]:
         if low <= value <= high:
             across = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"'
-            parts += [f'<line {across} stroke="#e6e8eb"/>', text(LEFT - 8, y(value) + 4, f"{value}", anchor="end")]
+            parts += [f'<line {across} stroke="#e6e8eb"/>', text(LEFT - 8, y(value) + 4, f"{value:.2f}", anchor="end")]
     for minute in range(int(longest / 60) + 1):
         parts.append(text(x(60 * minute), HEIGHT - BOTTOM + 20, f"{minute}", anchor="middle"))
     parts += [
         line(train, "#9ec5e8", 1.2),
         line(held_out, "#0a5ea8", 2.5),
         line([(0.0, floor), (longest, floor)], "#c2410c", 1.5),
-        text(WIDTH - RIGHT + 8, y(train[-1][1]) - 14, "training batches", "#5b94c4"),
+        text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) - 16, "training batches", "#5b94c4"),
         text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) + 2, f"validation {final['bits_per_byte']:.3f}", "#0a5ea8"),
-        text(WIDTH - RIGHT + 8, y(floor) + 18, f"exact floor {floor:.3f}", "#c2410c"),
+        text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) + 20, f"exact floor {floor:.3f}", "#c2410c"),
         "</svg>",
     ]
     return "\n".join(parts)
