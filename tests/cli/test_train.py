@@ -85,7 +85,7 @@ def test_the_keys_of_a_dry_run() -> None:
     told = as_json("train", "mytext.txt", "--dry-run")
     assert told.keys() >= {"config", "parameters", "flops_per_token", "memory_bytes", "seconds_estimate"}
     assert list(told["parameters"]) == ["embedding", "blocks", "norm", "head", "total", "trainable"]
-    assert told["seconds_estimate"] == 600
+    assert told["seconds_estimate"] == 60 * told["config"]["train"]["minutes"]
     assert os.listdir() == ["mytext.txt"], "nothing is made"
 
 
@@ -103,10 +103,10 @@ def test_published_parameter_counts(recipe: str, parameters: dict[str, int]) -> 
 
 
 def test_a_dry_run_for_people() -> None:
-    code, out, err = lilliput("train", "demo", "--dry-run")
+    code, out, err = lilliput("train", "mytext.txt", "--size", "nano", "--train.minutes", "7", "--dry-run")
     assert (code, err) == (0, "")
-    assert "model.dim = 192\n" in out
-    assert "\ntime        about 5.0 minutes\n" in out
+    assert "model.dim = 64\n" in out
+    assert "\ntime        about 7.0 minutes\n" in out
 
 
 def test_a_dry_run_knows_a_given_tokenizer(here: Path) -> None:

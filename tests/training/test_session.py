@@ -37,6 +37,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "steps": {"model__dropout": "0.2"},
     "tokens": {"train__tokens": "1000", "model__dropout": "0.2", "model__tied": "true", "train__precision": "float32"},
     "accumulated": {"train__accumulate": "3", "model__window": "8,none", "train__keep": "1", "log__every": "3"},
+    "muon": {"optimizer__kind": "muon", "optimizer__lr": "0.01"},
     "rising": {"optimizer__lr": "100", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
 }
 
