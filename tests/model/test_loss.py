@@ -114,3 +114,10 @@ def test_a_frozen_head_still_lets_gradients_through() -> None:
 def test_the_data_and_the_loss_agree_on_padding() -> None:
     """`model` does not import `data`: each says it once, and they must be one."""
     assert batches.IGNORED == IGNORED
+
+
+def test_batches_and_loss_mean_the_same_by_ignored() -> None:
+    """Two rooms that may not import each other agree on one number."""
+    from lilliput.data.batches import IGNORED as PADDED
+
+    assert PADDED == IGNORED

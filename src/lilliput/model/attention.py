@@ -150,11 +150,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, now: Pass) -> Tensor:
         rows, tokens, _ = x.shape
         qkv = self.qkv(x).view(rows, tokens, -1, self.head_dim)  # (B, T, H + 2G, D)
-        values = self.heads + self.kv_heads  # where they begin
-        qk, v = qkv[:, :, :values], qkv[:, :, values:]
+        # `split` and not slices: its gradient is one `cat`, theirs are zeros to fill and add.
+        qk, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=2)
         # In this layout and together: half the calls, and what `attend` gives needs no copy to be projected.
         qk = self.positions_of[0].rotate(self.qk_norm(qk), now.pos)
-        q, k = qk[:, :, : self.heads], qk[:, :, self.heads :]
+        q, k = torch.split(qk, [self.heads, self.kv_heads], dim=2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H | G, T, D)
         k_pos = now.pos
         if now.cache is not None:

@@ -61,7 +61,8 @@ class LinearCrossEntropy(torch.autograd.Function):
             if not learning:
                 continue
             scores.scatter_add_(1, goal, scores.new_full((), -1.0).expand(goal.shape))
-            scores *= counts
+            if not counts.all():  # else a pass over all logits for nothing
+                scores *= counts
             torch.mm(scores, weight, out=dx[here])
             dweight.addmm_(scores.t(), x[here])
             if dbias is not None:
