@@ -22,7 +22,7 @@ def activate_by_hand(kind: str, x: np.ndarray) -> np.ndarray:
     if kind == "relu2":
         return np.maximum(x, 0) ** 2
     if kind == "gelu":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
     gate, up = np.split(x, 2, axis=-1)
     return gate / (1 + np.exp(-gate)) * up
 

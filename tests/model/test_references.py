@@ -26,7 +26,7 @@ def copy(target: nn.Module, source: dict[str, Tensor]) -> None:
 
 def torch_layer(model: Transformer, index: int, norm_first: bool) -> nn.TransformerEncoderLayer:
     block, settings = model.blocks[index], model.settings
-    activation = {"relu": F.relu, "gelu": lambda x: F.gelu(x, approximate="tanh")}[settings.feed_forward]
+    activation = {"relu": F.relu, "gelu": F.gelu}[settings.feed_forward]
     layer = nn.TransformerEncoderLayer(
         settings.dim, settings.heads, settings.hidden, 0.0, activation, batch_first=True, norm_first=norm_first
     ).double()
@@ -122,6 +122,7 @@ def test_transformers_gpt2() -> None:
                 n_embd=16,
                 n_layer=3,
                 n_head=4,
+                activation_function="gelu",
                 resid_pdrop=0.0,
                 embd_pdrop=0.0,
                 attn_pdrop=0.0,
