@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-Report = Callable[[str, int, int | None], None]
+if TYPE_CHECKING:
+    from lilliput.data.prepare import Report
 
 
 def chatter() -> Console:

@@ -42,7 +42,7 @@ SPLITS = ("train", "validation")
 # Characters that are encoded at once: enough for every core, and a bound on memory (about 140 bytes for each).
 BATCH = 1 << 21
 
-Report = Callable[[str, int, int | None], None]
+Report = Callable[[str, int, int | None], None]  # what is being done, how much is done, of how much (None: unknown)
 
 
 def silent(phase: str, done: int, total: int | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from pathlib import Path
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_to_dict, replace
 from lilliput.data.batches import Rows
-from lilliput.data.prepare import Prepared, TokenFile, prepare
+from lilliput.data.prepare import Prepared, Report, TokenFile, prepare, silent
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.decoding.writer import Writer
 from lilliput.devices import choose_device, choose_precision, prepare_machine
@@ -32,12 +32,6 @@ from lilliput.training.observers import MetricsFile, Observer
 # No separators, no control characters, nothing that Windows refuses.
 NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
 LONGEST_NAME = 100  # bytes; a file system's 255 must also hold what stands around it while the folder is written
-
-Report = Callable[[str, int, int | None], None]  # what is being done, how much is done, of how much (None: unknown)
-
-
-def silent(what: str, done: int, total: int | None) -> None:
-    pass
 
 
 @dataclass
