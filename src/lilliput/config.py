@@ -24,8 +24,16 @@ from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings import BUDGETS, SIZES, Config, conflicts
 
 # Inputs named in a recipe are looked for beside the recipe; outputs always go to the folder that the user is in.
-INPUT_PATHS = ("data.source", "data.validation_source", "tokenizer.path")
-BUILT_IN_CORPORA = ("storybook",)
+INPUT_PATHS = (
+    "data.source",
+    "data.validation_source",
+    "data.tests",
+    "tokenizer.path",
+    "tokenizer.vocabulary",
+    "vectors.source",
+)
+BUILT_IN_CORPORA = ("storybook", "tinystories")
+NO_PATHS = (*BUILT_IN_CORPORA, "train", "none")  # words that stand where a path may stand
 
 Layer = dict[str, tuple[Any, str]]  # dotted name -> (value, where it was said)
 
@@ -56,7 +64,8 @@ def load_config(
         layers.insert(0, {"name": (recipe.stem, "the recipe's name")})
     elif target is not None:
         path = Path(target)
-        if not path.exists() and target not in BUILT_IN_CORPORA:
+        file = Path(target.partition(".py:")[0] + ".py") if ".py:" in target else path
+        if not file.exists() and target not in BUILT_IN_CORPORA and not is_hub_name(target):
             known = [*shipped_recipes(), *BUILT_IN_CORPORA]
             close = nearest(path.stem, known)
             others = f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
@@ -187,9 +196,10 @@ def parse_flag(text: Any, kind: Any) -> Any:
     if listed.startswith("[") or "," in listed:
         return [parse_flag(item.strip(), Any) for item in listed.strip("[]").split(",") if item.strip()]
     try:
-        return tomllib.loads(f"value = {listed}")["value"]
+        value = tomllib.loads(f"value = {listed}")["value"]
     except tomllib.TOMLDecodeError:
-        return listed
+        value = listed
+    return [value] if typing.get_origin(kind) is tuple else value  # a list of one
 
 
 def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
@@ -209,8 +219,8 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
     base = settings.pop("base", None)
     layer = {name: (value, f"{path.name}, line {line_of(text, name)}") for name, value in flatten(settings).items()}
     for name in INPUT_PATHS:
-        if name in layer and isinstance(layer[name][0], str) and layer[name][0] not in (*BUILT_IN_CORPORA, "none"):
-            layer[name] = (str(resolve_input(layer[name][0], path.parent)), layer[name][1])
+        if name in layer:
+            layer[name] = (resolve_input(layer[name][0], path.parent), layer[name][1])
     if base is None:
         return [layer]
     if not isinstance(base, str) or not (found := find_recipe(str(path.parent / base)) or shipped_recipe(base)):
@@ -218,11 +228,22 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
     return [*recipe_layers(found, (*seen, path)), layer]
 
 
-def resolve_input(text: str, folder: Path) -> Path:
-    data = os.environ.get("LILLIPUT_DATA")
-    if data:
-        text = text.replace("$LILLIPUT_DATA", data)
-    return Path(text) if text.startswith("$") else folder / Path(text).expanduser()
+def resolve_input(value: Any, folder: Path) -> Any:
+    """A path of a recipe beside its file, with $LILLIPUT_DATA put in; of a list of name=path, each."""
+    if isinstance(value, list):
+        named = [item.partition("=") if isinstance(item, str) else (item, "", "") for item in value]
+        return [f"{name}={resolve_input(text, folder)}" if equals else name for name, equals, text in named]
+    if not isinstance(value, str) or value in NO_PATHS or is_hub_name(value, folder):
+        return value
+    if data := os.environ.get("LILLIPUT_DATA"):
+        value = value.replace("$LILLIPUT_DATA", data)
+    return value if value.startswith("$") else str(folder / Path(value).expanduser())
+
+
+def is_hub_name(text: str, folder: Path = Path()) -> bool:
+    """owner/name, and no path that was mistyped: neither it nor a folder of the owner's name is there."""
+    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/([\w-][\w.-]*)", text)
+    return bool(match) and not Path(text).suffix and not (folder / match[1]).exists()  # type: ignore[index]
 
 
 def line_of(text: str, name: str) -> int:

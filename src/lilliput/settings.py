@@ -20,6 +20,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 def describe(description: str, default: Any) -> Any:
@@ -28,37 +29,92 @@ def describe(description: str, default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataSettings:
-    """Where the text comes from and how it is cut into documents and splits."""
+    """Where the text comes from, how it is cut into documents, splits and windows, and who prepares it."""
 
-    source: str = describe("storybook, or the path of a text file, a .jsonl file or a folder of them", "storybook")
-    validation_source: str | None = describe(
-        "a file or folder of its own for validation (none: a share of source)", None
+    source: str = describe(
+        "storybook, tinystories, a file or folder of texts, a loader.py:function, or a data set of the hub by its name",
+        "storybook",
     )
+    validation_source: str | None = describe("a source of its own for validation (none: a share of source)", None)
     validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe("share of documents kept for validation", 0.1)
+    tests: tuple[str, ...] = describe("named test sets, as name=source: each is measured by itself at the end", ())
     separator: Literal["auto", "endoftext", "blank-line", "line", "file"] = describe(
         "what ends a document in a .txt file (auto: <|endoftext|> where it occurs, else the end of the file)", "auto"
     )
-    text_field: str = describe("the field of a .jsonl line that holds the text", "text")
+    text_field: str = describe(
+        "the field of a .jsonl line, or the column of a table (its name, or its number from 1), that holds the text",
+        "text",
+    )
+    labelled: bool = describe("documents have labels: label TAB text on a line, or a field of their own", False)
+    label_field: str = describe("the field or column that holds the label", "label")
     documents: Count | None = describe("use only the first n documents (storybook: write n, 20,000 if none)", None)
+    seed: Seed = describe("seed of the split, and of the stories of the storybook", 1)
+    windows: Literal["aligned", "overlapping"] = describe(
+        "aligned: each prediction once an epoch, in windows from the document's start; overlapping: a window at every offset",
+        "aligned",
+    )
+    drop_duplicates: Literal["exact", "near"] | None = describe(
+        "leave out of training what stands there twice or stands in validation or a test", None
+    )
+    workers: Count | None = describe("processes that prepare (none: one for each core)", None)
     cache: str = describe("folder of prepared token files", "prepared")
+
+
+SpecialId = Annotated[int, Field(ge=0, lt=1_000_000)] | None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TokenizerSettings:
     """How text becomes integers."""
 
-    kind: Literal["bpe", "byte"] = describe("bpe: byte-level BPE trained on the training split; byte: 256 bytes", "bpe")
+    kind: Literal["bpe", "byte", "character", "word", "gpt2"] = describe(
+        "bpe: byte-level BPE trained on the training split; byte: 256 bytes; character; word; gpt2: GPT-2's own BPE",
+        "bpe",
+    )
     vocab_size: Annotated[int, Field(ge=257)] = describe("size of the vocabulary to train (bpe)", 2048)
-    path: str | None = describe("use this tokenizer.json instead of training one", None)
+    path: str | None = describe(
+        "use this tokenizer.json, or the folder of GPT-2's files or of a tiktoken cache, instead of training one", None
+    )
+    lowercase: bool = describe("write all words in small letters (word, character)", False)
+    punctuation: Literal["keep", "strip"] = describe("marks as tokens of their own, or left out (word)", "keep")
+    split: Literal["words", "spaces"] = describe(
+        "words: at white space and around marks; spaces: the text is tokenised already, at white space only (word)",
+        "words",
+    )
+    min_frequency: Count = describe("fewest occurrences of a word or character that gets an id (word, character)", 1)
+    max_vocabulary: Count | None = describe(
+        "most ids, special tokens included: the most frequent stay (word, character)", None
+    )
+    vocabulary: str | None = describe(
+        "a vocabulary file, one token a line, whose line numbers are the ids (word)", None
+    )
+    sos_id: SpecialId = describe("id of <sos>, which begins a document (word, character; none: no such token)", 0)
+    eos_id: SpecialId = describe("id of <eos>, which ends a document (word, character; none: no such token)", 1)
+    pad_id: SpecialId = describe("id of <pad> (word, character; none: no such token)", 2)
+    unk_id: SpecialId = describe("id of <unk>, for what is not in the vocabulary (word, character)", 3)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class VectorSettings:
     """Pretrained word vectors in place of the learned embedding table."""
 
-    width: Count | None = describe("width of the pretrained vectors (none: a learned table of width model.dim)", None)
+    source: str | None = describe(
+        "a file of FastText or word2vec (.vec, .txt, .bin, also .gz), or train: FastText on the training split", None
+    )
+    width: Count | None = describe(
+        "width of the vectors (none: the file's, or 100 to train; no source: model.dim)", None
+    )
     frozen: bool = describe("keep the vectors as they are; false: tune them", True)
     scaled: bool = describe("multiply the vectors by the square root of their width", True)
+    uncovered: Literal["learned", "average"] = describe(
+        "the rows of special tokens and of words without a vector: learned, or the mean of the others", "learned"
+    )
+    rows: Annotated[int, Field(ge=0)] | None = describe(
+        "number of such rows that are learned (none: as many as are found)", None
+    )
+    case: bool = describe("a word without a vector takes that of its lower-case, then of its capitalised form", True)
+    apostrophes: bool = describe("and that of the word with plain apostrophes, then without 's", True)
+    epochs: Count = describe("passes over the training split (source train)", 5)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -178,7 +234,7 @@ class Config:
     """Everything that one run is made of."""
 
     name: str | None = describe("name of the run (none: the recipe's)", None)
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = describe("seed of everything random", 1)
+    seed: Seed = describe("seed of weights, order of the data and dropout (the split has data.seed)", 1)
     data: DataSettings = Field(default_factory=DataSettings)
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     vectors: VectorSettings = Field(default_factory=VectorSettings)
@@ -229,6 +285,38 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
     if (model.vocab_size and config.tokenizer.kind == "byte") and model.vocab_size < 257:
         found.append(("model.vocab_size", "bytes and end-of-text need model.vocab_size 257 or more"))
+    names = [name for name, equals, source in (test.partition("=") for test in config.data.tests) if equals and source]
+    if len(names) < len(config.data.tests) or len({*names, "train", "validation", ""}) < len(names) + 3:
+        found.append(
+            ("data.tests", "each test set is name=source, with a name of its own that is not train or validation")
+        )
+    if not all(name.replace("-", "_").isidentifier() for name in names):
+        found.append(("data.tests", "the name of a test set has letters, digits, _ and - only"))
+    if model.task == "classifier" and not config.data.labelled:
+        found.append(
+            ("data.labelled", "a classifier needs labelled documents: data.labelled true, and a source that has labels")
+        )
+    tokenizer = config.tokenizer
+    specials = {name: getattr(tokenizer, name) for name in ("sos_id", "eos_id", "pad_id", "unk_id")}
+    used = [number for number in specials.values() if number is not None]
+    if len(set(used)) < len(used):
+        found.append(
+            (
+                "tokenizer.sos_id",
+                "two special tokens have the same id: " + ", ".join(f"{k} {v}" for k, v in specials.items()),
+            )
+        )
+    if (
+        tokenizer.kind in ("word", "character")
+        and tokenizer.unk_id is None
+        and tokenizer.vocabulary is None
+        and tokenizer.path is None
+    ):
+        found.append(
+            ("tokenizer.unk_id", f"a {tokenizer.kind} tokenizer needs an id for what is not in its vocabulary")
+        )
+    if tokenizer.vocabulary is not None and tokenizer.kind != "word":
+        found.append(("tokenizer.vocabulary", "a vocabulary file is for tokenizer.kind word"))
     if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
         found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
     return found
