@@ -29,7 +29,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) torch
-	@$(INSTALL) -e .
+	@$(INSTALL) -e ".[data,vectors]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.runtime

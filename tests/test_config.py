@@ -115,6 +115,42 @@ def test_paths_in_a_recipe_are_relative_to_it_and_flags_to_the_user(
     assert load_config(recipe).data.validation_source == "$LILLIPUT_DATA/b.txt"  # told as missing by who opens it
 
 
+def test_every_input_of_a_recipe_is_looked_for_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        '[data]\nsource = "load.py:stories"\ntests = ["a=t/a.txt", "b=$LILLIPUT_DATA/b.txt", "c=storybook"]\n'
+        '[tokenizer]\nkind = "word"\nvocabulary = "v.txt"\n[vectors]\nsource = "w.vec"'
+    )
+    monkeypatch.setenv("LILLIPUT_DATA", "/data")
+    recipe = write(folder / "deep/r.toml", text)
+    config, deep = load_config(recipe), folder / "deep"
+    assert config.data.source == str(deep / "load.py:stories")
+    assert config.data.tests == (f"a={deep / 't/a.txt'}", "b=/data/b.txt", "c=storybook")
+    assert (config.tokenizer.vocabulary, config.vectors.source) == (str(deep / "v.txt"), str(deep / "w.vec"))
+    assert load_config(recipe, {"vectors.source": "train"}).vectors.source == "train"
+    trains = write(folder / "deep/s.toml", '[data]\nsource = "tinystories"\n[vectors]\nsource = "train"')
+    assert load_config(trains).vectors.source == "train"
+    assert load_config(trains).data.source == "tinystories"
+
+
+def test_a_data_set_of_the_hub_is_no_path(folder: Path) -> None:
+    assert load_config("someone/Some-Stories").data.source == "someone/Some-Stories"
+    recipe = write(folder / "deep/r.toml", '[data]\nsource = "someone/stories"')
+    assert load_config(recipe).data.source == "someone/stories"
+    (folder / "deep/someone").mkdir()  # a folder of that name: it was meant as a path
+    assert load_config(recipe).data.source == str(folder / "deep/someone/stories")
+    (folder / "texts").mkdir()
+    for mistyped in ("texts/storis", "other/storis.txt", "a/b/c", "../owner/name"):
+        with pytest.raises(UserError, match="no recipe, file or folder"):
+            load_config(mistyped)
+
+
+def test_a_loader_in_python_is_a_source(folder: Path) -> None:
+    write(folder / "load.py", "")
+    assert load_config("load.py:stories").data.source == "load.py:stories"
+    with pytest.raises(UserError, match="no recipe, file or folder"):
+        load_config("lode.py:stories")
+
+
 # ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +206,8 @@ def test_none_undoes_in_recipes_and_flags(folder: Path) -> None:
         ("model.tied", "false", False),
         ("model.norm", "layer", "layer"),
         ("data.source", "12", "12"),
+        ("data.tests", "a=x.txt", ("a=x.txt",)),
+        ("data.tests", "a=x.txt,b=y.txt", ("a=x.txt", "b=y.txt")),
         ("name", "true", "true"),
         ("generate.prompt", "Once, upon [a] time", "Once, upon [a] time"),
     ],
@@ -270,10 +308,33 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             {"tokenizer.kind": "byte", "model.vocab_size": "256"},
             "bytes and end-of-text need model.vocab_size 257 or more",
         ),
+        (
+            {"model.task": "classifier", "model.classes": "2"},
+            "a classifier needs labelled documents: data.labelled true, and",
+        ),
+        (
+            {"data.tests": "a.txt"},
+            "each test set is name=source, with a name of its own that is not train or validation",
+        ),
+        (
+            {"data.tests": "a=x,a=y"},
+            "each test set is name=source, with a name of its own that is not train or validation",
+        ),
+        (
+            {"data.tests": "train=x"},
+            "each test set is name=source, with a name of its own that is not train or validation",
+        ),
+        ({"data.tests": "../a=x"}, "the name of a test set has letters, digits, _ and - only"),
+        ({"tokenizer.sos_id": "1"}, "two special tokens have the same id: sos_id 1, eos_id 1, pad_id 2, unk_id 3"),
+        (
+            {"tokenizer.kind": "word", "tokenizer.unk_id": "none"},
+            "a word tokenizer needs an id for what is not in its vocabulary",
+        ),
+        ({"tokenizer.vocabulary": "v.txt"}, "a vocabulary file is for tokenizer.kind word"),
     ],
 )
 def test_settings_that_do_not_fit_each_other(flags: dict[str, str], sentence: str) -> None:
-    assert told(None, flags)[0] == sentence
+    assert told(None, flags)[0].startswith(sentence)
     assert len(told(None, flags)) <= 3
 
 
