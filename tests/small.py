@@ -22,7 +22,7 @@ from lilliput.cli import main
 from lilliput.config import load_config
 from lilliput.runs import Run
 from lilliput.settings import Config
-from lilliput.training.loop import Event
+from lilliput.training.events import Event
 from lilliput.training.session import open_session
 
 # In float64 and on one thread: fast at this size, and bit for bit.

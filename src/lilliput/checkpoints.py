@@ -6,7 +6,8 @@ load tensors.
 
 `manifest.json`, format 1, holds no space and no line end. Let BODY be the JSON object, keys sorted, ASCII only:
     {"files":{"config.json":{"bytes":812,"sha256":"..."},...},"format":1,"step":500}
-with the five other files in it. The manifest is BODY without its last brace, then
+with the five other files in it; a classifier's has "labels", too, the names of its classes. The manifest is BODY without its
+last brace, then
     ,"this_sha256":"<SHA-256 of BODY, 64 small hexadecimal digits>"}
 which is again an object with sorted keys. The check compares bytes before anything is parsed, so that no bit is free;
 later formats keep this envelope, so that "newer" can be told from "damaged".
@@ -19,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,8 +58,12 @@ def step_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def manifest_bytes(step: int, files: Mapping[str, Mapping[str, int | str]]) -> bytes:
-    content = {"files": files, "format": FORMAT, "step": step}
+def manifest_bytes(
+    step: int, files: Mapping[str, Mapping[str, int | str]], labels: Sequence[str] | None = None
+) -> bytes:
+    content: dict[str, Any] = {"files": files, "format": FORMAT, "step": step}
+    if labels is not None:
+        content["labels"] = list(labels)
     return _seal(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii"))
 
 
@@ -94,6 +99,11 @@ class Checkpoint:
     def verify(self) -> None:
         """Reads every byte of the folder; raises a UserError that names the first file that is not as written."""
         self._verify({})
+
+    def labels(self) -> list[str] | None:
+        """The names of a classifier's classes, in their order."""
+        names: list[str] | None = self._read_manifest().get("labels")
+        return names
 
     def config(self) -> dict[str, Any]:
         return parse_object(self._contents(CONFIG))
@@ -206,6 +216,7 @@ def save_checkpoint(
     state_json: Mapping[str, Any],
     config: Mapping[str, Any],
     tokenizer_json: str,
+    labels: Sequence[str] | None = None,
 ) -> Checkpoint:
     """Writes `checkpoints/step-000500` and marks it `last`; one of the same step is replaced.
 
@@ -233,7 +244,7 @@ def save_checkpoint(
                 data = texts[name] if name in texts else save(_apart(model if name == MODEL else state))
                 write_flushed(temporary / name, data)
                 entries[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            write_flushed(temporary / MANIFEST, manifest_bytes(step, entries))
+            write_flushed(temporary / MANIFEST, manifest_bytes(step, entries, labels))
             sync_folder(temporary)
             put_folder(temporary, place)
         finally:

@@ -26,6 +26,7 @@ from lilliput.dotted import flatten
 from lilliput.errors import UserError, nearest
 
 METRICS, CHECKPOINTS, LAST, BEST, LOCK = "metrics.jsonl", "checkpoints", "last", "best", ".lock"
+FIGURES = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documents")  # of an evaluation or a test
 PATIENCE = 0.3  # seconds; a listing that looks at the lock holds it for microseconds
 
 
@@ -316,6 +317,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "seconds": next((event["seconds"] for event in reversed(progress) if "seconds" in event), 0.0),
         "loss": validation.get("loss"),
         "bits_per_byte": validation.get("bits_per_byte"),
+        "accuracy": validation.get("accuracy"),
     }
 
 
@@ -325,9 +327,19 @@ def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     known = [event for event in known if math.isfinite(event["loss"])]
     known = [event for event in known if event.get("whole")] or known
     best = min(known, key=lambda event: float(event["loss"]), default=None)
-    return best and {
-        key: best.get(key) for key in ("loss", "perplexity", "bits_per_byte", "step", "whole", "tokens", "floor")
-    }
+    return best and {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+
+
+def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of each test set by its name; of one measured again, the last."""
+    tests = [event for event in events if event["event"] == "test"]
+    return {event["name"]: {key: event.get(key) for key in (*FIGURES, "step", "weights")} for event in tests}
+
+
+def tell_figures(found: Mapping[str, Any]) -> list[str]:
+    """What people read beside a loss: perplexity and bits per byte of a language model, the accuracy of a classifier."""
+    forms = {"perplexity": "perplexity {:,.2f}", "bits_per_byte": "{:.4f} bits/byte", "accuracy": "accuracy {:.1%}"}
+    return [form.format(found[key]) for key, form in forms.items() if found.get(key) is not None]
 
 
 def describe(run: Run, verify: bool = True) -> dict[str, Any]:
@@ -345,7 +357,8 @@ def describe(run: Run, verify: bool = True) -> dict[str, Any]:
             told["verified"] = told["problem"] is None
         checkpoints.append(told)
     kept = {key: summary[key] for key in ("name", "folder", "state", "steps", "tokens_seen", "seconds")}
-    return kept | {"config": run.config(), "validation": best_validation(events), "checkpoints": checkpoints}
+    found = {"validation": best_validation(events), "tests": figures_of_tests(events)}
+    return kept | {"config": run.config()} | found | {"checkpoints": checkpoints}
 
 
 def differences(config_a: Mapping[str, Any], config_b: Mapping[str, Any]) -> dict[str, list[Any]]:

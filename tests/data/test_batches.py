@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.data.batches import IGNORED, Batch, Batches, Rows
+from lilliput.data.batches import IGNORED, Batches, DocumentRows, LanguageBatch, OverlappingRows, PackedRows, Rows
+from lilliput.data.token_files import TokenFile
 
 corpora = st.lists(st.integers(1, 23), min_size=1, max_size=40)  # predictions of each document, its end included
 contexts = st.integers(1, 9)
 
 
-def make_rows(sizes: list[int], context: int, dtype: str = "int64") -> Rows:
-    """A token file in which token i is the number i: what a batch holds then tells where it came from."""
+START = 1_000_000  # no token of any file
+
+
+def make_file(sizes: list[int], dtype: str = "int64", ends: bool = True, labels: list[int] | None = None) -> TokenFile:
+    """Token i is the number i: what a batch holds then tells where it came from. Sizes include a document's end."""
     offsets = np.concatenate(([1], 1 + np.cumsum(sizes))).astype(np.int64)
-    return Rows(np.arange(offsets[-1], dtype=dtype), offsets, context)
+    classes = None if labels is None else np.array(labels, np.int32)
+    return TokenFile(np.arange(offsets[-1], dtype=dtype), offsets, np.array(sizes), labels=classes, ends=ends)
 
 
-def windows_of(batch: Batch) -> list[tuple[list[int], list[int]]]:
-    """(ids, targets) of every window, by `doc`; a batch without it has one window a row."""
+def make_rows(sizes: list[int], context: int, dtype: str = "int64") -> PackedRows:
+    return PackedRows(make_file(sizes, dtype), context, START)
+
+
+def windows_of(batch: LanguageBatch) -> list[tuple[list[int], list[int]]]:
+    """(ids, targets) of every window, by `doc`; a batch without it has one window a row.
+
+    In place of START comes what stands in the file there: the token before the first target.
+    """
     doc = batch.doc if batch.doc is not None else np.where(batch.targets == IGNORED, 0, 1)
+    ids = np.where(batch.ids == START, batch.targets - 1, batch.ids)
     return [
-        (batch.ids[row][doc[row] == number].tolist(), batch.targets[row][doc[row] == number].tolist())
+        (ids[row][doc[row] == number].tolist(), batch.targets[row][doc[row] == number].tolist())
         for row in range(len(doc))
         for number in range(1, doc[row].max() + 1)
     ]
@@ -52,8 +68,8 @@ def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context:
     rows = make_rows(sizes, context)
     batch = rows.batch(np.arange(len(rows)))
     assert batch.ids.shape == batch.targets.shape
-    assert batch.ids.shape[1] == rows.sizes.max() <= context
-    assert batch.tokens == sum(sizes) == rows.sizes.sum()
+    assert batch.ids.shape[1] == rows.row_sizes.max() <= context
+    assert batch.tokens == batch.count == sum(sizes) == rows.row_sizes.sum()
     if batch.doc is None or batch.pos is None:
         assert batch.doc is None
         assert batch.pos is None
@@ -75,9 +91,9 @@ def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context:
 @given(sizes=corpora, context=contexts)
 def test_packing_fits_and_leaves_no_two_rows_that_would_fit_one(sizes: list[int], context: int) -> None:
     rows = make_rows(sizes, context)
-    assert (rows.sizes <= context).all()
-    assert (rows.sizes > 0).all()
-    assert sum(sorted(rows.sizes)[:2]) > context or len(rows) < 2
+    assert (rows.row_sizes <= context).all()
+    assert (rows.row_sizes > 0).all()
+    assert sum(sorted(rows.row_sizes)[:2]) > context or len(rows) < 2
 
 
 @given(sizes=corpora, context=contexts, batch=st.integers(1, 7), seed=st.integers(0, 5), epoch=st.integers(0, 3))
@@ -152,7 +168,7 @@ def test_little_is_padded() -> None:
     """Rows of like length are put together: sizes are spread evenly, so unsorted batches would pad by nearly half."""
     sizes = np.random.default_rng(0).integers(1, 65, 4000).tolist()
     rows = make_rows(sizes, 64)
-    assert rows.sizes.sum() / (len(rows) * 64) > 0.98, "packing"
+    assert rows.row_sizes.sum() / (len(rows) * 64) > 0.98, "packing"
     lonely = make_rows([33 + size // 2 for size in sizes], 66)  # no two fit one row
     batches = Batches(lonely, 16, 0)
     taken = [next(batches) for _ in range(batches.epoch_batches)]
@@ -165,7 +181,7 @@ def test_the_sample_is_fixed() -> None:
     assert len(sample) == len(set(sample.tolist())) == 10
     assert np.array_equal(sample, rows.sample(10, seed=4))
     assert not np.array_equal(sample, rows.sample(10, seed=5))
-    assert (np.diff(rows.sizes[sample]) <= 0).all(), "longest first"
+    assert (np.diff(rows.sizes(sample)) <= 0).all(), "longest first"
     assert sorted(rows.sample(10**6, seed=4)) == list(range(len(rows))), "asked for more than there is: all"
 
 
@@ -176,7 +192,7 @@ def test_in_order_has_each_prediction_once(sizes: list[int], context: int, batch
     assert Counter(t for part in parts for t in part.targets.ravel().tolist() if t != IGNORED) == Counter(
         range(1, 1 + sum(sizes))
     )
-    lengths = [size for part in parts for size in rows.sizes[part.rows]]
+    lengths = [size for part in parts for size in rows.sizes(part.rows)]
     assert lengths == sorted(lengths, reverse=True)
 
 
@@ -200,3 +216,112 @@ def test_token_files_of_any_width_come_out_as_int64(dtype: str) -> None:
     batch = rows.batch(np.arange(len(rows)))
     assert batch.ids.dtype == batch.targets.dtype == np.int64
     assert batch.tokens == 39
+
+
+# ---- what begins and ends a document
+
+
+@given(sizes=corpora, context=contexts, overlapping=st.booleans())
+def test_a_document_begins_with_start_and_nothing_else_does(sizes: list[int], context: int, overlapping: bool) -> None:
+    kind = OverlappingRows if overlapping else PackedRows
+    rows = kind(make_file(sizes), context, START)
+    begun = []
+    for batch in rows.in_order(3):
+        assert (batch.ids != START)[batch.targets == IGNORED].all()
+        begun += batch.targets[batch.ids == START].tolist()
+        kept = (batch.ids != START) & (batch.targets != IGNORED)
+        assert (batch.ids[kept] == batch.targets[kept] - 1).all()
+    assert sorted(begun) == list(itertools.accumulate([1, *sizes[:-1]])), "the first prediction of each, once"
+
+
+@given(sizes=corpora, context=contexts, overlapping=st.booleans())
+def test_what_only_separates_is_never_a_target(sizes: list[int], context: int, overlapping: bool) -> None:
+    """A vocabulary without an end token: the separator of a document, its last number, is no prediction."""
+    file = make_file(sizes, ends=False)
+    if sum(sizes) == len(sizes):
+        return  # documents of nothing but separators: `prepare` refuses those
+    kind = OverlappingRows if overlapping else PackedRows
+    targets = [t for batch in kind(file, context, START).in_order(3) for t in batch.targets.ravel() if t != IGNORED]
+    separators = set((file.offsets[1:] - 1).tolist())
+    assert set(targets) == set(range(1, int(file.offsets[-1]))) - separators
+    assert overlapping or len(targets) == file.predictions
+
+
+# ---- overlapping windows
+
+
+@given(sizes=corpora, context=contexts, batch=st.integers(1, 7))
+def test_an_epoch_of_overlapping_rows_has_every_window_once(sizes: list[int], context: int, batch: int) -> None:
+    rows = OverlappingRows(make_file(sizes), context, START)
+    batches = Batches(rows, batch, seed=3)
+    found = []
+    for _ in range(batches.epoch_batches):
+        part = next(batches)
+        assert part.pos is None and part.doc is None, "one window a row, from position 0"
+        found += [tuple(targets) for _, targets in windows_of(part)]
+    expected = []
+    for first, size in zip(itertools.accumulate([1, *sizes[:-1]]), sizes, strict=True):
+        last = max(0, size - context)
+        expected += [tuple(range(first + at, first + at + min(context, size))) for at in range(last + 1)]
+    assert Counter(found) == Counter(expected)
+
+
+def test_overlapping_rows_of_a_hundred_million_tokens_are_not_kept() -> None:
+    """A window is computed when it is asked for: two arrays of documents, none of windows."""
+    offsets = np.array([1, 100_000_001], np.int64)
+    tokens = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint16), (100_000_001,), (0,))
+    rows = OverlappingRows(TokenFile(tokens, offsets, np.array([1])), 32, START)
+    assert len(rows) == 100_000_000 - 31
+    assert sum(value.nbytes for value in vars(rows.windows).values() if isinstance(value, np.ndarray)) < 100
+    assert rows.batch(np.array([0, len(rows) - 1])).ids.shape == (2, 32)
+
+
+# ---- labelled documents
+
+
+@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=20), context=contexts, batch=st.integers(1, 7))
+def test_a_labelled_row_is_the_beginning_of_its_document(sizes: list[int], context: int, batch: int) -> None:
+    labels = [index % 3 for index in range(len(sizes))]
+    file = make_file(sizes, labels=labels)
+    rows, seen = DocumentRows(file, context), []
+    for part in rows.in_order(batch):
+        assert part.count == len(part.rows)
+        for place, row in enumerate(part.rows.tolist()):
+            real = part.pos[place] >= 0 if part.pos is not None else np.ones(part.ids.shape[1], bool)
+            first, words = int(file.offsets[row]), min(context, sizes[row] - 1)
+            assert part.ids[place][real].tolist() == list(range(first, first + words)), "no start, no end"
+            assert part.pos is None or part.pos[place][real].tolist() == list(range(words))
+            assert part.labels[place] == labels[row]
+        assert part.tokens == sum(min(context, sizes[row] - 1) for row in part.rows.tolist())
+        seen += part.rows.tolist()
+    assert sorted(seen) == list(range(len(sizes)))
+
+
+def test_labelled_rows_of_one_length_need_no_positions() -> None:
+    assert DocumentRows(make_file([5, 5], labels=[0, 1]), 8).batch(np.arange(2)).pos is None
+    assert DocumentRows(make_file([5, 6], labels=[0, 1]), 8).batch(np.arange(2)).pos is not None
+
+
+def test_no_labelled_rows_are_one_token_of_padding() -> None:
+    batch = DocumentRows(make_file([5], labels=[0]), 8).batch(np.arange(0))
+    assert batch.pos is not None
+    assert (batch.ids.tolist(), batch.pos.tolist(), batch.labels.tolist()) == ([[0]], [[-1]], [IGNORED])
+    assert (batch.tokens, batch.count) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["packed", "overlapping", "labelled"])
+def test_token_files_are_mapped_and_not_read(tmp_path: Path, kind: str) -> None:
+    """Rows see the file through the map: what is not asked for is not in memory."""
+    file = make_file([900, 100], "<u2", labels=[0, 1])
+    file.tokens.tofile(tmp_path / "tokens")
+    mapped = TokenFile(
+        np.memmap(tmp_path / "tokens", dtype="<u2", mode="r"), file.offsets, file.document_bytes, file.labels
+    )
+    makers: dict[str, Callable[[TokenFile], Rows[Any]]] = {
+        "packed": lambda file: PackedRows(file, 16, START),
+        "overlapping": lambda file: OverlappingRows(file, 16, START),
+        "labelled": lambda file: DocumentRows(file, 16),
+    }
+    rows = makers[kind](mapped)
+    assert np.shares_memory(rows.tokens, mapped.tokens)
+    assert np.array_equal(rows.batch(np.arange(2)).ids, makers[kind](file).batch(np.arange(2)).ids)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
-from fractions import Fraction
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lilliput.data import corpora
-from lilliput.data.corpora import END_OF_TEXT, cut_document, member_of_validation, open_corpus, split_at
+from lilliput.data import pieces
+from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus
 from lilliput.errors import UserError
 from lilliput.settings import DataSettings
 
@@ -22,7 +21,8 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data
 
 
 def texts(source: Path | str, split: str = "train", seed: int = 1, **settings: object) -> list[str]:
-    return list(open_corpus(DataSettings(source=str(source), **settings), seed).documents(split))
+    corpus = open_corpus(DataSettings(source=str(source), seed=seed, **settings))
+    return [document.text for document in corpus.documents(split)]
 
 
 def both(source: Path | str, seed: int = 1, **settings: object) -> list[str]:
@@ -49,7 +49,7 @@ def file(folder: Path, content: str | bytes, name: str = "text.txt") -> Path:
 
 def test_documents_end_at_the_mark_and_are_stripped(tmp_path: Path) -> None:
     path = file(tmp_path, f"\n one \n{END_OF_TEXT}\ntwo\n\nstill two{END_OF_TEXT}three\n")
-    corpus = open_corpus(DataSettings(source=str(path)), 1)
+    corpus = open_corpus(DataSettings(source=str(path)))
     assert sorted(both(path)) == ["one", "three", "two\n\nstill two"]
     assert corpus.name == "text.txt"
     assert corpus.sources == [path]
@@ -58,18 +58,9 @@ def test_documents_end_at_the_mark_and_are_stripped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 13, 14, 1000])
 def test_marks_that_straddle_chunks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(corpora, "CHUNK", chunk)
+    monkeypatch.setattr(pieces, "CHUNK", chunk)
     path = file(tmp_path, f"é{END_OF_TEXT}<|endof{END_OF_TEXT}世界 x{END_OF_TEXT}\n")
     assert sorted(both(path)) == sorted(["é", "<|endof", "世界 x"])
-
-
-@given(st.lists(st.binary(max_size=6)), st.integers(1, 7), st.sampled_from([b"ab", b"\n", b"aab"]))
-def test_split_at_equals_split_of_the_whole(parts: list[bytes], size: int, mark: bytes) -> None:
-    whole = mark.join(parts)
-    chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
-    found = list(split_at(chunks, mark, keep_blank_end=True))
-    assert [raw for _, raw in found] == whole.split(mark)
-    assert all(whole[start : start + len(raw)] == raw for start, raw in found)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +80,14 @@ def test_separators(tmp_path: Path, separator: str, expected: list[str]) -> None
 
 def test_empty_documents_are_dropped_and_counted_once(tmp_path: Path) -> None:
     path = file(tmp_path, f"a{END_OF_TEXT} \n{END_OF_TEXT}b{END_OF_TEXT}\u3000{END_OF_TEXT}\n")
-    corpus = open_corpus(DataSettings(source=str(path)), 1)
+    corpus = open_corpus(DataSettings(source=str(path)))
     heard: list[str] = []
     kept = list(corpus.documents("train", lambda: heard.append("train")))
     kept += corpus.documents("validation", lambda: heard.append("validation"))
-    assert sorted(kept) == ["a", "b"]
+    assert sorted(kept) == [Document("a"), Document("b")]
     assert heard == ["train", "train"]
+    assert len(list(corpus.stream(heard.append))) == 2
+    assert heard == ["train"] * 4
 
 
 def test_line_ends_inside_a_document_and_a_byte_order_mark(tmp_path: Path) -> None:
@@ -107,8 +100,7 @@ def test_jsonl(tmp_path: Path) -> None:
     path = file(tmp_path, "\ufeff" + "\n\n".join(json.dumps(line) for line in lines) + "\r\n", "a.jsonl")
     assert sorted(both(path, text_field="story")) == [line["story"] for line in lines]
     assert (
-        "a document a line (field 'story')"
-        in open_corpus(DataSettings(source=str(path), text_field="story"), 1).describe
+        "a document a line (field 'story')" in open_corpus(DataSettings(source=str(path), text_field="story")).describe
     )
 
 
@@ -125,12 +117,13 @@ def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
     file(tmp_path, '{"text": "d"}\n', "d.jsonl")
     other = file(tmp_path.parent, "v", f"{tmp_path.name}-other.txt")
     settings = DataSettings(source=str(tmp_path), validation_source=str(other))
-    corpus = open_corpus(settings, 1)
-    assert list(corpus.documents("train")) == ["c", "z", "b1", "d"]
-    assert list(corpus.documents("validation")) == ["v"]
+    corpus = open_corpus(settings)
+    assert [document.text for document in corpus.documents("train")] == ["c", "z", "b1", "d"]
+    assert list(corpus.documents("validation")) == [Document("v")]
     assert [path.name for path in corpus.sources] == ["c.txt", "z.TXT", "b.txt", "d.jsonl", other.name]
     assert corpus.describe == (
-        "4 files, documents end at <|endoftext|> or with their file; 1 other file ignored; "
+        "3 .txt files, documents end at <|endoftext|> or with their file; 1 .jsonl file, a document a line (field 'text'); "
+        "1 other file ignored; "
         "validation: 1 file, one document (no <|endoftext|> in it; data.separator line or blank-line would split it)"
     )
 
@@ -139,30 +132,18 @@ def test_first_documents_only(tmp_path: Path) -> None:
     path = file(tmp_path, "\n".join(f"d{n}" for n in range(100)))
     assert sorted(both(path, separator="line", documents=7)) == [f"d{n}" for n in range(7)]
     assert (
-        "the first 7 documents"
-        in open_corpus(DataSettings(source=str(path), separator="line", documents=7), 1).describe
+        "the first 7 documents" in open_corpus(DataSettings(source=str(path), separator="line", documents=7)).describe
     )
 
 
 def test_documents_stream(tmp_path: Path) -> None:
     path = file(tmp_path, b"good\n" * 300_000 + b"\xff\n")
-    documents = open_corpus(DataSettings(source=str(path), separator="line"), 1).documents("train")
-    assert next(documents) == "good"  # the broken end is a megabyte away
+    documents = open_corpus(DataSettings(source=str(path), separator="line")).documents("train")
+    assert next(documents) == Document("good")  # the broken end is a megabyte away
     assert "byte 1500000" in refusal(lambda: list(documents))
 
 
 # Splits ----------------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(0.001, 0.999), st.integers(2, 500))
-def test_share_is_exact_and_no_split_is_empty(seed: int, share: float, total: int) -> None:
-    exact = Fraction(repr(share))
-    block = max(2, -(-1 // min(exact, 1 - exact)))
-    member = member_of_validation(seed, share, min(total, block))
-    kept = sum(map(member, range(total)))
-    assert 1 <= kept <= total - 1
-    assert abs(kept - total * share) <= 1
-    assert [member(index) for index in (1, 0, total - 1)] == [member(index) for index in (1, 0, total - 1)]
 
 
 def test_splits_are_disjoint_stable_and_moved_by_the_seed(tmp_path: Path) -> None:
@@ -206,37 +187,95 @@ def test_a_lone_document_loses_its_end(tmp_path: Path, text: str, border: str) -
     train, validation = texts(path, validation_share=0.3), texts(path, "validation", validation_share=0.3)
     assert len(train) == len(validation) == 1
     assert "".join((train[0] + validation[0]).split()) == "".join(text.split())
-    assert open_corpus(DataSettings(source=str(path), validation_share=0.3), 1).describe.endswith(
+    assert open_corpus(DataSettings(source=str(path), validation_share=0.3)).describe.endswith(
         f"; its last 30% are kept for validation, cut at {border}"
     )
 
 
-@given(st.text(min_size=2), st.floats(0.01, 0.99))
-def test_cutting_a_document_loses_only_white_space(text: str, share: float) -> None:
-    text = text.strip()
-    if len(text) < 2:
-        return
-    first, second, _ = cut_document(text, share)
-    assert first
-    assert second
-    assert text.startswith(first)
-    assert text.endswith(second)
-    assert text[len(first) : len(text) - len(second)].strip() == ""
-
-
 def test_storybook() -> None:
-    settings = DataSettings(source="storybook", documents=600)
-    corpus = open_corpus(settings, 3)
+    settings = DataSettings(source="storybook", documents=600, seed=3)
+    corpus = open_corpus(settings)
     train, validation = list(corpus.documents("train")), list(corpus.documents("validation"))
     assert (len(train), len(validation)) == (600, 500)
     assert not set(train) & set(validation)
-    assert train == list(open_corpus(settings, 3).documents("train"))
-    assert train[:5] != list(open_corpus(settings, 4).documents("train"))[:5]
+    assert train == list(open_corpus(settings).documents("train"))
+    assert train[:5] != list(open_corpus(replace(settings, seed=4)).documents("train"))[:5]
+    assert list(corpus.stream()) == [("train", story) for story in train] + [
+        ("validation", story) for story in validation
+    ]
+    assert 0.9 < sum(len(story.text.encode()) for story in train + validation) / corpus.size < 1.1
     assert corpus.describe == "600 stories of the built-in storybook; validation: 500 stories of the built-in storybook"
     assert {path.suffix for path in corpus.sources} == {".py"}
-    assert (
-        "20,000 stories of the built-in storybook; validation: 1,000 stories" in open_corpus(DataSettings(), 1).describe
+    assert "20,000 stories of the built-in storybook; validation: 1,000 stories" in open_corpus(DataSettings()).describe
+
+
+@pytest.mark.parametrize(
+    "settings", [{"separator": "line"}, {"separator": "line", "documents": 20}, {"separator": "file"}]
+)
+def test_the_stream_is_all_splits_and_reads_each_source_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    path = file(tmp_path, "\n".join(f"{n} is here" for n in range(50)))
+    book = file(tmp_path, "one\n\ntwo", "book.txt")
+    corpus = open_corpus(DataSettings(source=str(path), tests=(f"b-1={book}", f"self={path}"), **settings))
+    assert corpus.splits == ("train", "validation", "b-1", "self")
+    assert corpus.sources == [path, book]
+    assert corpus.size == 2 * path.stat().st_size + book.stat().st_size
+    opened = []
+    real = pieces.read_bytes
+    monkeypatch.setattr(pieces, "read_bytes", lambda found: [opened.append(found), real(found)][1])
+    streamed = list(corpus.stream())
+    assert opened == [path, book, path]
+    for split in corpus.splits:
+        assert [document for name, document in streamed if name == split] == list(corpus.documents(split))
+    assert streamed == list(corpus.stream())
+    assert {split for split, _ in streamed} == set(corpus.splits)
+    assert "; b-1: 1 file, " in corpus.describe
+
+
+def test_tests_take_all_documents_and_no_limit(tmp_path: Path) -> None:
+    path = file(tmp_path, "\n".join("abcdefgh"))
+    told = texts(path, "mine", separator="line", documents=3, tests=(f"mine={path}",))
+    assert told == list("abcdefgh")
+    assert "no such file or folder" in refusal(lambda: texts(path, tests=("mine=gone.txt",)))
+
+
+def test_a_test_of_the_storybook_has_stories_of_its_own() -> None:
+    corpus = open_corpus(DataSettings(documents=50, tests=("book=storybook",)))
+    assert corpus.splits == ("train", "validation", "book")
+    seen = [{document.text for document in corpus.documents(split)} for split in corpus.splits]
+    assert [len(found) for found in seen] == [50, 50, 50]
+    assert len(set.union(*seen)) == 150
+    assert "have no labels" in refusal(lambda: open_corpus(DataSettings(labelled=True)))
+
+
+def test_labels_stay_with_their_texts_through_a_split(tmp_path: Path) -> None:
+    path = file(tmp_path, "\n".join(f"{n % 3}\ttext {n}" for n in range(40)))
+    corpus = open_corpus(DataSettings(source=str(path), labelled=True))
+    found = [document for _, document in corpus.stream()]
+    assert sorted(found) == sorted(Document(f"text {n}", str(n % 3)) for n in range(40))
+    lone = file(tmp_path, "2\tone text of many words", "lone.txt")
+    corpus = open_corpus(DataSettings(source=str(lone), labelled=True, validation_share=0.3))
+    assert [(split, document.label) for split, document in corpus.stream()] == [("train", "2"), ("validation", "2")]
+
+
+@needs_data
+def test_speeches() -> None:
+    speeches = DATA / "speeches"
+    tests = tuple(f"{name}={speeches}/test_LM_{name}.txt" for name in ("obama", "wbush", "hbush"))
+    corpus = open_corpus(DataSettings(source=str(speeches / "train_LM.txt"), separator="line", tests=tests))
+    assert corpus.splits == ("train", "validation", "obama", "wbush", "hbush")
+    assert [len(list(corpus.documents(split))) for split in corpus.splits[2:]] == [250, 250, 250]
+    settings = DataSettings(
+        source=str(speeches / "train_CLS.tsv"), labelled=True, validation_source=str(speeches / "test_CLS.tsv")
     )
+    corpus = open_corpus(settings)
+    train, validation = list(corpus.documents("train")), list(corpus.documents("validation"))
+    assert (len(train), len(validation)) == (2_092, 750)
+    assert Counter(document.label for document in validation) == {"0": 250, "1": 250, "2": 250}
+    plain = texts(speeches / "train_CLS.tsv", validation_source=str(speeches / "test_CLS.tsv"))
+    assert plain == [document.text for document in train]
+    assert "no header: column 2 is the text, column 1 the label" in corpus.describe
 
 
 @needs_data
@@ -281,7 +320,7 @@ GOOD = '{"text": "good"}\n'
         ("a.jsonl", GOOD + '{"text": "\\ud83d"}\n', ["half of a surrogate pair, \\ud83d", "line 2"]),
         ("a.jsonl", GOOD.encode() + b'{"text": "\xe9"}\n', ["not UTF-8: byte 0xe9", "line 2, byte 27"]),
         ("a.jsonl", b"\n\n", ["holds no text"]),
-        ("a.pdf", b"text", [".pdf files are not understood, .txt and .jsonl are", "rename it to .txt"]),
+        ("a.pdf", b"text", [".pdf files are not understood, .txt, .jsonl, .csv, .tsv or .parquet", "rename it to .txt"]),
         ("story", b"text", ["a file without an ending is not understood"]),
     ],
 )  # fmt: skip
@@ -297,13 +336,16 @@ def test_mistakes_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path = file(tmp_path, "text", "stories/mine.txt")
     assert "no such file or folder" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
     assert f"try {path}?" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
-    assert "give the path of a .txt and .jsonl file" in refusal(lambda: both(tmp_path / "x" / "y.txt"))
-    assert "storybook, the built-in corpus?" in refusal(lambda: both("storybok"))
+    assert "give the path of a .txt, .jsonl, .csv, .tsv or .parquet" in refusal(lambda: both(tmp_path / "x" / "y.txt"))
+    assert "storybook, which needs no path?" in refusal(lambda: both("storybok"))
     assert "no such file or folder" in refusal(lambda: both(path, validation_source=str(tmp_path / "v.txt")))
     file(tmp_path, "no", "other/code.py")
-    assert "holds no .txt and .jsonl file, only .py" in refusal(lambda: both(tmp_path / "other"))
+    assert "file, only .py" in refusal(lambda: both(tmp_path / "other"))
     (tmp_path / "empty").mkdir()
-    assert "the folder holds no .txt and .jsonl file\n" in refusal(lambda: both(tmp_path / "empty"))
+    assert (
+        "the folder holds no .txt, .jsonl, .csv, .tsv or .parquet (or one of them with .gz, .zst, .xz) file\n"
+        in refusal(lambda: both(tmp_path / "empty"))
+    )
     os.mkfifo(tmp_path / "pipe.txt")
     assert "neither a file nor a folder" in refusal(lambda: both(tmp_path / "pipe.txt"))
 
@@ -316,4 +358,5 @@ def test_mistakes_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert str(path) in sentence
     assert "check its permissions" in sentence
     monkeypatch.setattr("os.scandir", forbidden)
+    monkeypatch.setattr("os.listdir", forbidden)
     assert "cannot read the folder: Permission denied" in refusal(lambda: both(path.parent))

@@ -6,18 +6,23 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers as library
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from lilliput.data import cutting, untrusted
 from lilliput.data import tokenizers as module
 from lilliput.data.corpora import END_OF_TEXT
-from lilliput.data.tokenizers import KINDS, Decoder, Tokenizer, byte_tokenizer, cut_text, make_tokenizer, train_bpe
+from lilliput.data.cutting import cut_text
+from lilliput.data.tokenizers import KINDS, Decoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
 from lilliput.errors import UserError
 from lilliput.settings import TokenizerSettings
 
@@ -115,16 +120,16 @@ def test_long_texts_have_the_tokens_of_the_whole(parts: list[str]) -> None:
     text = " ".join(parts)
     whole = BPE._inner.encode(text, add_special_tokens=False).ids
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PIECE", 5)
-        patch.setattr(module, "GROUP", 2)
+        patch.setattr(cutting, "PIECE", 5)
+        patch.setattr(module, "GROUP", 12)
         assert "".join(cut_text(text)) == text
         assert BPE.encode(text) == whole
         assert BPE.encode_batch([text, "", text]) == [whole, [], whole]
 
 
 def test_a_giant_word_is_cut_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE", 100)
-    monkeypatch.setattr(module, "LONGEST_PIECE", 1000)
+    monkeypatch.setattr(cutting, "PIECE", 100)
+    monkeypatch.setattr(cutting, "LONGEST_PIECE", 1000)
     for text in ("a" * 5000, " " * 5000, "世" * 5000):
         assert max(map(len, cut_text(text))) <= 1000
         assert BPE.decode(BPE.encode(text)) == text
@@ -164,6 +169,91 @@ def test_a_stream_of_words() -> None:
     parts = [decoder.push(one) for one in (1, 2, 1)]
     assert parts[0] == ""
     assert "".join(parts) + decoder.flush() == tokenizer.decode([1, 2, 1])
+
+
+def word_piece() -> library.Tokenizer:
+    ids = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "un": 4, "##happy": 5, "!": 6}
+    inner = library.Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    return inner
+
+
+def unigram() -> library.Tokenizer:
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁a", -1.0), ("b", -2.0), ("▁", -3.0)]
+    inner = library.Tokenizer(models.Unigram(pieces, unk_id=2))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return inner
+
+
+def byte_fallback() -> library.Tokenizer:
+    ids = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁": 3, "a": 4, "▁a": 5} | {
+        f"<0x{byte:02X}>": 6 + byte for byte in range(256)
+    }
+    inner = library.Tokenizer(models.BPE(ids, [("▁", "a")], unk_token="<unk>", byte_fallback=True))
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    inner.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return inner
+
+
+STRANGERS = {"wordpiece": word_piece, "unigram": unigram, "bpe": byte_fallback}
+strangers = pytest.mark.parametrize("kind", STRANGERS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "specials", "text", "ids"),
+    [
+        ("wordpiece", (2, 3, 0, 1), "unhappy! [SEP]", [4, 5, 6, 1, 1, 1]),
+        (
+            "unigram",
+            (1, 1, 0, 2),
+            "a b </s>b",
+            [3, 5, 4, 5, 2, 4],
+        ),  # its model knows </s> as a piece: text all the same
+        ("bpe", (1, 2, None, 0), "a é", [5, 3, 6 + 0xC3, 6 + 0xA9]),
+    ],
+)
+def test_special_tokens_of_other_tokenizers_are_known_by_name(
+    kind: str, specials: tuple[int | None, ...], text: str, ids: list[int]
+) -> None:
+    tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
+    assert (tokenizer.kind, tokenizer.lossy, tokenizer.ends) == (kind, True, True)
+    assert (tokenizer.start, tokenizer.end, tokenizer.pad, tokenizer.unknown) == specials
+    assert tokenizer.encode(text) == ids
+
+
+@strangers
+@given(data=st.data())
+def test_a_stream_of_a_stranger_equals_the_whole(kind: str, data: st.DataObject) -> None:
+    tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=12))
+    decoder = Decoder(tokenizer)
+    assert "".join([decoder.push(one) for one in ids]) + decoder.flush() == tokenizer.decode(ids)
+
+
+def test_a_learned_piece_that_looks_special_is_not() -> None:
+    trained = train_bpe(["<s>struck</s> <pad> [SEP]"] * 9, 400)
+    assert trained._inner.token_to_id("<s>") is None or trained.start == trained.end
+    value = json.loads(trained.to_json())
+    value["model"]["vocab"] |= {"<s>": 398, "</s>": 399}
+    value["added_tokens"][0]["id"] = 400
+    again = Tokenizer.from_json(json.dumps(value))
+    assert (again.start, again.end, again.pad) == (again._inner.token_to_id(END_OF_TEXT),) * 2 + (None,)
+
+
+def test_dropout_of_a_file_is_not_obeyed() -> None:
+    again = Tokenizer.from_json(changed(lambda value: value["model"].update(dropout=0.9)))  # type: ignore[attr-defined]
+    assert again.encode(STORIES[0]) == BPE.encode(STORIES[0])
+
+
+@every
+@given(texts=st.lists(awkward, max_size=4))
+def test_arrays_are_the_lists(tokenizer: Tokenizer, texts: list[str]) -> None:
+    arrays = tokenizer.encode_arrays(texts, Counter())
+    assert all(found.dtype == np.uint32 for found in arrays)
+    assert [found.tolist() for found in arrays] == tokenizer.encode_batch(texts)
 
 
 @every
@@ -215,7 +305,7 @@ def test_settings_choose(tmp_path: Path) -> None:
     assert make_tokenizer(TokenizerSettings(kind="byte"), iter([])).sha256 == BYTE.sha256
     BPE.save(tmp_path / "mine.json")
     assert make_tokenizer(TokenizerSettings(path=str(tmp_path / "mine.json")), iter([])).sha256 == BPE.sha256
-    assert set(KINDS) == {"bpe", "byte"}
+    assert set(KINDS) == {"bpe", "byte", "character", "gpt2", "word"}
 
 
 def test_a_mistake_in_the_text_reaches_its_user_through_training() -> None:
@@ -249,11 +339,17 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
         ("{", "is not JSON: Expecting property name"),
         ("[]", "is not JSON: no JSON object"),
         ("[" * 100_000, "is not JSON: too deeply nested"),
-        (b"\xff", "is not JSON: it is not UTF-8"),
+        (b"\xff", "the tokenizer is not UTF-8"),
         ("{}", "cannot be used: "),
         (changed(lambda value: value.update(added_tokens=[])), f"has no {END_OF_TEXT} token"),
         (changed(lambda value: value["model"].update(merges=[["x", "yy"]])), "cannot be used: "),  # type: ignore[attr-defined]
         (changed(lambda value: value["model"]["vocab"].update(zz=10**9)), "ids run to 1,000,000,"),  # type: ignore[index]
+        (changed(lambda value: value["model"]["vocab"].update(zz=5)), "two tokens have the id 5: "),  # type: ignore[index]
+        (changed(lambda value: value.pop("model")), "cannot be used: "),
+        (changed(lambda value: value.update(normalizer={"type": "Lower"})), "cannot be used: "),
+        ('{"pre_tokenizer": ' * 300 + "1" + "}" * 300, "cannot be used: recursion limit"),
+        ('{"decoder":' * 990 + "1" + "}" * 990, "is not JSON: too deeply nested"),
+        (changed(lambda value: [value.update(added_tokens=[]), value["model"].update(vocab={}, merges=[])]), "has no "),  # type: ignore[attr-defined]
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, content: str | bytes, told: str) -> None:
@@ -262,6 +358,72 @@ def test_bad_files_are_refused(tmp_path: Path, content: str | bytes, told: str) 
     sentence = refusal(lambda: Tokenizer.load(path))
     assert told in sentence
     assert str(path) in sentence
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+def test_a_model_that_cannot_say_unknown_is_refused(kind: str) -> None:
+    value = json.loads(STRANGERS[kind]().to_str())
+    value["model"].update({"unk_id": None} if kind == "unigram" else {"unk_token": "<nothing>"})
+    assert "has no token for what is not in its vocabulary" in refusal(lambda: Tokenizer.from_json(json.dumps(value)))
+
+
+def with_pattern(part: str, pattern: str) -> str:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    replace = {"type": "Replace", "pattern": {"Regex": pattern}, "content": ""}
+    value = split if part == "pre_tokenizer" else {"type": "Sequence", f"{part}s": [replace]}
+    return changed(lambda whole: whole.update({part: value}))
+
+
+@pytest.mark.parametrize(
+    ("part", "pattern"),
+    [
+        ("pre_tokenizer", "(a+)+$"),
+        ("decoder", r"(\w+\s?)*$"),
+        ("normalizer", "(z|zz)+$"),
+        ("pre_tokenizer", "(" * 50),
+        ("pre_tokenizer", "a" * 5000),
+    ],
+)
+def test_regular_expressions_without_end_are_refused(
+    part: str, pattern: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin = time.monotonic()
+    told = refusal(lambda: Tokenizer.from_json(with_pattern(part, pattern), "evil.json"))
+    assert told.startswith("a regular expression of the tokenizer takes too long or fails: ")
+    assert "at  evil.json" in told
+    assert time.monotonic() - begin < 60
+    assert capfd.readouterr().err == ""  # the engine's own cry stays in the other process
+
+
+def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted, "PATIENCE", 0.001)
+    assert "takes too long" in refusal(lambda: Tokenizer.from_json(with_pattern("pre_tokenizer", "never seen")))
+
+
+def test_honest_regular_expressions_are_taken() -> None:
+    # Words, numbers of up to three digits, marks and white space, as in the files of large models.
+    pattern = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    sequence = {"type": "Sequence", "pretokenizers": [split, bytes_only]}
+    tokenizer = Tokenizer.from_json(changed(lambda whole: whole.update(pre_tokenizer=sequence)))
+    assert tokenizer.decode(tokenizer.encode(STORIES[1])) == STORIES[1]
+
+
+def test_a_pattern_that_slips_through_costs_a_sentence(tmp_path: Path) -> None:
+    # In a process of its own: the library writes its panic to the error stream, past Python.
+    program = (
+        "import sys, tokenizers as library\n"
+        "from tokenizers import Regex, models, pre_tokenizers\n"
+        "from lilliput.data.tokenizers import Tokenizer\n"
+        "inner = library.Tokenizer(models.WordLevel({'<unk>': 0, '<eos>': 1}, unk_token='<unk>'))\n"
+        "inner.pre_tokenizer = pre_tokenizers.Split(Regex('(a+)+$'), 'isolated')\n"
+        "try: Tokenizer(inner).encode('a' * 60 + '!')\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("UserError the tokenizer fails on a text: ")
 
 
 def test_missing_closed_and_huge_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

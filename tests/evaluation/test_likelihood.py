@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lilliput.data.batches import Rows
+from lilliput.data.batches import PackedRows
+from lilliput.data.token_files import TokenFile
 from lilliput.evaluation.likelihood import Likelihood, measure_likelihood
 from tiny import tiny_model
 
@@ -22,6 +23,10 @@ def token_file(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarra
         tokens += [*generator.integers(16, size=length).tolist(), 16]
         offsets.append(len(tokens))
     return np.array(tokens, dtype=np.uint16), np.array(offsets, dtype=np.int64)
+
+
+def rows_of(tokens: np.ndarray, offsets: np.ndarray) -> PackedRows:
+    return PackedRows(TokenFile(tokens, offsets, np.diff(offsets)), context=24, start=16)
 
 
 def by_hand(model: torch.nn.Module, tokens: np.ndarray, offsets: np.ndarray, context: int) -> tuple[float, int]:
@@ -44,7 +49,7 @@ def test_each_token_once_whatever_the_batch(positions: str, batch: int) -> None:
     """Documents shorter and longer than the context, packed with others or padded: the sum is that of all alone."""
     tokens, offsets = token_file([3, 24, 25, 50, 1, 7, 23, 72])
     model = tiny_model(positions=positions, window=(8, None))
-    rows = Rows(tokens, offsets, context=24)
+    rows = rows_of(tokens, offsets)
     found = measure_likelihood(model, rows.in_order(batch), bytes_per_prediction=1.0)
     nats, count = by_hand(model, tokens, offsets, context=24)
     assert found.tokens == count == len(tokens) - 1
@@ -59,7 +64,7 @@ def test_documents_do_not_see_each_other() -> None:
     nats, _ = by_hand(model, alone, offsets, 24)
     together = np.concatenate([alone, alone[1:], alone[1:]])
     places = np.array([1, 7, 13, 19])
-    rows = Rows(together, places, context=24)
+    rows = rows_of(together, places)
     assert len(rows) == 1, "packed into one row, or the test would prove nothing"
     found = measure_likelihood(model, rows.in_order(4), 1.0)
     assert found.nats == pytest.approx(3 * nats, rel=1e-12)
@@ -68,7 +73,7 @@ def test_documents_do_not_see_each_other() -> None:
 def test_dropout_is_off_and_comes_back() -> None:
     tokens, offsets = token_file([20, 30])
     model = tiny_model(dropout=0.5).train()
-    rows = Rows(tokens, offsets, context=24)
+    rows = rows_of(tokens, offsets)
     before = torch.get_rng_state()
     first, second = (measure_likelihood(model, rows.in_order(2), 1.0) for _ in range(2))
     assert first == second

@@ -19,7 +19,7 @@ from small import SETTINGS
 
 def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:
     config = load_config("storybook", {"data.documents": "30"})
-    documents = list(open_corpus(config.data, config.seed).documents("validation"))
+    documents = [document.text for document in open_corpus(config.data).documents("validation")]
     nats = -sum(score(document).logprob or 0.0 for document in documents)
     size = sum(len(document.encode()) for document in documents)
     assert storybook_floor(config) == pytest.approx(nats / math.log(2) / size, rel=1e-12)

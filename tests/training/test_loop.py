@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 import torch
 
+from labelled import labelled_changes
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
-from lilliput.evaluation.likelihood import to_device
-from lilliput.model.loss import language_loss
+from lilliput.evaluation.classification import batch_logits, label_nats
+from lilliput.evaluation.likelihood import batch_nats
 from lilliput.model.transformer import weights
-from lilliput.runs import Run
+from lilliput.runs import Run, describe
 from lilliput.training import loop
-from lilliput.training.loop import Evaluated, Event, Finished, Saved, Stepped, Trainer
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped
+from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
+from lilliput.training.loop import Trainer
 from lilliput.training.session import open_session
-from small import SETTINGS, assert_equal_tensors, small_config, train_small, trained
+from small import SETTINGS, assert_equal_tensors, small_config, train_small, trained, write_text
 
 
 def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:
@@ -49,6 +52,29 @@ def test_a_checkpoint_comes_before_its_evaluation_and_the_whole_split_at_the_end
     for n in (3, 6, 8):  # an evaluation has a checkpoint, asked for or not
         steps[n] += [saved(n), sampled(n)]
     assert told == [*itertools.chain(*steps.values()), ("evaluation", 8, True), ("finished", 8, None)]
+
+
+def test_every_test_set_is_measured_at_the_end_with_the_best_weights(tmp_path: Path) -> None:
+    """As if it were the validation split: a copy of that has its figures, and another text has others."""
+    validation, other = (
+        write_text(tmp_path, "v.txt", "The moon sang. " * 30),
+        write_text(tmp_path, "o.txt", "xyz " * 99),
+    )
+    places = {"data__validation_source": str(validation), "data__tests": f"same={validation},other={other}"}
+    rising = {"optimizer__lr": "100", "schedule__kind": "constant"}
+    run, found = train_small(small_config(tmp_path, **places, **rising))
+    *_, whole, same, different, finished = found
+    assert isinstance(whole, Evaluated) and whole.whole
+    assert isinstance(same, AtTheEnd) and isinstance(different, AtTheEnd)
+    assert isinstance(finished, Finished)
+    assert run.best and (same.weights, different.weights) == (run.best.step, run.best.step) != (8, 8)
+    figures = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documents")
+    assert [getattr(same, name) for name in figures] == [getattr(whole, name) for name in figures]
+    assert (same.name, different.name) == ("same", "other")
+    assert different.loss != same.loss and different.tokens == 4 * 99
+    told = describe(run)["tests"]
+    assert list(told) == ["same", "other"]
+    assert told["other"]["perplexity"] == different.perplexity
 
 
 def test_only_the_newest_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -106,7 +132,7 @@ def test_the_loss_is_weighted_by_tokens(tmp_path: Path) -> None:
         parts = [trainer.train.rows.batch(trainer.batches.at(n)) for n in range(3)]
         assert len({part.tokens for part in parts}) > 1, "the test would prove nothing"
         tokens = sum(part.tokens for part in parts)
-        losses = [language_loss(trainer.model, *to_device(part, trainer.model.device)) for part in parts]
+        losses = [batch_nats(trainer.model, part) for part in parts]
         expected = sum(losses) / tokens
         assert isinstance(expected, torch.Tensor)
         expected.backward()  # type: ignore[no-untyped-call]
@@ -126,7 +152,7 @@ def test_accumulated_equals_one_big_batch(tmp_path: Path) -> None:
         rows = np.concatenate([trainer.batches.at(n) for n in range(3)])
         whole = trainer.train.rows.batch(rows)
         model = trainer.model
-        (language_loss(model, *to_device(whole, model.device)) / whole.tokens).backward()  # type: ignore[no-untyped-call]
+        (batch_nats(model, whole) / whole.tokens).backward()  # type: ignore[no-untyped-call]
         expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         model.zero_grad()
         found: dict[str, torch.Tensor] = {}
@@ -137,6 +163,48 @@ def test_accumulated_equals_one_big_batch(tmp_path: Path) -> None:
     scale = min(1.0, 1.0 / event.gradient_norm)  # clipping
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient * scale, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("windows", ["aligned", "overlapping"])
+def test_an_epoch_has_every_window(tmp_path: Path, windows: str) -> None:
+    """Only training overlaps: the validation split has each token once, however training is cut."""
+    with open_session(small_config(tmp_path, data__windows=windows)) as session:
+        trainer, file = session.trainer, session.prepared.split("train")
+        sizes = np.diff(file.offsets)
+        expected = np.maximum(1, sizes - 31).sum() if windows == "overlapping" else len(trainer.train.rows)
+        assert len(trainer.train.rows) == expected
+        assert trainer.train.predictions == sizes.sum()
+        seen = sum(batch.tokens for batch in trainer.validation.rows.in_order(4))
+        assert seen == session.prepared.split("validation").predictions
+
+
+def test_a_classifier_divides_by_documents_and_counts_tokens(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train__accumulate="2", train__batch="6", **labelled_changes(tmp_path))
+    with open_session(config) as session:
+        trainer = session.trainer
+        parts = [trainer.train.rows.batch(trainer.batches.at(n)) for n in range(2)]
+        rows = trainer.train.rows.batch(np.concatenate([part.rows for part in parts]))
+        nats = label_nats(batch_logits(trainer.model, rows), rows)
+        first = next(event for event in trainer.events() if isinstance(event, Stepped))
+    assert first.loss == pytest.approx(nats.item() / 12, rel=1e-12)
+    assert first.tokens == sum(part.tokens for part in parts) > 12
+
+
+def test_a_classifier_learns_and_is_judged_by_its_accuracy(tmp_path: Path) -> None:
+    changes = labelled_changes(tmp_path) | {"train__steps": "40", "optimizer__lr": "0.02", "evaluate__every": "10"}
+    run, found = train_small(small_config(tmp_path, **changes))
+    *_, whole, tested, _ = found
+    assert isinstance(whole, Evaluated) and isinstance(tested, AtTheEnd)
+    assert (whole.perplexity, whole.bits_per_byte, whole.floor) == (None, None, None)
+    assert whole.accuracy == 1.0 and tested.accuracy is not None and tested.accuracy > 0.9
+    assert tested.documents == 11
+    sampled = [event for event in of_kind(found, Evaluated) if not event.whole]
+    assert run.best and run.best.step == min(sampled, key=lambda event: event.loss).step, (
+        "the best is that of least loss"
+    )
+    told = describe(run)
+    assert told["validation"]["accuracy"] == 1.0
+    assert told["tests"]["heard"]["accuracy"] == tested.accuracy
 
 
 def test_a_golden_run(tmp_path: Path) -> None:
@@ -221,7 +289,7 @@ def test_a_minute_is_over_before_the_first_step(tmp_path: Path) -> None:
 # ---- numbers that are not finite
 
 
-def poison(trainer: Trainer, name: str, value: float) -> None:
+def poison(trainer: Trainer[Any], name: str, value: float) -> None:
     with torch.no_grad():
         dict(trainer.model.named_parameters())[name].view(-1)[0] = value
 
@@ -294,7 +362,7 @@ def test_the_log_is_what_the_design_says() -> None:
     kinds = {
         "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes",
         "saved": "step checkpoint",
-        "evaluation": "step whole weights loss perplexity bits_per_byte tokens floor",
+        "evaluation": "step loss perplexity bits_per_byte accuracy tokens documents whole weights floor",
         "finished": "step tokens seconds interrupted",
     }
     events = run.metrics()
@@ -322,9 +390,9 @@ def test_the_whole_split_scores_each_token_once_by_numpy() -> None:
     config = small_config(folder)
     writer = load(folder / "runs" / "mine", device="cpu")
     nats, count, size = 0.0, 0, 0
-    for document in open_corpus(config.data, config.seed).documents("validation"):
-        ids = [writer.tokenizer.end, *writer.tokenizer.encode(document), writer.tokenizer.end]
-        size += len(document.encode())
+    for document in open_corpus(config.data).documents("validation"):
+        ids = [writer.tokenizer.end, *writer.tokenizer.encode(document.text), writer.tokenizer.end]
+        size += len(document.text.encode())
         for start in range(0, len(ids) - 1, config.model.context):
             seen = ids[start : start + config.model.context + 1]
             with torch.inference_mode():

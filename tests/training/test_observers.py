@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -11,7 +12,8 @@ from rich.console import Console
 
 from lilliput.errors import UserError
 from lilliput.runs import Run
-from lilliput.training.loop import Evaluated, Finished, Saved, Stepped
+from lilliput.training.events import Evaluated, Finished, Saved, Stepped
+from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.observers import ConsoleObserver, MetricsFile, clock
 from lilliput.training.session import open_session
 from small import small_config
@@ -21,7 +23,11 @@ def stepped(step: int, progress: float = 0.5, loss: float = 2.0, seconds: float 
     return Stepped(step, loss, 1e-3, 1.0, 1000 * step, progress, seconds, 12_345.6, None)
 
 
-EVALUATED = Evaluated(250, False, 250, 1.2345, 3.4367, 0.6123, 4096, None)
+LANGUAGE = {"loss": 1.2345, "bits_per_byte": 0.6123, "accuracy": None, "tokens": 4096, "documents": None}
+LABELS = {"loss": 0.4321, "perplexity": None, "bits_per_byte": None, "accuracy": 0.877, "tokens": 900, "documents": 81}
+EVALUATED = Evaluated(step=250, whole=False, weights=250, floor=None, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
+TESTED = AtTheEnd(step=300, name="obama", weights=250, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
+JUDGED = Evaluated(step=250, whole=False, weights=250, floor=None, **LABELS)  # type: ignore[arg-type]
 FINISHED = Finished(300, 300_000, 60.0, interrupted=False)
 
 
@@ -40,18 +46,22 @@ def test_every_so_many_steps_and_everything_else(run: Run) -> None:
         if step == 20:
             log(Saved(20, "step-000020"))
             log(EVALUATED)
+    log(TESTED)
     log(FINISHED)
     log.close()
-    events = run.metrics()
-    assert [(event["event"], event["step"]) for event in events] == [
+    lines = run.metrics()
+    assert [(event["event"], event["step"]) for event in lines] == [
         ("step", 10),
         ("step", 20),
         ("saved", 20),
         ("evaluation", 250),
         ("step", 25),  # the last, whatever its number
+        ("test", 300),
         ("finished", 300),
     ]
-    assert events[3] == {"event": "evaluation", **vars(EVALUATED)}
+    assert lines[3] == {"event": "evaluation", **vars(EVALUATED)}
+    assert lines[5] == {"event": "test", **vars(TESTED)}
+    assert [list(event)[:2] for event in lines] == [["event", "step"]] * len(lines)
 
 
 def test_a_line_is_there_before_the_next_event(run: Run) -> None:
@@ -123,7 +133,7 @@ def test_nothing_breaks_at_80_columns() -> None:
     console = terminal(80)
     observer = ConsoleObserver(console, 2.0, lambda: "Once there was a fox.", sample_seconds=1e-9)
     observer(stepped(99_999))
-    observer(Evaluated(99_999, False, 99_999, 1.2345, 1234.56, 0.6123, 4096, None))
+    observer(dataclasses.replace(EVALUATED, step=99_999, perplexity=1234.56))
     observer(stepped(100_000, progress=1.0))
     observer.bar.refresh()
     observer.close()
@@ -149,6 +159,18 @@ def test_without_a_terminal_there_are_lines_and_no_codes() -> None:
     first, second = [line for line in text.splitlines() if line]
     assert first.startswith("step      1   50%  loss 2.000  1.443 bits/byte  12,346 tokens/s  lr 1.00e-03")
     assert second.startswith("step    250  validation loss 1.2345")
+
+
+def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
+    console = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    observer = ConsoleObserver(console, bytes_per_prediction=None)
+    for event in (stepped(1), JUDGED, TESTED, FINISHED):
+        observer(event)
+    observer.close()
+    assert isinstance(console.file, io.StringIO)
+    first, second = [line for line in console.file.getvalue().splitlines() if line]
+    assert first.startswith("step      1   50%  loss 2.000  12,346 tokens/s  lr 1.00e-03")
+    assert second == "step    250  validation loss 0.4321  accuracy 87.7%"
 
 
 def test_the_loss_shown_is_a_mean_that_begins_with_the_first() -> None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from labelled import labelled_changes, write_labelled
 from lilliput.config import replace
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
 from lilliput.runs import Run
 from lilliput.settings import Config
-from lilliput.training.loop import Evaluated, Finished, Saved, Stepped
-from lilliput.training.session import open_session, run_folder, train
+from lilliput.training.events import Evaluated, Finished, Saved, Stepped
+from lilliput.training.session import fit_labels, open_session, run_folder, train
 from small import (
     MEMORY,
     TEXT,
@@ -32,12 +34,14 @@ from small import (
 )
 from torture import outcome
 
-# What the promise must hold for; each run has 17 to 20 events.
+# What the promise must hold for; each run has 17 to 21 events.
 VARIANTS: dict[str, dict[str, str]] = {
     "steps": {"model__dropout": "0.2"},
     "tokens": {"train__tokens": "1000", "model__dropout": "0.2", "model__tied": "true", "train__precision": "float32"},
     "accumulated": {"train__accumulate": "3", "model__window": "8,none", "train__keep": "1", "log__every": "3"},
     "muon": {"optimizer__kind": "muon", "optimizer__lr": "0.01"},
+    "overlapping": {"data__windows": "overlapping", "model__dropout": "0.2"},
+    "classifier": {"model__dropout": "0.2", "train__accumulate": "2"},
     "rising": {"optimizer__lr": "100", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
 }
 
@@ -47,12 +51,22 @@ def references() -> Iterator[dict[str, tuple[Path, dict[str, Any], list[str], in
     """For each variant: its folder, what the undisturbed run came to, its checkpoints, its number of events."""
     found = {}
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
-        for variant, changes in VARIANTS.items():
+        for variant in VARIANTS:
             folder = Path(place, variant)
             folder.mkdir()
-            run, events = train_small(small_config(folder, "reference", **changes))
+            run, events = train_small(variant_config(folder, variant, "reference"))
             found[variant] = (folder, outcome(run.folder), names(run), len(events))
         yield found
+
+
+def variant_config(folder: Path, variant: str, name: str) -> Config:
+    changes = VARIANTS[variant]
+    if variant == "classifier":
+        changes = changes | labelled_changes(folder)
+    if variant == "overlapping":
+        again = write_text(folder, "again.txt", TEXT[:500])
+        changes = changes | {"data__validation_source": str(again), "data__tests": f"again={again}"}
+    return small_config(folder, name, **changes)
 
 
 def names(run: Run) -> list[str]:
@@ -82,7 +96,7 @@ def test_killed_after_every_event(references: dict[str, Any], variant: str) -> N
     """The generator is dropped after event n, and the last line of the log is torn where n is odd."""
     folder, expected, checkpoints, count = references[variant]
     for after in range(count):
-        config = small_config(folder, f"killed-{after}", **VARIANTS[variant])
+        config = variant_config(folder, variant, f"killed-{after}")
         assert abandon(config, after)
         log = run_folder(config) / "metrics.jsonl"
         if after % 2:
@@ -103,12 +117,12 @@ def test_killed_after_every_second_event_again_and_again(references: dict[str, A
     assert outcome(run_folder(config)) == expected
 
 
-@pytest.mark.parametrize("variant", ["steps", "rising"])
+@pytest.mark.parametrize("variant", ["steps", "rising", "classifier"])
 def test_stopped_after_every_event(references: dict[str, Any], variant: str) -> None:
     """`stop()` when event n is heard: between update and save, between save and evaluation, after an evaluation."""
     folder, expected, _, count = references[variant]
     for after in range(1, count):
-        config = small_config(folder, f"stopped-{after}", **VARIANTS[variant])
+        config = variant_config(folder, variant, f"stopped-{after}")
         with open_session(config) as session:
             heard = []
             for event in session.events([]):
@@ -242,9 +256,88 @@ def test_a_vocabulary_too_small(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+# ---- labels
+
+
 def test_a_classifier_needs_labels(tmp_path: Path) -> None:
-    text = refused(lambda: train_small(small_config(tmp_path, model__task="classifier", model__classes="3")))
+    text = refused(lambda: small_config(tmp_path, model__task="classifier", model__classes="3"))
     assert text.startswith("a classifier needs labelled documents")
+
+
+def test_the_number_of_classes_is_that_of_the_labels(tmp_path: Path) -> None:
+    changes = labelled_changes(tmp_path)
+    text = refused(lambda: train_small(small_config(tmp_path, **(changes | {"model__classes": "4"}))))
+    assert text.startswith("model.classes is 4 and the training documents have 3 labels: bear, bee, owl")
+    assert not (tmp_path / "runs").exists()
+    config = small_config(tmp_path, **changes)
+    left_open = dataclasses.replace(config, model=dataclasses.replace(config.model, classes=None))
+    assert fit_labels(left_open, ["bear", "bee", "owl"], None).model.classes == 3
+    language = small_config(tmp_path)
+    assert fit_labels(language, ["labels", "that", "nobody", "asked", "for"], None) is language
+
+
+def test_checkpoints_know_the_labels_by_name(tmp_path: Path) -> None:
+    run, _ = train_small(small_config(tmp_path, **labelled_changes(tmp_path)))
+    assert [checkpoint.labels() for checkpoint in run.checkpoints()] == [["bear", "bee", "owl"]] * 2
+    assert Run(trained() / "runs" / "mine").checkpoints()[-1].labels() is None
+    assert "this model is a classifier" in refused(lambda: load(run.folder).generate("The"))
+
+
+def test_from_a_classifier(tmp_path: Path) -> None:
+    """Its labels must be those of the documents, in the same order: class 1 would be another otherwise."""
+    changes = labelled_changes(tmp_path)
+    ancestor, _ = train_small(small_config(tmp_path, "base", **changes))
+    more = write_labelled(tmp_path, "more.tsv", 30, first=9)
+    tuned = small_config(tmp_path, "tuned", data__source=str(more))
+    with open_session(tuned, start_from=str(ancestor.folder)) as session:
+        assert ancestor.best
+        assert_equal_tensors(dict(session.trainer.model.state_dict()), ancestor.best.load_model())
+        assert session.run.last and session.run.last.labels() == ["bear", "bee", "owl"]
+        events = list(session.events([]))
+    assert isinstance(events[-1], Finished)
+    more.write_text(more.read_text().replace("owl\t", "eagle\t"))
+    other = small_config(tmp_path, "other", data__source=str(more))
+    text = refused(lambda: train_small(other, start_from=str(ancestor.folder)))
+    assert text.startswith("the documents have the labels bear, bee, eagle, and the weights know bear, bee, owl")
+
+
+# ---- word vectors
+
+
+def write_vectors(folder: Path, words: Iterable[str], width: int = 6) -> Path:
+    generator = torch.Generator().manual_seed(3)
+    rows = [
+        f"{word} {' '.join(f'{x:.4f}' for x in torch.randn(width, generator=generator).tolist())}" for word in words
+    ]
+    path = folder / "words.vec"
+    path.write_text(f"{len(rows)} {width}\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("frozen", ["true", "false"])
+def test_word_vectors_are_put_in_once_and_carried_by_checkpoints(tmp_path: Path, frozen: str) -> None:
+    source = write_vectors(tmp_path, ["the", "bee", "saw", "moon", "sea", "bell"])
+    changes = {
+        "tokenizer__kind": "word",
+        "tokenizer__lowercase": "true",
+        "vectors__source": str(source),
+        "vectors__frozen": frozen,
+    }
+    config = small_config(tmp_path, **changes)
+    with open_session(config) as session:
+        model, tokenizer = session.trainer.model, session.prepared.tokenizer
+        line = next(line for line in source.read_text().splitlines() if line.startswith("moon "))
+        row = model.embedding.table.weight[tokenizer.encode("moon")[0]]
+        assert row.tolist() == pytest.approx([float(number) for number in line.split()[1:]], abs=1e-6)
+        assert session.trainer.config.vectors.width == 6
+        list(itertools.islice(session.events([]), 9))
+    reference, _ = train_small(small_config(tmp_path, "reference", **changes))
+    source.unlink()  # the checkpoint has them
+    run, _ = train_small(config, resume=True)
+    assert outcome(run.folder) == outcome(reference.folder)
+    tuned, _ = train_small(small_config(tmp_path, "tuned"), start_from=str(run.folder))
+    assert tuned.config()["vectors"]["width"] == 6
+    assert load(tuned.folder).generate("the bee", temperature=0.0, tokens=3) is not None
 
 
 # ---- damage

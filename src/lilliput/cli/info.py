@@ -52,15 +52,13 @@ def tell_all(arguments: argparse.Namespace) -> None:
     elif not found:
         figures().print(f"no runs in {arguments.folder}/; lilliput train demo makes one")
     else:
-        table = Table("run", "state", "steps", "loss", "bits/byte", box=None, pad_edge=False)
+        columns = {"loss": "loss", "bits_per_byte": "bits/byte", "accuracy": "accuracy"}
+        if all(run["accuracy"] is None for run in found):
+            del columns["accuracy"]
+        table = Table("run", "state", "steps", *columns.values(), box=None, pad_edge=False)
         for run in found:
-            table.add_row(
-                escape(run["name"]),
-                run["state"],
-                f"{run['steps']:,}",
-                figure(run["loss"]),
-                figure(run["bits_per_byte"]),
-            )
+            shown = (figure(run[name]) for name in columns)
+            table.add_row(escape(run["name"]), run["state"], f"{run['steps']:,}", *shown)
         figures().print(table)
 
 
@@ -77,10 +75,9 @@ def tell_one(arguments: argparse.Namespace) -> None:
         f"  steps       {about['steps']:,}, {readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes"
     )
     if about["validation"]:
-        v = about["validation"]
-        console.print(
-            f"  validation  loss {v['loss']:.4f}, perplexity {v['perplexity']:.2f}, {v['bits_per_byte']:.4f} bits/byte (the best)"
-        )
+        console.print(f"  validation  {tell_loss(about['validation'])} (the best)")
+    for name, found in about["tests"].items():
+        console.print(f"  test        {escape(name)}: {tell_loss(found)}")
     shape = ", ".join(f"{name} {model[name]:,}" for name in ("dim", "layers", "heads", "context", "vocab_size"))
     console.print(f"  model       {shape}")
     console.print("  parameters  " + ", ".join(f"{part} {n:,}" for part, n in parameters.items()))
@@ -105,9 +102,10 @@ def tell_two(arguments: argparse.Namespace) -> None:
     table = Table("setting", *(escape(name) for name in arguments.runs), box=None, pad_edge=False)
     for name, (one, two) in found.items():
         table.add_row(name, *(escape("none" if value is None else str(value)) for value in (one, two)))
-    for name in ("loss", "bits_per_byte"):
+    for name in ("loss", "bits_per_byte", "accuracy"):
         pair = [about["validation"][name] if about["validation"] else None for about in (first, second)]
-        table.add_row(f"validation {name}", *(figure(value) for value in pair))
+        if pair != [None, None]:
+            table.add_row(f"validation {name}", *(figure(value) for value in pair))
     figures().print(table)
 
 
@@ -124,6 +122,12 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
     config = config_from_dict(about["config"], str(run.folder))
     counted = count(config.model, config.vectors).as_dict()
     return {"name": run.name, "folder": str(run.folder), **about, **counted}
+
+
+def tell_loss(found: dict[str, Any]) -> str:
+    from lilliput.runs import tell_figures
+
+    return ", ".join([f"loss {found['loss']:.4f}", *tell_figures(found)])
 
 
 def figure(value: float | None) -> str:

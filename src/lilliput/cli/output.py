@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 if TYPE_CHECKING:
-    from lilliput.data.prepare import Report
+    from lilliput.data.progress import Report
 
 
 def chatter() -> Console:
@@ -35,13 +36,22 @@ def print_json(value: Any) -> None:
     print(text)
 
 
+class SpeedColumn(ProgressColumn):
+    """Megabytes a second, once there is something to tell."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed / 1e6:,.1f} MB/s" if speed and speed >= 1e4 else "")
+
+
 @contextmanager
 def progress(console: Console) -> Iterator[Report]:
-    """A bar for each thing that is being done, on a terminal only."""
+    """A bar for what is being done, on a terminal only; sentences everywhere."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f}%"),
+        SpeedColumn(),
         TimeRemainingColumn(),
         console=console,
         transient=True,
@@ -50,7 +60,12 @@ def progress(console: Console) -> Iterator[Report]:
     tasks: dict[str, Any] = {}
 
     def report(what: str, done: int, total: int | None) -> None:
+        if done == total == 0:
+            console.print(what)
+            return
         if what not in tasks:
+            for earlier in tasks.values():
+                bar.update(earlier, visible=False)
             tasks[what] = bar.add_task(what, total=total)
         bar.update(tasks[what], completed=done, total=total)
 

@@ -1,4 +1,4 @@
-"""The closing summary of a training: figures, three texts, where it all is, and what to try next."""
+"""The closing summary of a training: figures, three texts of a model that writes, where it all is, what to try next."""
 
 from __future__ import annotations
 
@@ -9,31 +9,71 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from lilliput.runs import best_validation
+from lilliput.data.corpora import STORYBOOK
+from lilliput.runs import best_validation, figures_of_tests, tell_figures
 
 if TYPE_CHECKING:
+    from lilliput.runs import Run
+    from lilliput.settings import Config
     from lilliput.training.session import Session
 
 STORIES = 100  # judged for validity: enough for two digits, written in seconds
 
 
 def summarise(session: Session, console: Console, chatter: Console) -> None:
-    from lilliput.decoding.writer import load
-    from lilliput.evaluation.stories import judge_stories
-
     run, config = session.run, session.trainer.config
+    console.rule(f"[bold]{escape(run.name)}[/]", align="left")
+    tell_validation(run, console)
+    tell_tests(run, console)
+    writes = config.model.task == "language"
+    if writes:
+        show_texts(run, config, console, chatter)
+    folder = shlex.quote(str(run.folder))
+    console.print(f"the run is in {folder}; next:", markup=False)
+    generate = f"lilliput generate {folder} --prompt {shlex.quote(config.generate.prompt or 'Once')} --samples 3"
+    commands = [
+        *([generate] if writes else []),
+        f"lilliput info {folder}",
+        f"lilliput train {'mytext.txt' if writes else 'mylabels.tsv'} --from {folder}",
+        *(["lilliput train mytext.txt"] if writes else []),
+    ]
+    for command in commands:
+        console.print(f"  {command}", markup=False)
+
+
+def tell_validation(run: Run, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
-    writer = load(run.folder)
-    console.rule(f"[bold]{escape(run.name)}[/]", align="left")
-    console.print(f"validation loss   {found['loss']:.4f} nats a token ({found['tokens']:,} tokens, the whole split)")
+    unit = "token" if found["documents"] is None else "document"
+    console.print(
+        f"validation loss   {found['loss']:.4f} nats a {unit} ({found[unit + 's']:,} {unit}s, the whole split)"
+    )
+    if found["accuracy"] is not None:
+        console.print(f"accuracy          {found['accuracy']:.1%}")
+        return
     console.print(f"perplexity        {found['perplexity']:,.2f}")
     console.print(f"bits per byte     {found['bits_per_byte']:.4f}")
-    if found.get("floor"):
+    if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         console.print(
             f"the floor         {found['floor']:.4f} bits per byte, a perfect model's; this is {over:.1%} above"
         )
+
+
+def tell_tests(run: Run, console: Console) -> None:
+    tests = figures_of_tests(run.metrics())
+    for name, found in tests.items():
+        of = f"{found['tokens']:,} tokens" if found["documents"] is None else f"{found['documents']:,} documents"
+        console.print(f"{f'test {name}':<17} {'  '.join(tell_figures(found))}  ({of})", markup=False)
+
+
+def show_texts(run: Run, config: Config, console: Console, chatter: Console) -> None:
+    """Three, and of the storybook how many of a hundred are right."""
+    from lilliput.decoding.writer import load
+    from lilliput.evaluation.stories import judge_stories
+
+    writer = load(run.folder)
+    if config.data.source == STORYBOOK:
         with chatter.status(f"writing {STORIES} stories to judge them"):
             judged = judge_stories(writer, STORIES, seed=1)
         temperature = config.generate.temperature
@@ -44,12 +84,3 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
         console.rule(f"[dim]{number}[/]", align="left", style="dim")
         console.print(Text((sample.prompt + sample.text).strip()))
     console.rule(style="dim")
-    folder = shlex.quote(str(run.folder))
-    console.print(f"the run is in {folder}; next:", markup=False)
-    for command in (
-        f"lilliput generate {folder} --prompt {shlex.quote(config.generate.prompt or 'Once')} --samples 3",
-        f"lilliput info {folder}",
-        f"lilliput train mytext.txt --from {folder}",
-        "lilliput train mytext.txt",
-    ):
-        console.print(f"  {command}", markup=False)

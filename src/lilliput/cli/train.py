@@ -137,17 +137,18 @@ def follow(session: Session, console: Console) -> int | None:
     """Train with a bar; the number of the signal that ended it early, or None."""
     from rich.markup import escape
 
-    from lilliput.training.loop import Finished
+    from lilliput.training.events import Finished
     from lilliput.training.observers import ConsoleObserver
 
     trainer, config = session.trainer, session.trainer.config
     for note in session.notes:
         console.print(f"[yellow]note[/] {escape(note)}")
-    tokens = readable(float(trainer.train.rows.sizes.sum()))
+    labels = session.prepared.labels if config.model.task == "classifier" else None
+    examples = "training tokens" if labels is None else f"training documents with {len(labels)} labels"
     console.print(
-        f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, {tokens} training "
-        f"tokens, vocabulary {config.model.vocab_size:,}, on {trainer.model.device}"
-        + (f", from step {trainer.step:,}" if trainer.step else "")
+        f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, "
+        f"{readable(trainer.train.predictions)} {examples}, vocabulary {config.model.vocab_size:,}, "
+        f"on {trainer.model.device}" + (f", from step {trainer.step:,}" if trainer.step else "")
     )
 
     def write_sample() -> str:
@@ -163,7 +164,12 @@ def follow(session: Session, console: Console) -> int | None:
         console.print("finishing this step, then saving (again: stop at once)")
         trainer.stop()
 
-    observer = ConsoleObserver(console, trainer.train.bytes_per_prediction, write_sample, config.log.sample_seconds)
+    observer = ConsoleObserver(
+        console,
+        trainer.train.bytes_per_prediction,
+        write_sample if labels is None else None,
+        config.log.sample_seconds,
+    )
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     interrupted = False
     try:
@@ -184,12 +190,17 @@ def follow(session: Session, console: Console) -> int | None:
 
 
 def tell_costs(config: Config, as_json: bool) -> int:
-    """`--dry-run`: settings, parameters, FLOPs, memory and time. Without model.vocab_size, the tokenizer's is assumed."""
+    """`--dry-run`: settings, parameters, FLOPs, memory and time; no text is read.
+
+    Without model.vocab_size, the tokenizer's is assumed; without model.classes, two.
+    """
     from lilliput.config import config_to_dict, replace
     from lilliput.model.count import count
 
     if config.model.vocab_size is None:
         config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
+    if config.model.task == "classifier" and config.model.classes is None:
+        config = replace(config, {"model.classes": 2})  # known when the labels are read; a class costs next to nothing
     counted = count(config.model, config.vectors)
     tokens_per_step = config.train.batch * config.train.accumulate * config.model.context
     parameters = counted.parameters
@@ -230,8 +241,14 @@ def tell_costs(config: Config, as_json: bool) -> int:
 
 def expected_vocabulary(config: Config) -> int:
     """What the tokenizer will have at most; only one that exists already is asked."""
-    if config.tokenizer.path is None:
-        return 257 if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size
-    from lilliput.data.tokenizers import Tokenizer
+    tokenizer = config.tokenizer
+    if tokenizer.path is not None or tokenizer.vocabulary is not None or tokenizer.kind in ("byte", "gpt2"):
+        from lilliput.data.tokenizers import make_tokenizer
 
-    return Tokenizer.load(Path(config.tokenizer.path)).vocab_size
+        return make_tokenizer(tokenizer, []).vocab_size
+    if tokenizer.kind == "bpe":
+        return tokenizer.vocab_size
+    if tokenizer.max_vocabulary is not None:
+        return tokenizer.max_vocabulary
+    what = f"how many {tokenizer.kind}s there are is known only when the text has been read"
+    raise UserError(what, "model.vocab_size", "--model.vocab_size or --tokenizer.max_vocabulary with a number")

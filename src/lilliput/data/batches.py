@@ -1,167 +1,258 @@
 """Which tokens step n sees.
 
-Owns: cutting documents into windows, packing windows into rows, and the order of rows, a pure function of (seed, epoch)
-that is sliced over processes: neither evaluation, nor a restart, nor the number of processes changes it. Does not own:
-token files (`prepare`) or tensors (NumPy arrays go out).
+Owns: rows (windows of a language model's text, or labelled documents), batches of them, and the order of rows, a pure function
+of (seed, epoch) that is sliced over processes: neither evaluation, nor a restart, nor the number of processes changes it. Does
+not own: token files (`token_files`), the arithmetic of windows (`windows`) or tensors (NumPy arrays go out).
 
-A window is at most `context` predictions of one document: it starts at the document's start or a multiple of `context`
-from it, and its first input is the token before it (end-of-text for a document's first). A row is one or more windows,
-each a document of its own to the model. Rows of like length are put together, so that little is padded.
+A row of a language model is one or more windows, each a document of its own to the model; a window's first input is the token
+before it, and that of a document's first window is `start`. A row of a classifier is the beginning of one document. Rows of
+like length are put together, so that little is padded.
 
 B rows, T positions.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from lilliput.data.windows import Integers, OverlappingWindows, cut_windows, pack
 
-IGNORED = -100  # the target of padding: torch's own convention
+if TYPE_CHECKING:
+    from lilliput.data.token_files import TokenFile
+
+IGNORED = -100  # the target or label of padding: torch's own convention
 POOL = 32  # batches whose rows are sorted by length together: enough to pad little, few enough to stay random
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Inputs and targets (B, T). `pos` and `doc` are None where every row is one window from position 0."""
+class Batch(ABC):
+    """Inputs (B, T), padded on the right. `pos` is None where every row can do without: see the two kinds."""
 
     ids: Integers
-    targets: Integers
-    pos: Integers | None
-    doc: Integers | None
-    rows: Integers  # the rows' numbers in the packing, to name a batch by
+    pos: Integers | None  # within the document; -1 is padding
+    rows: Integers  # the rows' numbers, to name a batch by
+
+    @property
+    @abstractmethod
+    def tokens(self) -> int:
+        """Tokens that a model learns from."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """What the summed loss is divided by."""
+
+
+@dataclass(frozen=True)
+class LanguageBatch(Batch):
+    """`pos` and `doc` are None where every row is one window: a causal model needs no mask to ignore what comes later."""
+
+    targets: Integers  # (B, T)
+    doc: Integers | None  # number of the window within its row; 0 is padding
 
     @property
     def tokens(self) -> int:
-        """Predictions that count."""
         return int((self.targets != IGNORED).sum())
 
+    @property
+    def count(self) -> int:
+        return self.tokens
 
-class Rows:
-    """The windows of a token file, packed: `starts` and `lengths` of windows, and for each row a slice of them.
 
-    `tokens` begins with an end-of-text; document i is tokens[offsets[i] : offsets[i + 1]], whose last is its
-    end-of-text.
-    """
+@dataclass(frozen=True)
+class LabelledBatch(Batch):
+    """`pos` is None where no row is padded: an encoder sees all of a row."""
 
-    def __init__(self, tokens: NDArray[Any], offsets: Integers, context: int) -> None:
-        self.tokens, self.context = tokens, context
-        starts, lengths = cut_windows(offsets, context)
-        order, borders = pack(lengths, context)
-        self.starts, self.lengths, self.borders = starts[order], lengths[order], borders
-        sums = np.concatenate(([0], np.cumsum(self.lengths)))
-        self.sizes: Integers = sums[borders[1:]] - sums[borders[:-1]]  # predictions in each row
+    labels: Integers  # (B,)
 
-    def __len__(self) -> int:
-        return len(self.borders) - 1
+    @property
+    def tokens(self) -> int:
+        return int((self.pos >= 0).sum()) if self.pos is not None else self.ids.size
 
-    def batch(self, rows: Integers) -> Batch:
-        """The chosen rows side by side, padded on the right to the longest of them.
+    @property
+    def count(self) -> int:
+        return int((self.labels != IGNORED).sum())
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
+
+
+class Rows(ABC, Generic[AnyBatch]):
+    """The rows of one split."""
+
+    def __init__(self, file: TokenFile, context: int) -> None:
+        # As plain arrays: indexing a np.memmap makes another one each time, at ten times the price.
+        self.tokens, self.offsets, self.context = np.asarray(file.tokens), np.asarray(file.offsets), context
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def sizes(self, rows: Integers) -> Integers:
+        """Tokens in each of these rows."""
+
+    @abstractmethod
+    def batch(self, rows: Integers) -> AnyBatch:
+        """These rows side by side, padded on the right to the longest of them.
 
         No rows (a process may have none of an epoch's last batch) come out as one token of padding, so that its
         gradients are zeros and not missing.
         """
-        shape = (max(1, len(rows)), int(self.sizes[rows].max(initial=1)))
-        ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-        pos, doc = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-        for place, row in enumerate(rows):
-            at = 0
-            for number, window in enumerate(range(self.borders[row], self.borders[row + 1]), start=1):
-                start, length = int(self.starts[window]), int(self.lengths[window])
-                piece = np.asarray(self.tokens[start : start + length + 1], dtype=np.int64)
-                here = slice(at, at + length)
-                ids[place, here], targets[place, here] = piece[:-1], piece[1:]
-                pos[place, here], doc[place, here] = np.arange(length), number
-                at += length
-        if (doc <= 1).all():
-            # One window a row and padding after it: a causal model needs no mask to ignore what comes later.
-            return Batch(ids, targets, None, None, rows)
-        return Batch(ids, targets, pos, doc, rows)
 
     def sample(self, count: int, seed: int) -> Integers:
-        """A fixed sample of rows, sorted by length."""
-        chosen = np.random.default_rng((seed, len(self))).permutation(len(self))[:count]
-        return by_length(chosen, self.sizes)
+        """A fixed sample of rows, longest first."""
+        chosen = shuffled(len(self), np.random.default_rng((seed, len(self))))[:count]
+        return self.by_length(chosen.astype(np.int64))
 
-    def in_order(self, batch: int) -> Iterator[Batch]:
+    def in_order(self, batch: int) -> Iterator[AnyBatch]:
         """Every row once, longest first."""
-        rows = by_length(np.arange(len(self)), self.sizes)
-        for start in range(0, len(rows), batch):
-            yield self.batch(rows[start : start + batch])
+        return self.cut(self.by_length(np.arange(len(self))), batch)
+
+    def cut(self, rows: Integers, batch: int) -> Iterator[AnyBatch]:
+        for first in range(0, len(rows), batch):
+            yield self.batch(rows[first : first + batch])
+
+    def by_length(self, rows: Integers) -> Integers:
+        return rows[np.argsort(-self.sizes(rows), kind="stable")]
 
 
-def by_length(rows: Integers, sizes: Integers) -> Integers:
-    return rows[np.argsort(-sizes[rows], kind="stable")]
+class WindowRows(Rows[LanguageBatch]):
+    """Rows of windows. `start` is the first input of a document."""
+
+    def __init__(self, file: TokenFile, context: int, start: int) -> None:
+        super().__init__(file, context)
+        self.start = start
+
+    def lay_out(self, rows: Integers, counts: Integers, starts: Integers, lengths: Integers) -> LanguageBatch:
+        """A batch of rows that have `counts` windows each; the windows of all rows one after the other."""
+        after = np.cumsum(lengths)  # where a window ends in the tokens of all rows
+        row_after = np.concatenate(([0], after))[np.cumsum(counts)]
+        sizes = np.diff(row_after, prepend=0)
+        shape = (max(1, len(rows)), int(sizes.max(initial=1)))
+        # Of each token of all rows: where it stands within its window, and where in the batch.
+        within = np.arange(lengths.sum()) - np.repeat(after - lengths, lengths)
+        place = np.arange(len(within)) + np.repeat(np.arange(len(rows)) * shape[1] - (row_after - sizes), sizes)
+        source = np.repeat(starts, lengths) + within
+        ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
+        ids.ravel()[place], targets.ravel()[place] = self.tokens[source], self.tokens[source + 1]
+        begins = self.offsets[np.searchsorted(self.offsets, starts + 1)] == starts + 1  # the document begins there, too
+        ids.ravel()[place[(after - lengths)[begins]]] = self.start
+        if counts.max(initial=1) == 1:
+            return LanguageBatch(ids, None, rows, targets, None)
+        pos, doc = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+        number = np.arange(1, len(lengths) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
+        pos.ravel()[place], doc.ravel()[place] = within, np.repeat(number, lengths)
+        return LanguageBatch(ids, pos, rows, targets, doc)
 
 
-def cut_windows(offsets: Integers, context: int) -> tuple[Integers, Integers]:
-    """Where each window's first input stands, and how many predictions it holds. Each prediction is in one window."""
-    begins, sizes = offsets[:-1] - 1, np.diff(offsets)  # a document of n tokens and its end is n + 1 predictions
-    counts = -(-sizes // context)
-    document = np.repeat(np.arange(len(sizes)), counts)
-    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = begins[document] + number * context
-    lengths = np.minimum(context, sizes[document] - number * context)
-    return starts, lengths
+class PackedRows(WindowRows):
+    """Aligned windows, each prediction once an epoch; several short ones share a row."""
+
+    def __init__(self, file: TokenFile, context: int, start: int) -> None:
+        super().__init__(file, context, start)
+        starts, lengths = cut_windows(self.offsets, context, file.ends)
+        order, self.borders = pack(lengths, context)  # row i is windows borders[i] to borders[i + 1]
+        self.starts, self.lengths = starts[order], lengths[order]
+        sums = np.concatenate(([0], np.cumsum(self.lengths)))
+        self.row_sizes = np.diff(sums[self.borders])
+
+    def __len__(self) -> int:
+        return len(self.row_sizes)
+
+    def sizes(self, rows: Integers) -> Integers:
+        return self.row_sizes[rows]
+
+    def batch(self, rows: Integers) -> LanguageBatch:
+        firsts = self.borders[rows]
+        counts = self.borders[rows + 1] - firsts
+        windows = np.arange(counts.sum()) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        return self.lay_out(rows, counts, self.starts[windows], self.lengths[windows])
 
 
-def pack(lengths: Integers, context: int) -> tuple[Integers, Integers]:
-    """Best-fit decreasing: the windows in row order, and the borders of the rows in that order.
+class OverlappingRows(WindowRows):
+    """A window at every offset of every document, each a row of its own."""
 
-    Rows with the same room left are interchangeable, so a list of them for each amount of room makes it linear in
-    windows.
-    """
-    rooms: list[list[int]] = [[] for _ in range(context + 1)]
-    rows: list[list[int]] = []
-    for window in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[window])
-        room = next((room for room in range(length, context + 1) if rooms[room]), None)
-        if room is None:
-            rows.append([])
-            row, room = len(rows) - 1, context
-        else:
-            row = rooms[room].pop()
-        rows[row].append(window)
-        if room > length:
-            rooms[room - length].append(row)
-    order = np.array([window for row in rows for window in row], dtype=np.int64)
-    return order, np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+    def __init__(self, file: TokenFile, context: int, start: int) -> None:
+        super().__init__(file, context, start)
+        self.windows = OverlappingWindows(self.offsets, context, file.ends)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def sizes(self, rows: Integers) -> Integers:
+        return self.windows.find(rows)[1]
+
+    def batch(self, rows: Integers) -> LanguageBatch:
+        return self.lay_out(rows, np.ones(len(rows), np.int64), *self.windows.find(rows))
 
 
-class Batches:
+class DocumentRows(Rows[LabelledBatch]):
+    """Labelled documents: the first `context` tokens of each, without what begins and ends it."""
+
+    def __init__(self, file: TokenFile, context: int) -> None:
+        super().__init__(file, context)
+        assert file.labels is not None
+        self.labels = np.asarray(file.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sizes(self, rows: Integers) -> Integers:
+        lengths: Integers = self.offsets[rows + 1] - 1 - self.offsets[rows]
+        return np.minimum(self.context, lengths)
+
+    def batch(self, rows: Integers) -> LabelledBatch:
+        sizes = self.sizes(rows) if len(rows) else np.zeros(1, np.int64)
+        column = np.arange(max(1, sizes.max()))
+        real = column < sizes[:, None]  # (B, T)
+        ids = np.zeros(real.shape, np.int64)
+        ids[real] = self.tokens[(self.offsets[rows][:, None] + column)[real[: len(rows)]]]
+        labels = self.labels[rows].astype(np.int64) if len(rows) else np.array([IGNORED])
+        return LabelledBatch(ids, None if real.all() else np.where(real, column, -1), rows, labels)
+
+
+def shuffled(count: int, generator: np.random.Generator) -> NDArray[Any]:
+    """A permutation. Four bytes a number where they do: overlapping windows are as many as tokens."""
+    order = np.arange(count, dtype=np.uint32 if count <= 1 << 32 else np.int64)
+    generator.shuffle(order)
+    return order
+
+
+class Batches(Generic[AnyBatch]):
     """The endless sequence of micro-batches of a run, with its position."""
 
-    def __init__(self, rows: Rows, batch: int, seed: int, rank: int = 0, processes: int = 1) -> None:
+    def __init__(self, rows: Rows[AnyBatch], batch: int, seed: int, rank: int = 0, processes: int = 1) -> None:
         self.rows, self.size, self.seed = rows, batch, seed
         self.rank, self.processes = rank, processes
         self.position = 0  # micro-batches taken
         self.epoch_batches = -(-len(rows) // batch)
-        self.order: tuple[int, list[Integers]] | None = None
+        self.order: tuple[int, NDArray[Any], NDArray[Any]] | None = None  # epoch; rows shuffled; batches shuffled
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> AnyBatch:
         rows = self.at(self.position)
         self.position += 1
         return self.rows.batch(rows)
 
     def at(self, position: int) -> Integers:
-        """This process's rows of a micro-batch: a pure function of (seed, position)."""
+        """This process's rows of a micro-batch: a pure function of (seed, position).
+
+        Rows are shuffled, sorted by length within each pool of them, cut into batches, and those shuffled again. Only
+        the batch that is asked for is made.
+        """
         epoch, index = divmod(position, self.epoch_batches)
         if self.order is None or self.order[0] != epoch:
-            self.order = epoch, self.shuffle(epoch)
-        return self.order[1][index][self.rank :: self.processes]
-
-    def shuffle(self, epoch: int) -> list[Integers]:
-        generator = np.random.default_rng((self.seed, epoch))
-        shuffled = generator.permutation(len(self.rows))
-        pool = POOL * self.size
-        pools = [by_length(shuffled[start : start + pool], self.rows.sizes) for start in range(0, len(shuffled), pool)]
-        batches = [rows[start : start + self.size] for rows in pools for start in range(0, len(rows), self.size)]
-        return [batches[index] for index in generator.permutation(len(batches))]
+            generator = np.random.default_rng((self.seed, epoch))
+            self.order = epoch, shuffled(len(self.rows), generator), shuffled(self.epoch_batches, generator)
+        _, rows, batches = self.order
+        pool, inside = divmod(int(batches[index]), POOL)
+        alike = self.rows.by_length(rows[pool * POOL * self.size :][: POOL * self.size].astype(np.int64))
+        return alike[inside * self.size :][: self.size][self.rank :: self.processes]
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}

@@ -1,10 +1,11 @@
-"""Text as ids and back: byte-level BPE trained on the user's text, bytes, and any tokenizer.json that fits.
+"""Text as ids and back: the class that all kinds of tokenizers share, and the table of kinds.
 
-Owns: training, loading and saving of tokenizers, exact encoding of texts of any length, decoding that streams. Does not
-own: which text is trained on (`prepare` gives the training split) or how ids are stored. The work is done by the
-tokenizers library, and a saved tokenizer is its tokenizer.json, which transformers reads.
+Owns: loading and saving of tokenizers, exact encoding of texts of any length in bounded memory, decoding that streams, BPE
+trained on the user's text, and bytes. Does not own: words and characters (`words`), GPT-2's files (`gpt2`), which text is
+trained on (`prepare` gives the training split) or how ids are stored. The work is done by the tokenizers library, and a
+saved tokenizer is its tokenizer.json, which transformers reads.
 
-End-of-text is the last id, as in GPT-2: bytes and pieces keep their ids whatever is added after them. A new kind of
+End-of-text is the last id of BPE and bytes, as in GPT-2: they keep their ids whatever is added after them. A new kind of
 tokenizer is one entry of `KINDS`.
 """
 
@@ -14,101 +15,146 @@ import codecs
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tokenizers as library
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from numpy.typing import NDArray
+from tokenizers import models, trainers
 
+from lilliput.data import gpt2, words
 from lilliput.data.corpora import END_OF_TEXT
+from lilliput.data.cutting import cut_endless_words, cut_text
+from lilliput.data.gpt2 import BYTE_CHARACTERS, CHARACTER_BYTES
+from lilliput.data.specials import find_specials, find_unknown
+from lilliput.data.untrusted import check_patterns, read_text, told_panics
 from lilliput.errors import UserError, nearest
 from lilliput.settings import TokenizerSettings
 
 # Above GPT-4's largest (about 20 MB); parsing takes several times the file's size in memory.
 LARGEST_FILE = 50 * 1000 * 1000
-PIECE = 1 << 16
-LONGEST_PIECE = 1 << 20
-GROUP = 64  # pieces that the library holds at once
-LONGEST_WORD = 256
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # as vocabularies with byte fallback write the bytes of rare characters
+GROUP = 1 << 20  # characters that the library holds at once, about 140 bytes for each
 
-
-def _byte_characters() -> list[str]:
-    """The printable character with which GPT-2 writes each byte (bytes_to_unicode of its encoder.py)."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    spare = iter(range(256, 512))
-    return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
-
-
-BYTE_CHARACTERS = _byte_characters()
-CHARACTER_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+Ids = NDArray[np.uint32]
 
 
 class Tokenizer:
     """A tokenizer of the library, with the promises that the rest of Lilliput relies on.
 
     `encode` never makes a special id, not even of the text "<|endoftext|>": a user's words cannot end a document.
-    Where `lossy` is False, `decode(encode(text)) == text` for every text.
+    Where `lossy` is False, `decode(encode(text)) == text` for every text. `start` is the first input of a document; where
+    there is no token for that, it is `end`. Where `ends` is False the vocabulary has no end either: `end` is its padding,
+    which separates documents and is never to be predicted.
     """
 
     def __init__(self, inner: library.Tokenizer, where: str = "tokenizer.json") -> None:
-        if inner.token_to_id(END_OF_TEXT) is None:
-            raise UserError(f"the tokenizer has no {END_OF_TEXT} token", where, "add it to added_tokens, or train one")
-        # A tokenizer that knows the token only as a word would write it into decoded text.
-        inner.add_special_tokens([library.AddedToken(END_OF_TEXT, special=True, normalized=False)])
+        # First of all: the library writes a vocabulary by counting from 0 to its largest id.
+        vocabulary = inner.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = _checked_size(vocabulary, where)
+        parts = json.loads(inner.to_str())
+        model, added = parts["model"], {token["content"] for token in parts["added_tokens"]}
+        # A piece of BPE that only looks like a special token was learned from text (<s> is also HTML).
+        specials = find_specials(added if model["type"] == "BPE" else vocabulary, where)
+        # A tokenizer that knows them only as words would write them into decoded text.
+        names = {specials.start, specials.end, *filter(None, [specials.pad])}
+        inner.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in sorted(names)])
         inner.no_truncation()
         inner.no_padding()
+        if model.get("dropout") is not None:
+            inner.model.dropout = None  # a text has one encoding
         inner.encode_special_tokens = True  # specials in a text are text
-        self._inner = inner
-        end = inner.token_to_id(END_OF_TEXT)
-        assert end is not None
-        self.end: int = end
-        vocabulary = inner.get_vocab(with_added_tokens=True)
-        self.vocab_size: int = max(vocabulary.values()) + 1
-        if self.vocab_size > 2 * len(vocabulary):
-            what = f"ids run to {self.vocab_size - 1:,} but there are only {len(vocabulary):,} tokens"
-            raise UserError(what, where, "give a tokenizer.json with ids from 0 on")
-        parts = json.loads(inner.to_str())
-        model, before, after = parts["model"], parts["pre_tokenizer"] or {}, parts["decoder"] or {}
+        self._inner, self._where = inner, where
+        self.start: int = vocabulary[specials.start]
+        self.end: int = vocabulary[specials.end]
+        self.ends: bool = specials.ends
+        self.pad: int | None = None if specials.pad is None else vocabulary[specials.pad]
+        self.unknown: int | None = find_unknown(model, vocabulary, where)
+        before, after = parts["pre_tokenizer"] or {}, parts["decoder"] or {}
         exact = before.get("type") == after.get("type") == "ByteLevel" and not before["add_prefix_space"]
         self.byte_level: bool = exact and not parts["normalizer"] and CHARACTER_BYTES.keys() <= model["vocab"].keys()
         # Anything that is not known to be exact is marked: normalizers, unknown words, added spaces.
         self.lossy: bool = not self.byte_level
-        plain = self.byte_level and not before["use_regex"] and model["vocab"] == CHARACTER_BYTES
-        self.kind: str = "byte" if plain else "bpe" if self.byte_level else str(model["type"]).lower()
-        unknown = model.get("unk_token")
-        self.unknown: int | None = None if unknown is None else inner.token_to_id(unknown)
+        self.kind: str = _kind(parts, self.byte_level)
         # Added tokens that are not special are matched in the text itself, perhaps across a border of pieces.
-        self._cuttable: bool = self.byte_level and all(token["special"] for token in parts["added_tokens"])
+        special = all(token["special"] for token in parts["added_tokens"])
+        self._cuttable: bool = special and (self.byte_level or self.kind in ("word", "character"))
+        self._forged: Ids | None = None if self.byte_level else self._find_forged(names, vocabulary)
+
+    def _find_forged(self, names: set[str], vocabulary: dict[str, int]) -> Ids | None:
+        """What each id becomes that a text gave: models that know a special token as a word must not make it of one."""
+        if self.unknown is None:
+            return None
+        table = np.arange(self.vocab_size, dtype=np.uint32)
+        table[[vocabulary[name] for name in names]] = self.unknown
+        return table
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """Ids of each text: in parallel over cores, and without holding the interpreter."""
+        return [found.tolist() for found in self.encode_arrays(texts)]
+
+    def encode_arrays(self, texts: list[str], unknown_words: Counter[str] | None = None) -> list[Ids]:
+        """Ids of each text: in parallel over cores, without holding the interpreter, and in bounded memory.
+
+        `unknown_words` counts, as they stand in the texts, the words that became `unknown`.
+        """
+        counted: Counter[str] = Counter()
         try:
             if self.kind == "byte":  # ids are bytes; 20 times faster than asking the library for the same
-                return [list(text.encode()) for text in texts]
-            if not self._cuttable or all(len(text) <= PIECE for text in texts):
-                return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
-            pieces = [list(cut_text(text)) for text in texts]
-            flat = [piece for text in pieces for piece in text]
-            groups = (flat[start : start + GROUP] for start in range(0, len(flat), GROUP))
-            found = chain.from_iterable(
-                self._inner.encode_batch_fast(group, add_special_tokens=False) for group in groups
-            )
-            return [[one for _ in text for one in next(found).ids] for text in pieces]
+                return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
+            with told_panics("the tokenizer fails on a text", self._where):
+                found = self._encode(texts, counted if unknown_words is not None else None)
         except (UnicodeEncodeError, TypeError):
             # Half a surrogate pair (a terminal's broken byte, say) is no text: it becomes U+FFFD, as everywhere else.
             mended = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
             if mended == texts:
                 raise
-            return self.encode_batch(mended)
+            return self.encode_arrays(mended, unknown_words)
+        if unknown_words is not None:
+            unknown_words.update(counted)
+        return found
+
+    def _encode(self, texts: list[str], unknown_words: Counter[str] | None) -> list[Ids]:
+        parts: list[list[Ids]] = [[] for _ in texts]
+        located = unknown_words is not None and self.unknown is not None
+        for group in self._groups(texts):
+            pieces = [piece for _, piece in group]
+            # Only the slower form says where in the text a token stands.
+            encode = self._inner.encode_batch if located else self._inner.encode_batch_fast
+            for (number, piece), found in zip(group, encode(pieces, add_special_tokens=False), strict=True):
+                ids = np.array(found.ids, dtype=np.uint32)
+                if self._forged is not None:
+                    ids = self._forged[ids]
+                parts[number].append(ids)
+                if located and unknown_words is not None:
+                    places = (found.token_to_chars(int(at)) for at in np.flatnonzero(ids == self.unknown))
+                    unknown_words.update(piece[slice(*place)] for place in places if place)
+        return [found[0] if len(found) == 1 else np.concatenate(found) for found in parts]
+
+    def _groups(self, texts: list[str]) -> Iterator[list[tuple[int, str]]]:
+        """Pieces, each with the number of its text, as many at a time as the library may hold."""
+        group: list[tuple[int, str]] = []
+        size = 0
+        for number, text in enumerate(texts):
+            for piece in cut_text(text) if self._cuttable else (text,):
+                group.append((number, piece))
+                size += len(piece)
+                if size >= GROUP:
+                    yield group
+                    group, size = [], 0
+        if group:
+            yield group
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, without special tokens; ids that the vocabulary lacks are skipped."""
-        return self._inner.decode(list(ids), skip_special_tokens=True)
+        with told_panics("the tokenizer fails to decode", self._where):
+            return self._inner.decode(list(ids), skip_special_tokens=True)
 
     def token(self, token_id: int) -> str:
         """One piece for a human reader: its text, or its bytes as <0xE2> where they are no whole character."""
@@ -119,6 +165,14 @@ class Tokenizer:
                 return "".join(f"<0x{byte:02X}>" for byte in raw)
         return self._inner.id_to_token(token_id) or f"<unused {token_id}>"
 
+    def piece(self, token_id: int) -> str | None:
+        """The token as the vocabulary has it; None for ids that decoding skips."""
+        return None if token_id in self._skipped else self._inner.id_to_token(token_id)
+
+    @cached_property
+    def _skipped(self) -> set[int]:
+        return {token_id for token_id, token in self._inner.get_added_tokens_decoder().items() if token.special}
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token of a byte-level vocabulary stands for; none for special and unused ids."""
         assert self.byte_level, "only byte-level tokens stand for bytes"
@@ -126,14 +180,13 @@ class Tokenizer:
 
     @cached_property
     def _bytes(self) -> dict[int, bytes]:
-        added = self._inner.get_added_tokens_decoder()
         return {
             # A piece with a character outside GPT-2's table is written as it is, as the library's decoder does.
             token_id: bytes(map(CHARACTER_BYTES.__getitem__, piece))
             if CHARACTER_BYTES.keys() >= set(piece)
             else piece.encode()
             for piece, token_id in self._inner.get_vocab(with_added_tokens=True).items()
-            if token_id not in added or not added[token_id].special
+            if token_id not in self._skipped
         }
 
     def to_json(self) -> str:
@@ -151,13 +204,18 @@ class Tokenizer:
     @staticmethod
     def from_json(text: str, where: str = "tokenizer.json") -> Tokenizer:
         try:
-            if not isinstance(json.loads(text), dict):
+            parts = json.loads(text)
+            if not isinstance(parts, dict):
                 raise ValueError("no JSON object")
+            check_patterns(parts, words.OWN_PATTERNS, where)
         except (ValueError, RecursionError) as error:
             reason = "too deeply nested" if isinstance(error, RecursionError) else error
             raise UserError(f"the tokenizer is not JSON: {reason}", where, "give a whole tokenizer.json") from error
         try:
-            inner = library.Tokenizer.from_str(text)
+            with told_panics("the tokenizer cannot be used", where):
+                inner = library.Tokenizer.from_str(text)
+        except UserError:
+            raise
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:200]
             hint = "give the tokenizer.json of the tokenizers library"
@@ -166,23 +224,35 @@ class Tokenizer:
 
     @staticmethod
     def load(path: Path) -> Tokenizer:
+        """A tokenizer.json, or a folder with that or with GPT-2's files in one of their forms."""
         file = path / "tokenizer.json" if path.is_dir() else path
-        try:
-            size = file.stat().st_size
-            if size > LARGEST_FILE:
-                what = f"the tokenizer has {size:,} bytes, and more than {LARGEST_FILE:,} are refused"
-                raise UserError(what, str(file), "give a tokenizer.json")
-            text = file.read_bytes().decode()
-        except FileNotFoundError as error:
-            raise UserError("no such tokenizer", str(file), "give the path of a tokenizer.json") from error
-        except OSError as error:
-            raise UserError(
-                f"cannot read the tokenizer: {error.strerror}", str(file), "check its permissions"
-            ) from error
-        except UnicodeDecodeError as error:
-            where = f"{file}, byte {error.start}"
-            raise UserError("the tokenizer is not JSON: it is not UTF-8", where, "give a tokenizer.json") from error
-        return Tokenizer.from_json(text, str(file))
+        if path.is_dir() and not file.exists():
+            if found := gpt2.read_folder(path):
+                return Tokenizer(found, str(path))
+            hint = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
+            raise UserError("no such tokenizer", str(file), hint)
+        return Tokenizer.from_json(read_text(file, "tokenizer", LARGEST_FILE), str(file))
+
+
+def _checked_size(vocabulary: dict[str, int], where: str) -> int:
+    size = max(vocabulary.values(), default=-1) + 1
+    if size > 2 * len(vocabulary):
+        what = f"ids run to {size - 1:,} but there are only {len(vocabulary):,} tokens"
+        raise UserError(what, where, "give a tokenizer.json with ids from 0 on")
+    if len({*vocabulary.values()}) < len(vocabulary):
+        (number, _), *_ = Counter(vocabulary.values()).most_common(1)
+        first, second, *_ = sorted(token for token, one in vocabulary.items() if one == number)
+        raise UserError(f"two tokens have the id {number}: {first!r} and {second!r}", where, "give each its own id")
+    return size
+
+
+def _kind(parts: dict[str, Any], byte_level: bool) -> str:
+    model = parts["model"]
+    if not byte_level:
+        return words.kind_of(parts) or str(model["type"]).lower()
+    if not parts["pre_tokenizer"]["use_regex"] and model["vocab"] == CHARACTER_BYTES:
+        return "byte"
+    return "gpt2" if model["vocab"].get(gpt2.LAST_PIECE) == gpt2.RANKS - 1 else "bpe"
 
 
 class Decoder:
@@ -200,10 +270,14 @@ class Decoder:
     def push(self, token_id: int) -> str:
         if self._utf8 is not None:
             return self._utf8.decode(self._tokenizer.token_bytes(token_id))
+        piece = self._tokenizer.piece(token_id)
+        if piece is None:
+            return ""
         # Tokenizers that are not byte-level may rewrite the end of what they wrote (spaces, quotes): the last token
-        # waits for the next one. Costs a decoding of all ids for each; a text has some hundreds.
+        # waits for the next one, and bytes wait for the end of their run, which becomes characters as a whole or not
+        # at all. Costs a decoding of all ids for each; a text has some hundreds.
         self._ids.append(token_id)
-        return self._emit(self._tokenizer.decode(self._ids[:-1]))
+        return "" if _BYTE_PIECE.fullmatch(piece) else self._emit(self._tokenizer.decode(self._ids[:-1]))
 
     def flush(self) -> str:
         if self._utf8 is not None:
@@ -217,72 +291,51 @@ class Decoder:
         return new
 
 
-def cut_text(text: str) -> Iterator[str]:
-    """A long text in pieces whose tokens, one after another, are the tokens of the whole.
-
-    GPT-2's pattern never holds white space after anything else inside one word, so the place before such white space
-    is a border of words in any case. The library, which needs about 140 bytes for a byte of text, then holds pieces and
-    not documents, and shares a long document over cores. A run of a million characters without such a place is cut
-    where it is: other tokens than the library's own, but the same text.
-    """
-    start = 0
-    while len(text) - start > PIECE:
-        found = _BORDER.search(text, start + PIECE, start + LONGEST_PIECE)
-        end = found.start() if found else start + LONGEST_PIECE
-        yield text[start:end]
-        start = end
-    if start < len(text) or not text:
-        yield text[start:]
-
-
-_BORDER = re.compile(r"(?<=\S)[ \n]")
-_WORD = re.compile(rf"\s*\S{{1,{LONGEST_WORD}}}|\s+")
-
-
 def train_bpe(documents: Iterable[str], vocab_size: int) -> Tokenizer:
     """Byte-level BPE with GPT-2's split pattern; smaller than asked for where the text has no more pairs to merge."""
     assert vocab_size >= 257, "256 bytes and end-of-text"
-    inner = library.Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    inner.decoder = decoders.ByteLevel()
+    inner = gpt2.byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         min_frequency=2,  # a pair seen once is no pattern
         show_progress=False,
         initial_alphabet=BYTE_CHARACTERS,
     )
-    inner.train_from_iterator(_trainable(documents), trainer)
-    inner.add_special_tokens([library.AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    return Tokenizer(inner)
-
-
-def _trainable(documents: Iterable[str]) -> Iterator[str]:
-    """Documents whose endless words are cut: training costs (length of a word) x (merges in it) for each word."""
-    for document in documents:
-        if len(document) > LONGEST_WORD and max(map(len, document.split()), default=0) > LONGEST_WORD:
-            yield from (found[0] for found in _WORD.finditer(document))
-        else:
-            yield document
+    inner.train_from_iterator(cut_endless_words(documents), trainer)
+    return _ended(inner)
 
 
 def byte_tokenizer() -> Tokenizer:
     """256 ids that are the bytes, and end-of-text: nothing to train, nothing unknown, nothing lost."""
-    inner = library.Tokenizer(models.BPE(vocab=CHARACTER_BYTES, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
+    return _ended(gpt2.byte_level(models.BPE(vocab=CHARACTER_BYTES, merges=[]), use_regex=False))
+
+
+def _ended(inner: library.Tokenizer) -> Tokenizer:
     inner.add_special_tokens([library.AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return Tokenizer(inner)
+
+
+def _word_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
+    if settings.vocabulary is not None:
+        return Tokenizer(words.read_words(settings), settings.vocabulary)
+    return Tokenizer(words.fit_words(settings, documents), "tokenizer.eos_id")
 
 
 Constructor = Callable[[TokenizerSettings, Iterable[str]], Tokenizer]
 KINDS: dict[str, Constructor] = {
     "bpe": lambda settings, documents: train_bpe(documents, settings.vocab_size),
     "byte": lambda settings, documents: byte_tokenizer(),
+    "character": lambda settings, documents: Tokenizer(words.fit_characters(settings, documents), "tokenizer.eos_id"),
+    "gpt2": lambda settings, documents: Tokenizer(gpt2.find_gpt2()),
+    "word": _word_tokenizer,
 }
 
 
 def make_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
-    """The tokenizer that the settings ask for; `documents` (the training split) are read only by kinds that learn."""
+    """The tokenizer that the settings ask for; `documents` (the training split) are read only by kinds that learn.
+
+    A path, GPT-2, bytes and a vocabulary file learn nothing.
+    """
     if settings.path is not None:
         return Tokenizer.load(Path(settings.path))
     if settings.kind not in KINDS:

@@ -54,8 +54,8 @@ class Writer:
     checkpoint: Checkpoint | None = None
 
     def encode_prompt(self, prompt: str) -> list[int]:
-        """Begins with end-of-text, as every document did in training; so an empty prompt is the start of a new one."""
-        return [self.tokenizer.end, *self.tokenizer.encode(prompt)]
+        """Begins as every document did in training; so an empty prompt is the start of a new one."""
+        return [self.tokenizer.start, *self.tokenizer.encode(prompt)]
 
     def write(
         self,
@@ -70,19 +70,31 @@ class Writer:
             raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
         settings = self.config.generate
         temperature = settings.temperature if temperature is None else temperature
-        decoders = [Decoder(self.tokenizer) for _ in prompts]
+        encoded = [self.encode_prompt(prompt) for prompt in prompts]
+        decoders: dict[int, Decoder] = {}
         for written in stream(
             self.model,
-            [self.encode_prompt(prompt) for prompt in prompts],
+            encoded,
             build_chooser(temperature, [seed + row for row in range(len(prompts))]),
             build_processors(temperature, top_k if top_k is not None else settings.top_k),
             tokens or settings.tokens,
             self.tokenizer.end,
         ):
+            text = ""
+            if written.row not in decoders:
+                decoders[written.row] = Decoder(self.tokenizer)
+                text = self.joint(encoded[written.row], written.id)
             decoder = decoders[written.row]
-            text = "" if written.finish == "end" else decoder.push(written.id)
+            text += "" if written.finish == "end" else decoder.push(written.id)
             text += decoder.flush() if written.finish else ""
             yield Piece(written.row, text, written.logprob, written.finish)
+
+    def joint(self, before: Sequence[int], first: int) -> str:
+        """What stands between a prompt and the first token after it: a space, where tokens are words without theirs."""
+        decode = self.tokenizer.decode
+        prompt, token, both = decode(before), decode([first]), decode([*before, first])
+        between = both.removeprefix(prompt).removesuffix(token)
+        return between if between and both == prompt + between + token else ""
 
     def generate(
         self,

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from lilliput.data.batches import Batch
+from lilliput.data.batches import LanguageBatch
 from lilliput.decoding.stream import evaluating
 from lilliput.model.loss import language_loss
 from lilliput.model.transformer import Transformer
@@ -39,21 +40,19 @@ class Likelihood:
         return self.nats / math.log(2) / self.bytes
 
 
-def to_device(
-    batch: Batch, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """ids, targets, pos, doc as tensors."""
-    pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(device)
-    doc = None if batch.doc is None else torch.from_numpy(batch.doc).to(device)
-    return torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.targets).to(device), pos, doc
+def batch_nats(model: Transformer, batch: LanguageBatch) -> Tensor:
+    """Nats of all targets of a batch, summed: what is learned from, and what is measured."""
+    pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(model.device)
+    doc = None if batch.doc is None else torch.from_numpy(batch.doc).to(model.device)
+    ids, targets = (torch.from_numpy(array).to(model.device) for array in (batch.ids, batch.targets))
+    return language_loss(model, ids, targets, pos, doc)
 
 
 @torch.inference_mode()
-def measure_likelihood(model: Transformer, batches: Iterable[Batch], bytes_per_prediction: float) -> Likelihood:
+def measure_likelihood(model: Transformer, batches: Iterable[LanguageBatch], bytes_per_prediction: float) -> Likelihood:
     nats, tokens = 0.0, 0
     with evaluating(model):
         for batch in batches:
-            ids, targets, pos, doc = to_device(batch, model.device)
-            nats += language_loss(model, ids, targets, pos, doc).item()
+            nats += batch_nats(model, batch).item()
             tokens += batch.tokens
     return Likelihood(nats, tokens, tokens * bytes_per_prediction)

@@ -16,7 +16,7 @@ def storybook_floor(config: Config) -> float | None:
     """Bits per byte that a perfect model would need for the validation split; None for texts of any other origin."""
     if config.data.source != "storybook" or config.data.validation_source is not None:
         return None
-    return floor_bits_per_byte(open_corpus(config.data, config.seed).documents("validation"))
+    return floor_bits_per_byte(document.text for document in open_corpus(config.data).documents("validation"))
 
 
 def judge_stories(writer: Writer, count: int, seed: int, temperature: float | None = None, batch: int = 50) -> Validity:

@@ -66,7 +66,8 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
 
     width = vectors.width if vectors.width is not None else dim
     table, projection = vocab_size * width, width * dim if vectors.width is not None else 0
-    embedding = table + projection + (settings.context * dim if settings.positions == "learned" else 0)
+    positions = settings.context * dim if settings.positions == "learned" else 0
+    embedding = table + learned_rows(vectors) * width + projection + positions
     if settings.task == "language":
         head_matrices = dim * vocab_size
         head = (0 if settings.tied else head_matrices) + settings.bias_head * vocab_size
@@ -93,6 +94,12 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
         cache_entry * windows.count(None),
         cache_entry * sum(cached),
     )
+
+
+def learned_rows(vectors: VectorSettings) -> int:
+    """Rows of the learned table beside a frozen one; a table that is tuned learns them itself."""
+    mended = vectors.width is not None and vectors.frozen and vectors.uncovered == "learned"
+    return (vectors.rows or 0) if mended else 0
 
 
 def keys_seen(window: int | None, context: int, causal: bool) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -92,7 +93,7 @@ class LearnedEmbedding(nn.Module):
 
 
 class PretrainedEmbedding(nn.Module):
-    """Word vectors of their own width, frozen or tuned, scaled, projected to dim. The vectors are loaded as weights."""
+    """Word vectors of their own width, frozen or tuned, scaled, projected to dim. `put_vectors` fills the table."""
 
     def __init__(self, vocab_size: int, width: int, dim: int, scale: float, frozen: bool) -> None:
         super().__init__()
@@ -100,9 +101,33 @@ class PretrainedEmbedding(nn.Module):
         self.table.weight.requires_grad_(not frozen)
         self.project = nn.Linear(width, dim, bias=False)
 
+    def look_up(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.table(ids)
+        return found
+
     def forward(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.project(self.table(ids) * self.scale)
+        x: Tensor = self.project(self.look_up(ids) * self.scale)
         return x
+
+
+class MendedEmbedding(PretrainedEmbedding):
+    """A frozen table, and a small learned one for the tokens without a vector: a special token has to learn its own.
+
+    `row` tells which row of `learned` is a token's, -1 where the token's vector is in the table. It is a buffer and no
+    setting, so that a checkpoint says by itself which tokens were covered.
+    """
+
+    row: Tensor
+
+    def __init__(self, vocab_size: int, width: int, dim: int, scale: float, rows: int) -> None:
+        super().__init__(vocab_size, width, dim, scale, frozen=True)
+        self.learned = nn.Embedding(rows, width)
+        # Before any vectors are put in, the first tokens are the uncovered ones: special tokens come first by default.
+        self.register_buffer("row", torch.arange(vocab_size).where(torch.arange(vocab_size) < rows, -1))
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        row = self.row[ids]  # (B, T)
+        return torch.where((row >= 0).unsqueeze(-1), self.learned(row.clamp(min=0)), self.table(ids))
 
 
 class LanguageHead(nn.Module):

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lilliput.model.attention import Attention, Capture, Pass
 from lilliput.model.cache import Cache, LayerCache
-from lilliput.model.count import Count, count, spans
+from lilliput.model.count import Count, count, learned_rows, spans
 from lilliput.model.layers import (
     ACTIVATIONS,
     PLACEMENTS,
@@ -24,6 +26,7 @@ from lilliput.model.layers import (
     FeedForward,
     LanguageHead,
     LearnedEmbedding,
+    MendedEmbedding,
     PreNorm,
     PretrainedEmbedding,
 )
@@ -146,6 +149,8 @@ def build_embedding(settings: ModelSettings, vectors: VectorSettings) -> Learned
     assert settings.vocab_size is not None
     if vectors.width is not None:
         scale = math.sqrt(vectors.width) if vectors.scaled else 1.0
+        if rows := learned_rows(vectors):
+            return MendedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, rows)
         return PretrainedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, vectors.frozen)
     # Sines of size one would drown a small table: Vaswani et al. 2017, section 3.4, scale it up.
     scale = math.sqrt(settings.dim) if settings.positions == "sinusoidal" else 1.0
@@ -181,6 +186,38 @@ def load_weights(model: Transformer, tensors: dict[str, Tensor]) -> None:
     if model.settings.tied:
         tensors = tensors | {"head.project.weight": tensors["embedding.table.weight"]}
     model.load_state_dict(tensors)
+
+
+@torch.no_grad()
+def put_vectors(model: Transformer, table: NDArray[np.float32], covered: NDArray[np.bool_]) -> None:
+    """Word vectors (tokens, width) into a model with fresh weights; `covered` tells which tokens have one.
+
+    The model's vocabulary may have more tokens, which are not covered. Rows that are to be learned keep the numbers that
+    they were initialised with, and so depend on the seed alone, but stretched to the size of a vector's: else a special
+    token would be drowned by words, or drown them.
+    """
+    embedding = model.embedding
+    assert isinstance(embedding, PretrainedEmbedding), "the settings have no vectors"
+    weight, given = embedding.table.weight, torch.from_numpy(np.array(table)).to(embedding.table.weight)
+    known = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+    known[: len(covered)] = torch.from_numpy(np.array(covered)).to(weight.device)
+    assert known.any() and given.shape == (len(covered), weight.shape[1]), "no vectors, or not this model's"
+    vectors = given[known[: len(given)]]
+    weight[known] = vectors
+    if model.vectors.uncovered == "average":
+        weight[~known] = vectors.mean(dim=0)
+        return
+    size = vectors.square().mean().sqrt()
+    if isinstance(embedding, MendedEmbedding):
+        embedding.row.copy_(torch.where(known, -1, torch.cumsum(~known, dim=0) - 1))
+        assert int((~known).sum()) == len(embedding.learned.weight), "vectors.rows is not the number of such rows"
+        rows = embedding.learned.weight
+        rows.mul_(size / rows.square().mean().sqrt())
+        weight[~known] = rows  # never looked up; a tied head reads them
+    elif not known.all():
+        assert weight.requires_grad, "rows of a frozen table are not learned: vectors.rows is missing"
+        rows = weight[~known]
+        weight[~known] = rows * (size / rows.square().mean().sqrt())
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 """The loop: a generator of events. It prints nothing and opens no file but through the run.
 
-Owns: the order of things (update, save, evaluate, keep the best, end), the budget, the clock, stopping, and refusing numbers
-that are not finite. Does not own: what is done with the events (`observers`), how it all is made or resumed (`session`), the
-order of the data (`data.batches`).
+Owns: the order of things (update, save, evaluate, keep the best, test, end), the budget, the clock, stopping, and refusing
+numbers that are not finite. Does not own: what is learned (`objectives`), what is done with the events (`observers`), how it
+all is made or resumed (`session`), the order of the data (`data.batches`).
 
 A checkpoint comes before its evaluation, so that a kill in the evaluation costs only the evaluation: a resumed run redoes it.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Generic
 
 import numpy as np
 import torch
@@ -22,98 +22,41 @@ from torch import Tensor
 
 from lilliput.checkpoints import Checkpoint, save_checkpoint
 from lilliput.config import config_to_dict
-from lilliput.data.batches import Batch, Batches, Rows
+from lilliput.data.batches import AnyBatch, Batches
+from lilliput.data.token_files import Prepared
 from lilliput.errors import UserError
-from lilliput.evaluation.likelihood import Likelihood, measure_likelihood, to_device
-from lilliput.model.loss import language_loss
 from lilliput.model.transformer import Transformer, load_weights, weights
 from lilliput.runs import Run
 from lilliput.settings import Config
+from lilliput.training.events import Evaluated, Event, Figures, Finished, Saved, Stepped, Tested
+from lilliput.training.objectives import Objective, Split
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
 from lilliput.training.schedules import learning_rate
 from lilliput.training.state import describe_machine, put_together, random_seed, take_apart
 
-
-@dataclass(frozen=True)
-class Stepped:
-    """One update. `tokens` and `seconds` count from the start of the run."""
-
-    event: ClassVar[str] = "step"
-    step: int
-    loss: float
-    lr: float
-    gradient_norm: float
-    tokens: int
-    progress: float
-    seconds: float
-    tokens_per_second: float
-    memory_bytes: int | None
+SAMPLE_BATCH = 16  # rows of the sample at once: no setting, so that the figure does not depend on one
 
 
-@dataclass(frozen=True)
-class Saved:
-    event: ClassVar[str] = "saved"
-    step: int
-    checkpoint: str
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """On the fixed sample, or on the `whole` split. `weights` is the step whose weights were judged; `floor` is what a
-    perfect model would have in bits per byte, where that is known."""
-
-    event: ClassVar[str] = "evaluation"
-    step: int
-    whole: bool
-    weights: int
-    loss: float
-    perplexity: float
-    bits_per_byte: float
-    tokens: int
-    floor: float | None
-
-
-@dataclass(frozen=True)
-class Finished:
-    """`interrupted`: stopped before the budget was used up."""
-
-    event: ClassVar[str] = "finished"
-    step: int
-    tokens: int
-    seconds: float
-    interrupted: bool
-
-
-Event = Stepped | Saved | Evaluated | Finished
-
-
-@dataclass(frozen=True)
-class Split:
-    """A split's rows, with what turns nats per prediction into bits per byte."""
-
-    rows: Rows
-    bytes_per_prediction: float
-
-
-class Trainer:
+class Trainer(Generic[AnyBatch]):
     """Everything of a run that changes. Iterate over `events()`; call `stop()` to end after the current update."""
 
     def __init__(
         self,
         config: Config,
         model: Transformer,
-        train: Split,
-        validation: Split,
+        objective: Objective[AnyBatch],
+        splits: Mapping[str, Split[AnyBatch]],
+        prepared: Prepared,
         run: Run,
-        tokenizer_json: str,
-        data_fingerprint: str,
         floor: Callable[[], float | None],
     ) -> None:
-        self.config, self.model, self.train, self.validation = config, model, train, validation
-        self.run, self.tokenizer_json, self.data_fingerprint, self.floor = run, tokenizer_json, data_fingerprint, floor
+        self.config, self.model, self.objective, self.prepared = config, model, objective, prepared
+        self.run, self.floor, self.tests = run, floor, dict(splits)
+        self.train, self.validation = self.tests.pop("train"), self.tests.pop("validation")
+        self.tokenizer_json = prepared.tokenizer.to_json()
         self.optimizer = build_optimizer(config.optimizer, model)
-        self.batches = Batches(train.rows, config.train.batch, config.seed)
-        self.sample = validation.rows.sample(config.evaluate.rows, config.seed)
+        self.batches = Batches(self.train.rows, config.train.batch, config.seed)
+        self.sample = self.validation.rows.sample(config.evaluate.rows, config.seed)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
         self.ended = self.stopping = False
@@ -133,7 +76,7 @@ class Trainer:
             self.ended = self.done()
             yield from self.close_step(saved=False)
         if self.ended:
-            yield self.evaluate_whole()
+            yield from self.judge()
         yield Finished(self.step, self.tokens, self.elapsed(), interrupted=not self.ended)
 
     def elapsed(self) -> float:
@@ -157,17 +100,17 @@ class Trainer:
         return self.progress() >= 1.0
 
     def update(self) -> Stepped:
-        """One optimizer step over `accumulate` micro-batches, weighted by tokens: exactly the gradient of one big batch."""
+        """One optimizer step over `accumulate` micro-batches, weighted by what they count (tokens, or documents): exactly the
+        gradient of one big batch."""
         began = time.monotonic()
         progress = self.progress()
         micro_batches = [next(self.batches) for _ in range(self.config.train.accumulate)]
-        tokens = sum(batch.tokens for batch in micro_batches)
+        tokens, count = sum(batch.tokens for batch in micro_batches), sum(batch.count for batch in micro_batches)
         self.step += 1
         loss = 0.0
         for number, batch in enumerate(micro_batches):
             torch.manual_seed(random_seed(self.config.seed, self.step, number, rank=0))
-            ids, targets, pos, doc = to_device(batch, self.model.device)
-            part = language_loss(self.model, ids, targets, pos, doc) / tokens
+            part = self.objective.nats(self.model, batch) / count
             part.backward()  # type: ignore[no-untyped-call]
             loss += part.item()
         norm = gradient_norm(self.model)
@@ -204,9 +147,8 @@ class Trainer:
             if save_due:  # one made by stopping is not told: the log is as if undisturbed
                 yield Saved(self.step, checkpoint.name)
         if evaluation_due and (self.ended or not self.stopping):
-            rows = [self.sample[start : start + 16] for start in range(0, len(self.sample), 16)]
-            found = measure_likelihood(
-                self.model, (self.validation.rows.batch(part) for part in rows), self.validation.bytes_per_prediction
+            found = self.objective.measure(
+                self.model, self.validation, self.validation.rows.cut(self.sample, SAMPLE_BATCH)
             )
             yield self.evaluated(found, whole=False, weights=self.step)
             if self.best is None or found.loss < self.best[0]:
@@ -215,24 +157,30 @@ class Trainer:
         if save_due:
             self.run.prune(self.config.train.keep)
 
-    def evaluate_whole(self) -> Evaluated:
-        """Every token of the validation split once, with the weights that are kept as best."""
+    def judge(self) -> Iterator[Event]:
+        """The whole validation split and every test set, each token once, with the weights that are kept as best."""
         judged = self.step
         if self.best is not None and self.best[1] != self.step and (best := self.run.best) is not None:
             load_weights(self.model, best.load_model())
             judged = best.step
-        batches = self.validation.rows.in_order(self.config.train.batch)
-        found = measure_likelihood(self.model, batches, self.validation.bytes_per_prediction)
-        return self.evaluated(found, whole=True, weights=judged)
+        yield self.evaluated(self.measure_whole(self.validation), whole=True, weights=judged)
+        for name, split in self.tests.items():
+            found = self.measure_whole(split)
+            self.must_be_finite(found.loss, f"loss on test {name}")
+            yield Tested(step=self.step, name=name, weights=judged, **asdict(found))
 
-    def evaluated(self, found: Likelihood, whole: bool, weights: int) -> Evaluated:
-        if not math.isfinite(found.loss):
-            hint = "a lower optimizer.lr; older checkpoints are kept"
-            raise UserError(f"step {self.step}: the validation loss is {found.loss}", str(self.run.folder), hint)
+    def measure_whole(self, split: Split[AnyBatch]) -> Figures:
+        return self.objective.measure(self.model, split, split.rows.in_order(self.config.train.batch))
+
+    def evaluated(self, found: Figures, whole: bool, weights: int) -> Evaluated:
+        self.must_be_finite(found.loss, "validation loss")
         floor = self.floor() if whole else None
-        return Evaluated(
-            self.step, whole, weights, found.loss, found.perplexity, found.bits_per_byte, found.tokens, floor
-        )
+        return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(found))
+
+    def must_be_finite(self, loss: float, what: str) -> None:
+        if not math.isfinite(loss):
+            hint = "a lower optimizer.lr; older checkpoints are kept"
+            raise UserError(f"step {self.step}: the {what} is {loss}", str(self.run.folder), hint)
 
     def last(self) -> Checkpoint:
         last = self.run.last
@@ -251,13 +199,14 @@ class Trainer:
             state_json=skeleton,
             config=config_to_dict(self.config),
             tokenizer_json=self.tokenizer_json,
+            labels=self.objective.labels,
         )
 
     def resume(self, checkpoint: Checkpoint) -> list[str]:
         """Take up a checkpoint's state; tells what makes a bit-for-bit continuation impossible."""
         load_weights(self.model, checkpoint.load_model())
         state = put_together(checkpoint.state_json(), checkpoint.load_state())
-        if state["data"] != self.data_fingerprint:
+        if state["data"] != self.prepared.fingerprint:
             raise UserError(
                 f"the training data has changed since {checkpoint.name}: going on would not be the same run",
                 self.config.data.source,
@@ -280,7 +229,7 @@ class Trainer:
             "batches": self.batches.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "machine": describe_machine(),
-            "data": self.data_fingerprint,
+            "data": self.prepared.fingerprint,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -289,7 +238,7 @@ class Trainer:
         self.batches.load_state_dict(state["batches"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def not_finite(self, loss: float, batches: list[Batch]) -> UserError:
+    def not_finite(self, loss: float, batches: list[AnyBatch]) -> UserError:
         """Told before the weights are touched: they, and the last checkpoint, are as good as before."""
         named = ((f"gradient of {name}", p.grad) for name, p in self.model.named_parameters() if p.grad is not None)
         # Any gradient is spoilt by a weight that is; of sound gradients only the sum of squares can overflow.

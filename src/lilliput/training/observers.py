@@ -18,8 +18,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from lilliput.files import cannot_write
-from lilliput.runs import Run
-from lilliput.training.loop import Evaluated, Event, Finished, Saved, Stepped
+from lilliput.runs import Run, tell_figures
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested
 
 
 class Observer(Protocol):
@@ -43,7 +43,7 @@ class MetricsFile:
             return
         if isinstance(event, Finished) and event.interrupted:
             return  # a run that goes on later has not finished
-        line = json.dumps({"event": event.event, **dataclasses.asdict(event)}, allow_nan=False)
+        line = json.dumps({"event": event.event, "step": event.step, **dataclasses.asdict(event)}, allow_nan=False)
         try:
             self.file.write(line + "\n")
             self.file.flush()
@@ -60,12 +60,13 @@ class ConsoleObserver:
     def __init__(
         self,
         console: Console,
-        bytes_per_prediction: float,
+        bytes_per_prediction: float | None,
         write_sample: Callable[[], str] | None = None,
         sample_seconds: float | None = None,
     ) -> None:
         self.console, self.write_sample, self.sample_seconds = console, write_sample, sample_seconds
-        self.bits = 1.0 / math.log(2) / bytes_per_prediction  # nats per prediction -> bits per byte
+        # Nats per prediction -> bits per byte, where text is predicted.
+        self.bits = 1.0 / math.log(2) / bytes_per_prediction if bytes_per_prediction is not None else None
         self.smooth: float | None = None
         self.sampled = self.told = time.monotonic()
         # The bar takes what room is left, so that all stays on one line of 80 columns.
@@ -85,19 +86,16 @@ class ConsoleObserver:
         if isinstance(event, Stepped):
             self.stepped(event)
         elif isinstance(event, Evaluated) and not event.whole:
-            self.console.print(
-                f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  perplexity {event.perplexity:,.2f}  "
-                f"{event.bits_per_byte:.4f} bits/byte"
-            )
-        elif isinstance(event, Saved | Evaluated | Finished):
+            figures = "  ".join(tell_figures(dataclasses.asdict(event)))
+            self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
+        elif isinstance(event, Saved | Evaluated | Tested | Finished):
             pass  # told in the closing summary
 
     def stepped(self, event: Stepped) -> None:
         # A mean over the last twenty steps or so: one batch's loss jumps about too much to be read.
         self.smooth = event.loss if self.smooth is None else self.smooth + 0.05 * (event.loss - self.smooth)
-        figures = (
-            f"loss {self.smooth:.3f}  {self.smooth * self.bits:.3f} bits/byte  {event.tokens_per_second:,.0f} tokens/s"
-        )
+        bits = f"  {self.smooth * self.bits:.3f} bits/byte" if self.bits is not None else ""
+        figures = f"loss {self.smooth:.3f}{bits}  {event.tokens_per_second:,.0f} tokens/s"
         # From the share of the budget, which is what the run itself goes by; a resumed one counts from its beginning.
         left = clock(event.seconds * (1.0 - event.progress) / event.progress)
         shown = f"{figures}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"

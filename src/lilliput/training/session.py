@@ -13,22 +13,29 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_to_dict, replace
-from lilliput.data.batches import Rows
-from lilliput.data.prepare import Prepared, Report, TokenFile, prepare, silent
+from lilliput.data.prepare import prepare
+from lilliput.data.progress import Report, silent
+from lilliput.data.token_files import Prepared
 from lilliput.data.tokenizers import Tokenizer
+from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.decoding.writer import Writer
 from lilliput.devices import choose_device, choose_precision, prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
-from lilliput.model.transformer import build_model, load_weights
+from lilliput.model.transformer import build_model, load_weights, put_vectors
 from lilliput.runs import Run, differences, looks_like_run, resolve_checkpoint
 from lilliput.settings import Config
-from lilliput.training.loop import Event, Split, Trainer
+from lilliput.training.events import Event
+from lilliput.training.loop import Trainer
+from lilliput.training.objectives import DocumentLabel, NextToken, Objective
 from lilliput.training.observers import MetricsFile, Observer
 
+# Settings that may be left to what is found in the data; a run's own config.json has them.
+FOUND = ("model.vocab_size", "model.classes", "vectors.width", "vectors.rows")
 # No separators, no control characters, nothing that Windows refuses.
 NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
 LONGEST_NAME = 100  # bytes; a file system's 255 must also hold what stands around it while the folder is written
@@ -39,7 +46,7 @@ class Session:
     """A run about to train. `notes` are sentences for the user; `writer` writes with the weights as they are."""
 
     run: Run
-    trainer: Trainer
+    trainer: Trainer[Any]
     prepared: Prepared
     notes: list[str] = field(default_factory=list)
 
@@ -86,13 +93,10 @@ def open_session(
     origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
     if origin:
         config = adopt(config, origin)
-    if config.model.task != "language":
-        what = f"a classifier needs labelled documents, and {config.data.source} has no labels"
-        raise UserError(what, "model.task", "model.task language")
     with ExitStack() as stack:
         notes: list[str] = []
         if resume:
-            run = same_run(folder, config)
+            run, config = same_run(folder, config)
             stack.enter_context(run.lock())
             checkpoint = newest_checkpoint(run, notes)
         else:
@@ -102,17 +106,22 @@ def open_session(
         device = choose_device(config.train.device)
         prepare_machine(config.train.threads)
         prepared = prepare(config, report, own_tokenizer(config, checkpoint))
-        config = fit_vocabulary(config, prepared.tokenizer)
+        config = fit_labels(fit_vocabulary(config, prepared.tokenizer), prepared.labels, origin)
+        vectors: Vectors | None = None
+        if config.vectors.source is not None and checkpoint is None:  # a checkpoint has them among its weights
+            vectors = prepare_vectors(config, prepared, report)
+            config = fit_vectors(config, vectors)
         model = build_model(config.model, config.vectors, seed=config.seed)
+        if vectors is not None:
+            put_vectors(model, vectors.table, vectors.covered)
         model.to(device, choose_precision(config.train.precision, device))
         if origin:
             load_weights(model, origin.load_model())
-        train, validation = (split(prepared.split(name), config.model.context) for name in ("train", "validation"))
+        objective = build_objective(config, prepared)
+        splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
 
-        def make_trainer(run: Run) -> Trainer:
-            tokenizer_json, fingerprint = prepared.tokenizer.to_json(), prepared.fingerprint
-            floor = partial(storybook_floor, config)
-            return Trainer(config, model, train, validation, run, tokenizer_json, fingerprint, floor)
+        def make_trainer(run: Run) -> Trainer[Any]:
+            return Trainer(config, model, objective, splits, prepared, run, partial(storybook_floor, config))
 
         if not resume:
             # Another run's weights and tokenizer are this one's from its first moment: it never needs the other again.
@@ -125,15 +134,16 @@ def open_session(
         yield session
 
 
-def same_run(folder: Path, config: Config) -> Run:
-    """The run to resume, if these are its settings."""
-    run = Run.open(folder)
+def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
+    """The run to resume, if these are its settings; and those, with all that was found when it began."""
+    run, found = Run.open(folder), dict[str, Any]()
     for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
-        # A run's folder may be moved and renamed; a vocabulary that is left to the tokenizer is what it was.
-        if name not in ("name", "log.folder") and (name, now) != ("model.vocab_size", None):
+        if name in FOUND and now is None:
+            found[name] = was
+        elif name not in ("name", "log.folder"):  # a run's folder may be moved and renamed
             what = f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
             raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
-    return run
+    return run, replace(config, found)
 
 
 def own_tokenizer(config: Config, checkpoint: Checkpoint | None) -> Tokenizer | None:
@@ -146,13 +156,17 @@ def own_tokenizer(config: Config, checkpoint: Checkpoint | None) -> Tokenizer | 
 def adopt(config: Config, origin: Checkpoint) -> Config:
     """The settings of a run that starts from another's weights: model and tokenizer are those of the other.
 
-    Only dropout, which no weight depends on, is the new run's own.
+    Only dropout, which no weight depends on, is the new run's own. A classifier learns from labels, again.
     """
     theirs = origin.config()
     kept = {
         f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in theirs[group].items()
     }
-    own = {"model.dropout": config.model.dropout, "tokenizer.path": str(origin.folder / "tokenizer.json")}
+    own: dict[str, Any] = {
+        "model.dropout": config.model.dropout,
+        "tokenizer.path": str(origin.folder / "tokenizer.json"),
+    }
+    own |= {"data.labelled": config.data.labelled or theirs["model"]["task"] == "classifier"}
     return replace(config, kept | own)
 
 
@@ -200,8 +214,32 @@ def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
     return config
 
 
-def split(file: TokenFile, context: int) -> Split:
-    return Split(Rows(file.tokens, file.offsets, context), file.bytes / file.predictions)
+def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | None) -> Config:
+    """model.classes from the labels of the training split, or refused where it is another number.
+
+    Weights of another run know its labels by their order: they fit only the same ones.
+    """
+    if config.model.task != "classifier":
+        return config
+    if labels is None:
+        what = f"a classifier needs labelled documents, and {config.data.source} has no labels"
+        raise UserError(what, "model.task", "data.labelled true, or model.task language")
+    told = f"{', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}"
+    if origin and origin.labels() != labels:
+        theirs = ", ".join((origin.labels() or ["none"])[:8])
+        what = f"the documents have the labels {told}, and the weights know {theirs}"
+        raise UserError(what, str(origin.folder), "documents with the same labels, or training without --from")
+    if config.model.classes not in (None, len(labels)):
+        what = f"model.classes is {config.model.classes} and the training documents have {len(labels)} labels: {told}"
+        raise UserError(what, "model.classes", f"model.classes {len(labels)}")
+    return replace(config, {"model.classes": len(labels)})
+
+
+def build_objective(config: Config, prepared: Prepared) -> Objective[Any]:
+    if config.model.task == "classifier":
+        assert prepared.labels is not None
+        return DocumentLabel(config.model.context, prepared.labels)
+    return NextToken(config.model.context, prepared.tokenizer.start, config.data.windows == "overlapping")
 
 
 def train(

@@ -1,0 +1,138 @@
+"""A loader in the user's own file: what it may yield, when it is called, and the sentence for every way it can fail."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lilliput.data.corpora import Corpus, Document, open_corpus
+from lilliput.errors import UserError
+from lilliput.settings import DataSettings
+
+
+def loader(folder: Path, code: str, name: str = "loader.py") -> Path:
+    path = folder / name
+    path.write_text(code, "utf-8")
+    return path
+
+
+def corpus_of(source: Path | str, **settings: object) -> Corpus:
+    return open_corpus(DataSettings(source=str(source), **settings))
+
+
+def refusal(source: Path | str, **settings: object) -> str:
+    with pytest.raises(UserError) as found:
+        list(corpus_of(source, **settings).stream())
+    told = str(found.value)
+    assert len(told.splitlines()) <= 3, told
+    return told
+
+
+def test_a_function_without_argument_is_shared_by_the_splits(tmp_path: Path) -> None:
+    path = loader(tmp_path, "def documents():\n    for n in range(100):\n        yield f' text {n} '\n    yield ' '\n")
+    corpus = corpus_of(path)
+    heard: list[str] = []
+    streamed = list(corpus.stream(heard.append))
+    assert {document.text for _, document in streamed} == {f"text {n}" for n in range(100)}
+    assert sum(split == "validation" for split, _ in streamed) == 10
+    assert heard == ["train"]
+    assert corpus.sources == [path]
+    assert corpus.name == "loader.py"
+    assert corpus.describe == "documents() of loader.py; 10% of the documents are kept for validation"
+
+
+def test_a_function_with_an_argument_is_asked_for_each_split(tmp_path: Path) -> None:
+    path = loader(tmp_path, "def mine(which):\n    return [f'{which} {n}' for n in range(3)]\n")
+    corpus = corpus_of(f"{path}:mine", tests=(f"extra={path}:mine",), documents=2)
+    assert [(split, document.text) for split, document in corpus.stream()] == [
+        *(("train", f"train {n}") for n in range(2)),
+        *(("validation", f"validation {n}") for n in range(3)),
+        *(("extra", f"extra {n}") for n in range(3)),
+    ]
+    assert corpus.describe.startswith(
+        "mine('train') of loader.py; the first 2 documents; validation: mine('validation')"
+    )
+    assert corpus.sources == [path]
+    other = loader(tmp_path, "def documents(split='train', size=2):\n    yield split * size\n", "other.py")
+    assert list(corpus_of(other).stream()) == [
+        ("train", Document("traintrain")),
+        ("validation", Document("validationvalidation")),
+    ]
+
+
+def test_labels(tmp_path: Path) -> None:
+    path = loader(tmp_path, "def documents(split):\n    yield 'a', 'one'\n    yield 2, 'two'\n    yield None, ' '\n")
+    assert list(corpus_of(path, labelled=True).documents("train")) == [Document("one", "a"), Document("two", "2")]
+    assert list(corpus_of(path).documents("train")) == [Document("one"), Document("two")]
+
+
+def test_siblings_can_be_imported_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    loader(tmp_path, "TEXTS = ['a b', 'c d']\n", "sibling_at_the_top.py")
+    loader(tmp_path, "MORE = ['e f']\n", "sibling_inside.py")
+    code = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom sibling_at_the_top import TEXTS\n\n\n"
+        "@dataclass\nclass Row:\n    text: str\n\n\n"
+        "def documents():\n    yield from TEXTS\n    from sibling_inside import MORE\n    yield from MORE\n"
+    )
+    before = list(sys.path)
+    corpus = corpus_of(loader(tmp_path, code))
+    documents = corpus.stream()
+    next(documents)
+    assert sys.path == before  # also while it is being read
+    assert len(list(documents)) == 2
+    assert sys.path == before
+
+
+def test_an_edited_loader_is_read_anew(tmp_path: Path) -> None:
+    for text in ("one", "two"):  # same size, same second: bytecode would be taken for fresh
+        path = loader(tmp_path, f"def documents(split):\n    yield '{text}'\n")
+        assert list(corpus_of(path).documents("train")) == [Document(text)]
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["loader.py"]
+
+
+LONG = "a\\n" * 50
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def document(): yield 'x'\n", ["no function documents", "loader.py:document"]),
+        ("documents = 3\n", ["no function documents", "def documents(): yield"]),
+        ("def documents(:\n", ["no Python: invalid syntax", "line 1"]),
+        ("x = 1\nimport no_such_module\n", ["raised ModuleNotFoundError: No module named", "line 2"]),
+        ("def documents():\n    yield 'x'\n    1 / 0\n", ["raised ZeroDivisionError: division by zero", "line 3"]),
+        (f"def documents():\n    raise ValueError('{LONG}')\n", ["raised ValueError: a\n", "line 2"]),
+        ("import json\ndef documents():\n    yield json.loads('{')\n", ["raised JSONDecodeError", "line 3"]),
+        ("def documents():\n    exit()\n", ["raised SystemExit", "line 2"]),
+        ("def documents():\n    raise RuntimeError\n", ["raised RuntimeError\n", "line 2"]),
+        ("def documents(): return 'text'\n", ["gives back str, no documents"]),
+        ("def documents(): pass\n", ["gives back NoneType, no documents", "yield a text"]),
+        ("def documents(): return []\n", ["yields no document: documents()"]),
+        ("def documents(split): return ['x'] * (split == 'train')\n", ["documents('validation')", "validation_source"]),
+        ("def documents(): yield 'x'; yield 3\n", ["yields int, no text", "document 2", "(label, text)"]),
+        ("def documents(): yield 'x'; yield b'y'\n", ["yields bytes, no text", "document 2"]),
+        ("def documents(): yield 'a', 'b', 'c'\n", ["yields a tuple of 3, no text", "document 1"]),
+        ("def documents(): yield 'x'; yield 'half \\ud83d'\n", ["half of a surrogate pair, \\ud83d", "document 2"]),
+        ("def documents(a, b): yield 'x'\n", ["needs 2 arguments, a, b", "the name of the split"]),
+    ],
+)  # fmt: skip
+def test_mistakes(tmp_path: Path, code: str, told: list[str]) -> None:
+    path = loader(tmp_path, code)
+    before = list(sys.path)
+    sentence = refusal(path)
+    for part in (*told, str(path)):
+        assert part in sentence
+    assert sys.path == before
+
+
+def test_mistakes_of_names_and_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = loader(tmp_path, "def documents(): yield 'x'\n")
+    assert f"{path}?" in refusal(tmp_path / "loadr.py")
+    assert "no function nothing" in refusal(f"{path}:nothing")
+    monkeypatch.delenv("LILLIPUT_DATA", raising=False)
+    assert "LILLIPUT_DATA is not set" in refusal("$LILLIPUT_DATA/loader.py:documents")
+    assert "a text without a label" in refusal(path, labelled=True)
+    path = loader(tmp_path, "def documents(): yield [], 'x'\n")
+    assert "the label is no string or whole number but list" in refusal(path, labelled=True)

@@ -1,0 +1,102 @@
+"""How often a classifier is right: every document judged once, alone or padded beside others, by its own words only."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lilliput.data.batches import DocumentRows
+from lilliput.data.token_files import TokenFile
+from lilliput.evaluation.classification import Classification, batch_logits, label_nats, measure_classification
+from lilliput.model.transformer import Transformer
+from tiny import tiny_model
+
+LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
+
+
+def make_file(lengths: list[int] = LENGTHS, seed: int = 0) -> TokenFile:
+    """END d1 END d2 END ... with ids below 16; END is 16; three classes in turn."""
+    generator = np.random.default_rng(seed)
+    tokens, offsets = [16], [1]
+    for length in lengths:
+        tokens += [*generator.integers(16, size=length).tolist(), 16]
+        offsets.append(len(tokens))
+    labels = np.arange(len(lengths), dtype=np.int32) % 3
+    return TokenFile(np.array(tokens, np.uint16), np.array(offsets), np.array(lengths), labels=labels)
+
+
+def make_model(positions: str = "rotary", window: tuple[int | None, ...] | None = (8, None)) -> Transformer:
+    return tiny_model(task="classifier", classes=3, classifier_hidden=10, positions=positions, window=window)
+
+
+def by_hand(model: Transformer, file: TokenFile) -> tuple[float, np.ndarray]:
+    """Each document by itself, without padding: its first 24 words, and neither start nor end."""
+    nats, confusion = 0.0, np.zeros((3, 3), np.int64)
+    assert file.labels is not None
+    for index, label in enumerate(file.labels.tolist()):
+        first, after = file.offsets[index : index + 2]
+        words = file.tokens[first : after - 1][:24].astype(np.int64)
+        empty = None if len(words) else torch.tensor([[-1]])
+        ids = torch.from_numpy(words[None]) if len(words) else torch.tensor([[0]])
+        with torch.inference_mode():
+            logits = model(ids, empty)[0].numpy()
+        scores = logits - np.log(np.exp(logits).sum())
+        nats -= float(scores[label])
+        confusion[label, int(scores.argmax())] += 1
+    return nats, confusion
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal"])
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_each_document_once_whatever_the_batch(positions: str, batch: int) -> None:
+    model, file = make_model(positions), make_file()
+    nats, confusion = by_hand(model, file)
+    found = measure_classification(model, DocumentRows(file, 24).in_order(batch))
+    assert found.nats == pytest.approx(nats, rel=1e-12)
+    assert np.array_equal(found.confusion, confusion)
+    assert found.documents == len(LENGTHS)
+    assert found.tokens == sum(min(length, 24) for length in LENGTHS)
+    assert found.loss == pytest.approx(nats / len(LENGTHS), rel=1e-12)
+
+
+def test_gradients_do_not_know_the_padding() -> None:
+    """Documents of unlike length side by side give the gradient of each alone."""
+    model, rows = make_model(), DocumentRows(make_file(), 24)
+    together = rows.batch(np.arange(len(rows)))
+    label_nats(batch_logits(model, together), together).backward()  # type: ignore[no-untyped-call]
+    found = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad()
+    for row in range(len(rows)):
+        alone = rows.batch(np.array([row]))
+        label_nats(batch_logits(model, alone), alone).backward()  # type: ignore[no-untyped-call]
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        torch.testing.assert_close(found[name], weight.grad, rtol=0, atol=1e-12)
+
+
+def test_a_batch_of_padding_teaches_nothing() -> None:
+    model = make_model()
+    nothing = DocumentRows(make_file(), 24).batch(np.arange(0))
+    loss = label_nats(batch_logits(model, nothing), nothing)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0.0
+    assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
+
+
+def test_dropout_is_off_and_comes_back() -> None:
+    model = tiny_model(task="classifier", classes=3, dropout=0.5).train()
+    rows, before = DocumentRows(make_file(), 24), torch.get_rng_state()
+    first, second = (measure_classification(model, rows.in_order(2)) for _ in range(2))
+    assert first.nats == second.nats
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before), "evaluation draws nothing"
+
+
+def test_figures() -> None:
+    found = Classification(nats=8.0 * math.log(3), confusion=np.array([[3, 1], [2, 2]]), tokens=100)
+    assert found.documents == 8
+    assert found.accuracy == 5 / 8
+    assert found.loss == pytest.approx(math.log(3))

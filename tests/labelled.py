@@ -1,0 +1,35 @@
+"""Small labelled corpora and the settings that train on them: who said it, told by their favourite words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SPEAKERS = {"bee": "honey wax clover hive", "bear": "river salmon winter honey", "owl": "moon mouse winter night"}
+
+
+def write_labelled(folder: Path, name: str = "said.tsv", documents: int = 40, first: int = 0) -> Path:
+    """`label TAB text` lines: of each speaker in turn, a few of their words among others, of unlike length."""
+    lines = []
+    for number in range(first, first + documents):
+        speaker = list(SPEAKERS)[number % 3]
+        words = SPEAKERS[speaker].split()
+        said = [words[(number + at) % 4] if at % 2 else "the" for at in range(2 + number % 9)]
+        lines.append(f"{speaker}\t{' '.join(said)}")
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def labelled_changes(folder: Path) -> dict[str, str]:
+    """Changes of `small_config` that make it a classifier with a test set."""
+    train, test = write_labelled(folder), write_labelled(folder, "heard.tsv", 11, first=50)
+    return {
+        "data__source": str(train),
+        "data__labelled": "true",
+        "data__validation_share": "0.2",
+        "data__tests": f"heard={test}",
+        "tokenizer__kind": "word",
+        "model__task": "classifier",
+        "model__classes": "3",
+        "model__context": "8",
+    }

@@ -1,0 +1,56 @@
+"""What tests of prepared data share: small corpora on disk, their settings, and whether they were made or reused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lilliput.data.documents import END_OF_TEXT
+from lilliput.data.prepare import prepare
+from lilliput.data.tokenizers import Tokenizer
+from lilliput.errors import UserError
+from lilliput.settings import Config, DataSettings, TokenizerSettings
+
+SPLITS = ("train", "validation")
+
+
+def write(path: Path, documents: list[str]) -> Path:
+    path.write_bytes("".join(f"{text}\n{END_OF_TEXT}\n" for text in documents).encode())
+    return path
+
+
+def configure(source: Path | str, cache: Path, kind: str = "byte", vocab_size: int = 300, **data: object) -> Config:
+    tokenizer = TokenizerSettings(kind=kind, vocab_size=vocab_size)  # type: ignore[arg-type]
+    return Config(data=DataSettings(source=str(source), cache=str(cache), **data), tokenizer=tokenizer)  # type: ignore[arg-type]
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as found:
+        call()
+    told = str(found.value)
+    assert len(told.splitlines()) <= 3, told
+    return told
+
+
+def was_built(config: Config, tokenizer: Tokenizer | None = None, rebuild: bool = False) -> bool:
+    phases: list[str] = []
+    prepare(config, lambda phase, done, total: phases.append(phase), tokenizer, rebuild)
+    return "tokenizing" in phases
+
+
+def run(program: str, *arguments: str, own_group: bool = False) -> subprocess.Popen[str]:
+    """A Python program of its own; `own_group`: with a process group that can be signalled as a terminal would."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0 if own_group else None,
+    )
