@@ -138,6 +138,21 @@ def test_same_content_gives_same_bytes(run: Run) -> None:
     assert first == {path.name: path.read_bytes() for path in save(run, 1).folder.iterdir()}
 
 
+def test_the_labels_of_a_classifier_are_in_the_manifest(run: Run) -> None:
+    """By name and in order, any text; and what has none has no such key."""
+    names = ["W. Bush", "naïve", "0", "日本"]
+    weights = {"weight": torch.zeros(2)}
+    named = save_checkpoint(
+        run, 1, model=weights, state=weights, state_json={}, config={}, tokenizer_json="{}", labels=names
+    )
+    named.verify()
+    assert Checkpoint.open(named.folder).labels() == names
+    assert save(run, 2).labels() is None
+    manifest = named.folder / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b"W. Bush", b"H. Bush"))
+    assert "manifest.json does not match its own SHA-256" in told(named.labels)
+
+
 def test_the_manifest_is_what_its_documentation_says(run: Run) -> None:
     folder = save(run, 7).folder
     text = (folder / MANIFEST).read_bytes()

@@ -20,7 +20,7 @@ from lilliput import checkpoints as store
 from lilliput import files
 from lilliput.checkpoints import Checkpoint, save_checkpoint
 from lilliput.errors import UserError
-from lilliput.runs import Run, describe, differences, find_run, list_runs, resolve_checkpoint
+from lilliput.runs import Run, describe, differences, find_run, list_runs, resolve_checkpoint, tell_figures
 
 
 def save(run: Run, step: int) -> Checkpoint:
@@ -398,6 +398,25 @@ def evaluation(step: int, whole: bool, loss: float | None) -> dict[str, Any]:
     return event("evaluation", step, whole=whole, loss=loss, perplexity=9.0, bits_per_byte=step / 10, tokens=7)
 
 
+def test_the_figures_of_test_sets(run: Run) -> None:
+    """By name, in the order of the log; of one that a resumed run measured again, the last."""
+    figures = {"loss": 0.5, "perplexity": None, "bits_per_byte": None, "accuracy": 0.75, "tokens": 90, "documents": 8}
+    log(
+        run,
+        event("test", 20, name="near", weights=10, **figures),
+        event("test", 20, name="far", weights=10, **figures | {"accuracy": 0.5}),
+        event("test", 20, name="near", weights=20, **figures | {"accuracy": 1.0}),
+    )
+    found = describe(run)["tests"]
+    assert list(found) == ["near", "far"]
+    assert found["near"] == {**figures, "accuracy": 1.0, "step": 20, "weights": 20}
+    assert tell_figures(found["far"]) == ["accuracy 50.0%"]
+    assert tell_figures({"perplexity": 1234.567, "bits_per_byte": 0.98765}) == [
+        "perplexity 1,234.57",
+        "0.9877 bits/byte",
+    ]
+
+
 def test_describing(run: Run, tmp_path: Path) -> None:
     empty = describe(run)
     assert (empty["state"], empty["steps"], empty["tokens_seen"], empty["validation"]) == ("empty", 0, 0, None)
@@ -421,12 +440,15 @@ def test_describing(run: Run, tmp_path: Path) -> None:
         "loss": 2.0,
         "perplexity": 9.0,
         "bits_per_byte": 1.0,
+        "accuracy": None,
+        "tokens": 7,
+        "documents": None,
         "step": 10,
         "whole": False,
-        "tokens": 7,
         "floor": None,
     }
     assert found["validation"] == best
+    assert found["tests"] == {}
     assert found["config"] == {"model": {"dim": 4}}
     marks = {"best": True, "last": False, "verified": True, "problem": None}
     assert found["checkpoints"][0] == {"name": "step-000010", "step": 10, "bytes": first.size(), **marks}

@@ -2,7 +2,7 @@
 
     python tests/torture.py --kills 100
 
-For each of three settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
+For each of four settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
 random moments (kill -9, SIGTERM or SIGINT; in start-up, in a step, in a save, in an evaluation) and resumed, over and over.
 What is compared: every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and
 the log but for its fields of time, speed and memory. The last line is `N kills, M differences`.
@@ -54,6 +54,15 @@ SETTINGS: dict[str, dict[str, str]] = {
         "model.positions": "learned",
         "schedule.kind": "constant",
         "train.tokens": "150000",
+    },
+    "overlapping": {
+        "tokenizer.kind": "word",
+        "data.windows": "overlapping",
+        "model.dim": "32",
+        "model.layers": "2",
+        "model.heads": "2",
+        "model.dropout": "0.1",
+        "data.tests": "again=storybook",
     },
 }
 COMMON = {

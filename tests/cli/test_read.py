@@ -180,7 +180,7 @@ def test_the_keys_of_a_preparation(tmp_path: Path) -> None:
     keys = "documents bytes tokens vocab_size bytes_per_token unknown_rate duplicates"
     assert told.keys() >= set(keys.split())
     assert told["documents"] == {"train": 11, "validation": 1}
-    assert told["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": 0}
+    assert told["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": {"validation": 0}}
     code, out, err = lilliput("prepare", "mytext.txt", *flags)
     assert (code, err) == (0, "")
     assert "vocabulary 257" in out

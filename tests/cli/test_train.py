@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from labelled import labelled_changes, write_labelled
 from lilliput.config import shipped_recipes
 from lilliput.runs import Run
 from lilliput.settings import SIZES
 from small import FLAGS, SETTINGS, TEXT, lilliput, write_text
 from torture import outcome
 
+DATA = Path(os.environ.get("LILLIPUT_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 TRAIN_ONLY = [
     word
     for name, value in SETTINGS.items()
@@ -114,6 +116,85 @@ def test_a_dry_run_knows_a_given_tokenizer(here: Path) -> None:
     tokenizer = str(here / "runs" / "bytes" / "checkpoints" / "step-000008" / "tokenizer.json")
     told = as_json("train", "mytext.txt", "--tokenizer.path", tokenizer, "--dry-run")
     assert told["config"]["model"]["vocab_size"] == 257
+
+
+@pytest.mark.parametrize(
+    ("flags", "size"),
+    [
+        ("--tokenizer.kind gpt2", 50_257),
+        ("--tokenizer.kind word --tokenizer.max_vocabulary 700", 700),
+        ("--tokenizer.kind word --tokenizer.vocabulary words.txt", 4),
+    ],
+)
+def test_a_dry_run_expects_a_vocabulary(here: Path, flags: str, size: int) -> None:
+    (here / "words.txt").write_text("<pad>\n<unk>\nthe\nbee\n")
+    told = as_json("train", "mytext.txt", *flags.split(), "--dry-run")
+    assert told["config"]["model"]["vocab_size"] == size
+
+
+def test_a_dry_run_cannot_count_words() -> None:
+    code, out, err = lilliput("train", "mytext.txt", "--tokenizer.kind", "word", "--dry-run")
+    assert (code, out) == (2, "")
+    assert "how many words there are is known only when the text has been read" in err
+    assert "--tokenizer.max_vocabulary" in err
+
+
+# ---- labels and tests
+
+
+def test_a_classifier_from_end_to_end(here: Path) -> None:
+    """No texts are written, no bits are told; accuracy is, by test set, on the console, in the list, and between two."""
+    flags = [word for name, value in labelled_changes(here).items() for word in (f"--{name.replace('__', '.')}", value)]
+    code, out, err = lilliput("train", "said.tsv", *FLAGS, *flags, "--log.sample_seconds", "1e-9")
+    assert code == 0, err
+    assert "32 training documents with 3 labels" in err and "a sample after" not in err
+    assert "bits" not in out + err and "perplexity" not in out + err
+    lines = out.splitlines()
+    assert any(line.startswith("validation loss") and "nats a document (8 documents" in line for line in lines)
+    assert any(line.startswith("test heard        accuracy ") and line.endswith("%  (11 documents)") for line in lines)
+    assert "lilliput generate" not in out
+    told = as_json("info", "said")
+    assert told["validation"]["bits_per_byte"] is None
+    assert told["tests"]["heard"]["documents"] == 11
+    assert "test        heard: loss " in lilliput("info", "said").out
+    assert "accuracy" in lilliput("info").out
+    code, out, err = lilliput("generate", "said")
+    assert (code, out) == (2, "")
+    assert err.startswith("lilliput: this model is a classifier: it cannot write")
+    write_labelled(here, "more.tsv")
+    assert lilliput("train", "more.tsv", "--from", "said", *TRAIN_ONLY).code == 0
+    assert lilliput("train", "mytext.txt", *FLAGS).code == 0
+    assert [row.split()[3:] for row in lilliput("info").out.splitlines()[:1]] == [["loss", "bits/byte", "accuracy"]]
+    assert "validation accuracy" in lilliput("info", "said", "mytext").out
+
+
+def test_the_perplexity_of_each_test(here: Path) -> None:
+    other = write_text(here, "other.txt", "xyz " * 50)
+    flags = ["--data.tests", f"mine=mytext.txt,other={other}", "--data.windows", "overlapping"]
+    code, out, err = lilliput("train", "mytext.txt", *FLAGS, *flags)
+    assert code == 0, err
+    told = as_json("info", "mytext")["tests"]
+    assert list(told) == ["mine", "other"]
+    for name, found in told.items():
+        assert (
+            f"test {name:<12} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  (" in out
+        )
+    assert "accuracy" not in lilliput("info").out
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data: set LILLIPUT_DATA to its folder")
+@pytest.mark.parametrize(("recipe", "documents"), [("speech-lm", None), ("speech-classifier", 750)])
+def test_the_speech_recipes_run(recipe: str, documents: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LILLIPUT_DATA", str(DATA))
+    told = as_json("train", recipe, "--train.steps", "3")
+    assert told["parameters"]["total"] == {"speech-lm": 863_243, "speech-classifier": 576_467}[recipe]
+    assert all(found["documents"] == documents for found in told["tests"].values())
+    if recipe == "speech-lm":
+        assert {name: found["tokens"] for name, found in told["tests"].items()} == {
+            "obama": 5_534,
+            "wbush": 4_780,
+            "hbush": 4_728,
+        }
 
 
 # ---- what is said where

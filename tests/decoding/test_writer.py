@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from lilliput.config import replace
+from lilliput.decoding.processors import build_chooser
+from lilliput.decoding.stream import stream
 from lilliput.decoding.writer import Writer, collect, load
 from lilliput.errors import UserError
 from lilliput.runs import Run
@@ -84,6 +86,38 @@ def test_an_empty_prompt_is_the_start_of_a_document(writer: Writer) -> None:
     assert end not in writer.encode_prompt("a<|endoftext|>")[1:], "a user's words cannot end a document"
 
 
+@pytest.fixture(scope="module")
+def word_writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
+    folder = tmp_path_factory.mktemp("words")
+    run, _ = train_small(small_config(folder, tokenizer__kind="word"))
+    return load(run.folder, device="cpu")
+
+
+def test_words_begin_with_their_own_start(word_writer: Writer) -> None:
+    tokenizer = word_writer.tokenizer
+    assert tokenizer.start != tokenizer.end
+    assert word_writer.encode_prompt("") == [tokenizer.start]
+    assert word_writer.encode_prompt("The moon") == [tokenizer.start, *tokenizer.encode("The moon")]
+
+
+@pytest.mark.parametrize("prompt", ["", "The moon", "The moon saw the", "A bee saw the sea."])
+def test_words_are_joined_to_the_prompt_as_in_prose(word_writer: Writer, prompt: str) -> None:
+    """Prompt and text together read as the tokenizer writes all of their tokens."""
+    tokenizer, encoded = word_writer.tokenizer, word_writer.encode_prompt(prompt)
+    assert tokenizer.decode(encoded) == prompt
+    for seed in range(6):
+        chooser = build_chooser(1.0, [seed])
+        ids = [written.id for written in stream(word_writer.model, [encoded], chooser, (), 7, tokenizer.end)]
+        (sample,) = word_writer.samples([prompt], tokens=7, temperature=1.0, seed=seed)
+        assert sample.tokens == len(ids)
+        assert prompt + sample.text == tokenizer.decode([*encoded, *ids])
+
+
+def test_bytes_are_joined_without_anything(writer: Writer) -> None:
+    before = writer.encode_prompt("Zoë")
+    assert {writer.joint(before, [first]) for first in range(256)} == {""}
+
+
 def test_the_pieces_are_the_text(writer: Writer) -> None:
     """Half a character waits for its other half; nothing is lost or told twice."""
     prompts = ["", "Zoë", "Once"]
@@ -114,7 +148,7 @@ def test_end_of_text_ends_and_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_classifier_cannot_write(writer: Writer) -> None:
-    config = replace(writer.config, {"model.task": "classifier", "model.classes": 3})
+    config = replace(writer.config, {"model.task": "classifier", "model.classes": 3, "data.labelled": True})
     with pytest.raises(UserError, match="this model is a classifier: it cannot write"):
         Writer(config, writer.model, writer.tokenizer).generate("x")
 

@@ -242,13 +242,13 @@ def tell_costs(config: Config, as_json: bool) -> int:
 def expected_vocabulary(config: Config) -> int:
     """What the tokenizer will have at most; only one that exists already is asked."""
     tokenizer = config.tokenizer
-    if tokenizer.path is not None or tokenizer.vocabulary is not None or tokenizer.kind in ("byte", "gpt2"):
+    if tokenizer.path is not None or tokenizer.vocabulary is not None:
         from lilliput.data.tokenizers import make_tokenizer
 
         return make_tokenizer(tokenizer, []).vocab_size
-    if tokenizer.kind == "bpe":
-        return tokenizer.vocab_size
-    if tokenizer.max_vocabulary is not None:
-        return tokenizer.max_vocabulary
-    what = f"how many {tokenizer.kind}s there are is known only when the text has been read"
-    raise UserError(what, "model.vocab_size", "--model.vocab_size or --tokenizer.max_vocabulary with a number")
+    sizes = {"byte": 257, "gpt2": 50_257, "bpe": tokenizer.vocab_size}
+    size = sizes.get(tokenizer.kind, tokenizer.max_vocabulary)
+    if size is None:
+        what = f"how many {tokenizer.kind}s there are is known only when the text has been read"
+        raise UserError(what, "model.vocab_size", "--model.vocab_size or --tokenizer.max_vocabulary with a number")
+    return size

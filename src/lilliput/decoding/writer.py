@@ -71,7 +71,8 @@ class Writer:
         settings = self.config.generate
         temperature = settings.temperature if temperature is None else temperature
         encoded = [self.encode_prompt(prompt) for prompt in prompts]
-        decoders: dict[int, Decoder] = {}
+        decoders = [Decoder(self.tokenizer) for _ in prompts]
+        unseen: dict[int, list[int]] = {row: [] for row in range(len(prompts))}  # ids of rows that show no text yet
         for written in stream(
             self.model,
             encoded,
@@ -80,21 +81,21 @@ class Writer:
             tokens or settings.tokens,
             self.tokenizer.end,
         ):
-            text = ""
-            if written.row not in decoders:
-                decoders[written.row] = Decoder(self.tokenizer)
-                text = self.joint(encoded[written.row], written.id)
             decoder = decoders[written.row]
-            text += "" if written.finish == "end" else decoder.push(written.id)
+            text = "" if written.finish == "end" else decoder.push(written.id)
             text += decoder.flush() if written.finish else ""
+            if written.row in unseen:
+                unseen[written.row].append(written.id)
+                if text:
+                    text = self.joint(encoded[written.row], unseen.pop(written.row)) + text
             yield Piece(written.row, text, written.logprob, written.finish)
 
-    def joint(self, before: Sequence[int], first: int) -> str:
-        """What stands between a prompt and the first token after it: a space, where tokens are words without theirs."""
+    def joint(self, before: Sequence[int], after: Sequence[int]) -> str:
+        """What stands between a prompt and what follows: a space, where tokens are words that do not bring their own."""
         decode = self.tokenizer.decode
-        prompt, token, both = decode(before), decode([first]), decode([*before, first])
-        between = both.removeprefix(prompt).removesuffix(token)
-        return between if between and both == prompt + between + token else ""
+        prompt, text, both = decode(before), decode(after), decode([*before, *after])
+        between = both.removeprefix(prompt).removesuffix(text)
+        return between if both == prompt + between + text else ""
 
     def generate(
         self,

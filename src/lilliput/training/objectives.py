@@ -1,7 +1,7 @@
 """What a run learns, and by which figures it is judged: the next token, or the label of a document.
 
-Owns: the two objectives, and the rows of a split that each needs. Does not own: the loop (`loop`), the
-order of rows (`data.batches`), the arithmetic of a figure (`evaluation`).
+Owns: the two objectives, and the rows of a split that each needs. Does not own: the loop (`loop`), the order of rows
+(`data.batches`), the arithmetic of a figure (`evaluation`).
 
 The choice is made once, when a session is opened: the loop sums `nats`, divides by what the batches count, and asks nothing.
 """
