@@ -89,7 +89,7 @@ def encode_text() -> dict[str, float]:
 def read_back() -> dict[str, float]:
     import training
     from lilliput.data.batches import Batches, PackedRows
-    from lilliput.data.token_files import Prepared, unseal
+    from lilliput.data.prepare.token_files import Prepared, unseal
 
     (manifest,) = Path(os.environ[FOLDER], "speed").glob("*/manifest.json")
     prepared = Prepared(manifest.parent, unseal(manifest.read_bytes()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lilliput.data.fasttext import MAGIC
+from lilliput.data.vectors.fasttext import MAGIC
 
 
 def write_model(

@@ -121,11 +121,6 @@ CASES = [
         "a classifier needs labelled documents",
     ),
     Case(
-        "classifier without classes",
-        "train mytext.txt SMALL --model.task classifier",
-        "a classifier needs model.classes",
-    ),
-    Case(
         "vocabulary too small",
         "train mytext.txt SMALL --tokenizer.kind bpe --model.vocab_size 257",
         "the tokenizer has",

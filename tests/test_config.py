@@ -294,7 +294,11 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             "sinusoidal positions need an even model.dim, not 9",
         ),
         ({"model.window": "[]"}, "an empty pattern of windows says nothing"),
-        ({"model.task": "classifier"}, "a classifier needs model.classes, the number of labels"),
+        ({"model.task": "classifier"}, "a classifier needs labelled documents: data.labelled true, and"),
+        (
+            {"model.tied": "true", "vectors.source": "train"},
+            "a tied head learns, so vectors that it shares cannot be frozen",
+        ),
         ({"model.classes": "3"}, "a language model has no classes: set model.task to classifier"),
         (
             {"model.tied": "true", "vectors.width": "300"},
@@ -307,10 +311,6 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
         (
             {"tokenizer.kind": "byte", "model.vocab_size": "256"},
             "bytes and end-of-text need model.vocab_size 257 or more",
-        ),
-        (
-            {"model.task": "classifier", "model.classes": "2"},
-            "a classifier needs labelled documents: data.labelled true, and",
         ),
         (
             {"data.tests": "a.txt"},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lilliput.data.documents import END_OF_TEXT
+from lilliput.data.corpora.documents import END_OF_TEXT
 from lilliput.data.prepare import prepare
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.errors import UserError

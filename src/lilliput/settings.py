@@ -99,7 +99,8 @@ class VectorSettings:
     """Pretrained word vectors in place of the learned embedding table."""
 
     source: str | None = describe(
-        "a file of FastText or word2vec (.vec, .txt, .bin, also .gz), or train: FastText on the training split", None
+        "a file of FastText or word2vec (.vec, .txt, .bin; text also .gz, .xz, .zst), or train: FastText on the training split",
+        None,
     )
     width: Count | None = describe(
         "width of the vectors (none: the file's, or 100 to train; no source: model.dim)", None
@@ -113,7 +114,9 @@ class VectorSettings:
         "number of such rows that are learned (none: as many as are found)", None
     )
     case: bool = describe("a word without a vector takes that of its lower-case, then of its capitalised form", True)
-    apostrophes: bool = describe("and that of the word with plain apostrophes, then without 's", True)
+    apostrophes: bool = describe(
+        "and that of the word with plain apostrophes, then without 's or apostrophes around it", True
+    )
     epochs: Count = describe("passes over the training split (source train)", 5)
 
 
@@ -152,7 +155,7 @@ class ModelSettings:
         "copying: as that, but attention after the first layer begins by passing on half of what it looks at",
         "zero-residual",
     )
-    classes: Count | None = describe("number of labels (classifier)", None)
+    classes: Count | None = describe("number of labels (classifier; none: as many as the training split has)", None)
     classifier_hidden: Count = describe("width inside the classifier's head", 100)
 
 
@@ -275,14 +278,16 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         found.append(("model.dim", f"sinusoidal positions need an even model.dim, not {model.dim}"))
     if isinstance(model.window, tuple) and not model.window:
         found.append(("model.window", "an empty pattern of windows says nothing"))
-    if model.task == "classifier" and model.classes is None:
-        found.append(("model.classes", "a classifier needs model.classes, the number of labels"))
     if model.task == "language" and model.classes is not None:
         found.append(("model.classes", "a language model has no classes: set model.task to classifier"))
     if model.initialisation == "copying" and model.kv_heads not in (None, model.heads):
         found.append(("model.initialisation", "copying needs as many model.kv_heads as model.heads"))
     if model.tied and (model.task == "classifier" or config.vectors.width not in (None, model.dim)):
         found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
+    if model.tied and config.vectors.source is not None and config.vectors.frozen:
+        found.append(
+            ("model.tied", "a tied head learns, so vectors that it shares cannot be frozen: vectors.frozen false")
+        )
     if (model.vocab_size and config.tokenizer.kind == "byte") and model.vocab_size < 257:
         found.append(("model.vocab_size", "bytes and end-of-text need model.vocab_size 257 or more"))
     names = [name for name, equals, source in (test.partition("=") for test in config.data.tests) if equals and source]

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from lilliput.cli.output import progress
-from lilliput.data import corpus_pass
-from lilliput.data.work_folder import WorkFolder
+from lilliput.data.prepare import corpus_pass
+from lilliput.data.prepare.work_folder import WorkFolder
 from small import lilliput
 from texts import write
 

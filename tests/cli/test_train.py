@@ -14,10 +14,10 @@ from labelled import labelled_changes, write_labelled
 from lilliput.config import shipped_recipes
 from lilliput.runs import Run
 from lilliput.settings import SIZES
+from shared_data import DATA, needs_data
 from small import FLAGS, SETTINGS, TEXT, lilliput, write_text
 from torture import outcome
 
-DATA = Path(os.environ.get("LILLIPUT_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 TRAIN_ONLY = [
     word
     for name, value in SETTINGS.items()
@@ -139,6 +139,23 @@ def test_a_dry_run_cannot_count_words() -> None:
     assert "--tokenizer.max_vocabulary" in err
 
 
+def test_a_dry_run_knows_the_width_of_vectors(here: Path) -> None:
+    (here / "words.vec").write_text("2 3\nbee 1 2 3\nthe 4 5 6\n")
+    flags = [
+        "mytext.txt",
+        "--tokenizer.kind",
+        "word",
+        "--tokenizer.max_vocabulary",
+        "700",
+        "--model.dim",
+        "64",
+        "--dry-run",
+    ]
+    told = as_json("train", *flags, "--vectors.source", "words.vec")
+    assert told["parameters"]["embedding"] == 700 * 3 + 3 * 64
+    assert as_json("train", *flags, "--vectors.source", "train")["parameters"]["embedding"] == 700 * 100 + 100 * 64
+
+
 # ---- labels and tests
 
 
@@ -182,7 +199,7 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
     assert "accuracy" not in lilliput("info").out
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data: set LILLIPUT_DATA to its folder")
+@needs_data
 @pytest.mark.parametrize(("recipe", "documents"), [("speech-lm", None), ("speech-classifier", 750)])
 def test_the_speech_recipes_run(recipe: str, documents: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LILLIPUT_DATA", str(DATA))

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lilliput.data.batches import IGNORED, Batches, DocumentRows, LanguageBatch, OverlappingRows, PackedRows, Rows
-from lilliput.data.token_files import TokenFile
+from lilliput.data.prepare.token_files import TokenFile
 
 corpora = st.lists(st.integers(1, 23), min_size=1, max_size=40)  # predictions of each document, its end included
 contexts = st.integers(1, 9)

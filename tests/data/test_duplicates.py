@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import tempfile
@@ -23,9 +22,7 @@ from lilliput.data.corpora import open_corpus
 from lilliput.data.duplicates import NearDuplicates, count_exact, find_dropped, find_near, hash_text
 from lilliput.errors import UserError
 from lilliput.settings import DataSettings
-
-DATA = Path(os.environ.get("LILLIPUT_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the shared data: set LILLIPUT_DATA to its folder")
+from shared_data import DATA, needs_data
 
 
 class Text(NamedTuple):

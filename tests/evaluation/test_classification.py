@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lilliput.data.batches import DocumentRows
-from lilliput.data.token_files import TokenFile
+from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.classification import Classification, batch_logits, label_nats, measure_classification
 from lilliput.model.transformer import Transformer
 from tiny import tiny_model

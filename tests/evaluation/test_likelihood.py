@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lilliput.data.batches import PackedRows
-from lilliput.data.token_files import TokenFile
+from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import Likelihood, measure_likelihood
 from tiny import tiny_model
 

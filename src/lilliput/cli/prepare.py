@@ -14,7 +14,7 @@ TAKES_SETTINGS = True
 EXAMPLES = """
     lilliput prepare mytext.txt
     lilliput prepare stories.jsonl --data.text-field story --tokenizer.vocab-size 4096
-    lilliput prepare stories.txt --duplicates near
+    lilliput prepare mytext.txt --duplicates near
     lilliput prepare demo --json
 """
 MOST_LABELS = 12  # classes that are told in a table

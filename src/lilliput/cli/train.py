@@ -192,7 +192,8 @@ def follow(session: Session, console: Console) -> int | None:
 def tell_costs(config: Config, as_json: bool) -> int:
     """`--dry-run`: settings, parameters, FLOPs, memory and time; no text is read.
 
-    Without model.vocab_size, the tokenizer's is assumed; without model.classes, two.
+    Without model.vocab_size, the tokenizer's is assumed; without model.classes, two. Rows that are learned for words without
+    a vector are known only when the words are.
     """
     from lilliput.config import config_to_dict, replace
     from lilliput.model.count import count
@@ -201,6 +202,10 @@ def tell_costs(config: Config, as_json: bool) -> int:
         config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
     if config.model.task == "classifier" and config.model.classes is None:
         config = replace(config, {"model.classes": 2})  # known when the labels are read; a class costs next to nothing
+    if config.vectors.source is not None and config.vectors.width is None:
+        from lilliput.data.vectors import expected_width
+
+        config = replace(config, {"vectors.width": expected_width(config.vectors.source)})
     counted = count(config.model, config.vectors)
     tokens_per_step = config.train.batch * config.train.accumulate * config.model.context
     parameters = counted.parameters

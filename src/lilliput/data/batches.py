@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from lilliput.data.windows import Integers, OverlappingWindows, cut_windows, pack
 
 if TYPE_CHECKING:
-    from lilliput.data.token_files import TokenFile
+    from lilliput.data.prepare.token_files import TokenFile
 
 IGNORED = -100  # the target or label of padding: torch's own convention
 POOL = 32  # batches whose rows are sorted by length together: enough to pad little, few enough to stay random

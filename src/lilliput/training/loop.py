@@ -23,7 +23,7 @@ from torch import Tensor
 from lilliput.checkpoints import Checkpoint, save_checkpoint
 from lilliput.config import config_to_dict
 from lilliput.data.batches import AnyBatch, Batches
-from lilliput.data.token_files import Prepared
+from lilliput.data.prepare.token_files import Prepared
 from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer, load_weights, weights
 from lilliput.runs import Run

@@ -23,7 +23,7 @@ from lilliput.data.batches import (
     PackedRows,
     Rows,
 )
-from lilliput.data.token_files import TokenFile
+from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.classification import batch_logits, label_nats, measure_classification
 from lilliput.evaluation.likelihood import batch_nats, measure_likelihood
 from lilliput.model.transformer import Transformer

@@ -18,8 +18,8 @@ from typing import Any
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_to_dict, replace
 from lilliput.data.prepare import prepare
+from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
-from lilliput.data.token_files import Prepared
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.decoding.writer import Writer

@@ -1,0 +1,169 @@
+"""A corpus: documents in named splits, from whatever the settings name as their source.
+
+Owns: which splits there are, which document goes to which of them, and reading each source once for all of its splits.
+Does not own: finding and reading sources (`sources`), the draw of a split (`splits`), tokens, hashes or caches (`prepare`),
+nor the stories themselves (`storybook`).
+
+Everything streams: one document is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from lilliput.config import is_hub_name
+from lilliput.data.corpora.documents import END_OF_TEXT, Document, Notice, Reader, Reading, ignore
+from lilliput.data.corpora.sources import STORYBOOK, open_source
+from lilliput.data.corpora.splits import block_length, cut_document, member_of_validation
+from lilliput.errors import UserError
+from lilliput.settings import DataSettings
+
+__all__ = ["END_OF_TEXT", "STORYBOOK", "Corpus", "Document", "Notice", "Part", "ignore", "open_corpus"]
+
+STORYBOOK_DOCUMENTS = 20_000
+STORY_BYTES = 1_100  # the mean of a story
+
+Route = Callable[[int, Document], Iterable[tuple[str, Document]]]
+
+
+def ignore_split(split: str) -> None:
+    """For callers who do not count the empty documents of a stream."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source that is read once, and where its documents go. The first of its splits hears of empty ones."""
+
+    splits: tuple[str, ...]
+    read: Reader
+    route: Route  # position of the document, the document -> what becomes of it, split by split
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Named splits of documents, each read anew from its source whenever it is asked for."""
+
+    name: str
+    sources: list[Path]  # the files whose content decides the documents, for hashing
+    describe: str  # one sentence: what was found, and what was guessed
+    size: int  # about how many bytes of text all splits have together, at most; 0 where nobody knows (a loader)
+    parts: tuple[Part, ...] = field(repr=False)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """train, validation, then the test sets in the order of the settings."""
+        return tuple(split for part in self.parts for split in part.splits)
+
+    def documents(self, split: str, on_empty: Notice = ignore) -> Iterator[Document]:
+        """The documents of a split, in order, stripped of surrounding white space; `on_empty` hears of dropped ones.
+
+        Where splits share a source, its empty documents are told with the training split only.
+        """
+        part = next(part for part in self.parts if split in part.splits)
+        for index, document in enumerate(part.read(on_empty if split == part.splits[0] else ignore)):
+            for target, routed in part.route(index, document):
+                if target == split:
+                    yield routed
+
+    def stream(self, on_empty: Callable[[str], None] = ignore_split) -> Iterator[tuple[str, Document]]:
+        """Every document of every split with the split's name, each source read once, always in the same order.
+
+        Of each split, the order is that of `documents`. `on_empty` hears the split that counts a dropped document.
+        """
+        for part in self.parts:
+            for index, document in enumerate(part.read(functools.partial(on_empty, part.splits[0]))):
+                yield from part.route(index, document)
+
+
+def open_corpus(settings: DataSettings) -> Corpus:
+    """Finds the sources, looks at their first documents, and decides how they are split."""
+    apart = settings.validation_source is not None
+    readings = _open(settings.source, ("train",) if apart else ("train", "validation"), settings)
+    readings["train"] = _first(readings["train"], None if settings.source == STORYBOOK else settings.documents)
+    if settings.validation_source is not None:
+        readings |= _open(settings.validation_source, ("validation",), settings)
+    if "validation" in readings:
+        parts, sentence = [_whole("train", readings), _whole("validation", readings)], readings["train"].describe
+        sentence += f"; validation: {readings['validation'].describe}"
+    else:
+        part, told = _share(readings["train"], settings)
+        parts, sentence = [part], f"{readings['train'].describe}; {told}"
+    for test in settings.tests:
+        name, _, source = test.partition("=")
+        readings |= _open(source, (name,), settings)
+        parts.append(_whole(name, readings))
+        sentence += f"; {name}: {readings[name].describe}"
+    # The same file may serve twice; it decides the documents once.
+    sources = list(dict.fromkeys(path for reading in readings.values() for path in reading.files))
+    size = sum(reading.size for reading in readings.values())
+    name = settings.source if is_hub_name(settings.source) else Path(settings.source).name
+    return Corpus(name, sources, sentence, size, tuple(parts))
+
+
+def _open(source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
+    if source == STORYBOOK:
+        return {split: _open_storybook(split, settings) for split in splits}
+    return open_source(source, splits, settings)
+
+
+def _open_storybook(split: str, settings: DataSettings) -> Reading:
+    from lilliput.data import storybook
+    from lilliput.data.storybook import chance
+    from lilliput.data.storybook import words as storybook_words
+
+    if settings.labelled:
+        raise UserError("the stories of the storybook have no labels", STORYBOOK, "leave data.labelled off")
+    count = settings.documents or STORYBOOK_DOCUMENTS
+    if split != "train":
+        # Validation stories cost time at every full evaluation, and 500 already give the bits per byte of the book to
+        # 0.35% (95% interval, measured with its exact scores); never more of them than of training stories.
+        count = min(count, max(500, count // 20))
+    chapter = split if split in ("train", "validation") else "test"
+
+    def read(on_empty: Notice) -> Iterator[Document]:
+        return (Document(text) for text in islice(storybook.stories(chapter, settings.seed), count))
+
+    # The program is the source: a new edition of the book makes other documents.
+    files = [Path(str(module.__file__)) for module in (chance, storybook, storybook_words)]
+    return Reading(files, f"{count:,} stories of the built-in storybook", count * STORY_BYTES, read)
+
+
+def _first(reading: Reading, limit: int | None) -> Reading:
+    if limit is None:
+        return reading
+    told = f"the first {limit:,} documents" if limit > 1 else "the first document"
+
+    def read(on_empty: Notice) -> Iterator[Document]:
+        return islice(reading.read(on_empty), limit)
+
+    return Reading(reading.files, f"{reading.describe}; {told}", reading.size, read)
+
+
+def _whole(split: str, readings: dict[str, Reading]) -> Part:
+    return Part((split,), readings[split].read, lambda index, document: [(split, document)])
+
+
+def _share(reading: Reading, settings: DataSettings) -> tuple[Part, str]:
+    """A source that serves both splits, and how that is told."""
+    share, splits = settings.validation_share, ("train", "validation")
+    percent = f"{100 * share:.3g}%"
+    # The first block must be seen whole to promise a document to each split.
+    seen = sum(1 for _ in islice(reading.read(ignore), block_length(share)))
+    if seen > 1:
+        member = member_of_validation(settings.seed, share, seen)
+
+        def send(index: int, document: Document) -> Iterable[tuple[str, Document]]:
+            return [(splits[member(index)], document)]
+
+        return Part(splits, reading.read, send), f"{percent} of the documents are kept for validation"
+
+    def cut(index: int, document: Document) -> Iterable[tuple[str, Document]]:
+        first, second, _ = cut_document(document.text, share, settings.source)
+        return [("train", Document(first, document.label)), ("validation", Document(second, document.label))]
+
+    border = cut_document(next(reading.read(ignore)).text, share, settings.source)[2]
+    return Part(splits, reading.read, cut), f"its last {percent} are kept for validation, cut at {border}"

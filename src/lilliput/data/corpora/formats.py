@@ -1,0 +1,175 @@
+"""Files as documents: one entry of `FORMATS` for each ending, of which each may also be compressed.
+
+Owns: plain text and .jsonl, and which file is read by whom. Does not own: tables (`tables`), bytes, decompression and
+encodings (`pieces`), finding files (`sources`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lilliput.data.corpora import tables
+from lilliput.data.corpora.documents import END_OF_TEXT, Document, Labels, check_text
+from lilliput.data.corpora.pieces import (
+    COMPRESSIONS,
+    Piece,
+    compression_of,
+    decode,
+    join,
+    line_at,
+    place,
+    read_chunks,
+    split_at,
+    split_paragraphs,
+    trim,
+)
+from lilliput.errors import UserError, nearest
+from lilliput.settings import DataSettings
+
+SEPARATORS = {
+    "line": "documents are lines",
+    "blank-line": "documents end at a blank line",
+    "file": "one document a file",
+}
+
+
+class Format(NamedTuple):
+    read: Callable[[Path, DataSettings, Labels], Iterator[Document]]
+    tell: Callable[[list[Path], DataSettings], str]  # how such files are cut into documents, guesses included
+    expansion: int = 1  # how often larger the text is than the file, generously
+
+
+def separator_of(settings: DataSettings) -> str:
+    """What ends a document of a .txt file; labels stand at the beginning of lines unless told otherwise."""
+    return "line" if settings.labelled and settings.separator == "auto" else settings.separator
+
+
+def read_text(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
+    chunks = read_chunks(path)
+    pieces: Iterator[Piece]
+    match separator_of(settings):
+        case "file":
+            pieces = join(chunks)
+        case "line":
+            pieces = split_at(chunks, b"\n")
+        case "blank-line":
+            pieces = split_paragraphs(chunks)
+        case _:  # `auto` is `endoftext`: where the mark does not occur, the file is one piece
+            pieces = split_at(chunks, END_OF_TEXT.encode())
+    if settings.labelled:
+        yield from (_labelled_text(path, piece[0], decode(path, piece), labels) for piece in pieces)
+    else:
+        yield from (Document(decode(path, trim(piece))) for piece in pieces)
+
+
+def _labelled_text(path: Path, start: int, text: str, labels: Labels) -> Document:
+    def where() -> str:
+        leading = len(text) - len(text.lstrip())  # a document may begin after the line on which the last one ended
+        return place(path, line_at(path, start + len(text[:leading].encode())))
+
+    if not text.strip():
+        return Document("")
+    label, tab, rest = text.lstrip("\r\n").partition("\t")
+    if not tab:
+        what = "the line has no tab between label and text"
+        raise UserError(what, where(), "write label TAB text on each line, or leave data.labelled off")
+    return Document(rest, labels.take(label, where)) if rest.strip() else Document("")
+
+
+def tell_text(files: list[Path], settings: DataSettings) -> str:
+    labelled = ", label TAB text" if settings.labelled else ""
+    separator = separator_of(settings)
+    if separator in SEPARATORS:
+        return SEPARATORS[separator] + labelled
+    if len(files) > 1:
+        return f"documents end at {END_OF_TEXT} or with their file{labelled}"
+    if _holds(files[0], END_OF_TEXT.encode()):
+        return f"documents end at {END_OF_TEXT}{labelled}"
+    return f"one document (no {END_OF_TEXT} in it; data.separator line or blank-line would split it)"
+
+
+def _holds(path: Path, mark: bytes) -> bool:
+    """Whether the mark occurs: reads to the first one only, and holds no more than a chunk."""
+    tail = b""
+    for chunk in read_chunks(path):
+        if mark in tail + chunk:
+            return True
+        tail = (tail + chunk)[1 - len(mark) :]
+    return False
+
+
+def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
+    for number, piece in enumerate(split_at(read_chunks(path), b"\n"), 1):
+        if not piece[1] or piece[1].isspace():
+            continue
+        where = place(path, number)
+        value = _parse(decode(path, piece), settings.text_field, where)
+        text = _field(value, settings.text_field, "text", where)
+        if not isinstance(text, str):
+            what = f"field {settings.text_field!r} is no string but {type(text).__name__}"
+            raise UserError(what, where, "name a field of text with --data.text-field")
+        at = functools.partial(place, path, number)
+        check_text(text, f"field {settings.text_field!r}", at)
+        if settings.labelled and text.strip():
+            yield Document(text, labels.take(_field(value, settings.label_field, "label", where), at))
+        else:
+            yield Document(text)
+
+
+def _parse(line: str, name: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else "too deep or too large"
+        hint = "write one JSON object a line, or rename the file to .txt"
+        raise UserError(f"the line is not JSON: {reason}", where, hint) from error
+    if not isinstance(value, dict):
+        raise UserError(f"the line is no JSON object but {type(value).__name__}", where, f'write {{"{name}": "…"}}')
+    return value
+
+
+def _field(value: dict[str, Any], name: str, setting: str, where: str) -> Any:
+    if name in value:
+        return value[name]
+    fields = [repr(key)[1:-1][:40] for key in list(value)[:8]]  # a name may hold line ends
+    meant = nearest(name, fields) or (fields[0] if fields else None)
+    what = f"the line has no field {name!r}, only {', '.join(fields) or 'an empty object'}"
+    raise UserError(what, where, f"--data.{setting}-field {meant}" if meant else None)
+
+
+def tell_jsonl(files: list[Path], settings: DataSettings) -> str:
+    labelled = f", label in field {settings.label_field!r}" if settings.labelled else ""
+    return f"a document a line (field {settings.text_field!r}{labelled})"
+
+
+FORMATS: dict[str, Format] = {
+    ".txt": Format(read_text, tell_text),
+    ".jsonl": Format(read_jsonl, tell_jsonl),
+    ".csv": Format(tables.read_csv, tables.tell_csv),
+    ".tsv": Format(tables.read_tsv, tables.tell_tsv),
+    ".parquet": Format(tables.read_parquet, tables.tell_parquet, expansion=4),
+}
+
+
+def ending_of(path: Path) -> str | None:
+    """The ending that decides how a file is read: `.txt` of `story.txt` and of `story.TXT.gz`; None for others."""
+    name = path.with_suffix("") if compression_of(path) else path
+    ending = name.suffix.lower()
+    return ending if ending in FORMATS else None
+
+
+def endings() -> str:
+    """What is understood, for sentences."""
+    known = list(FORMATS)
+    return f"{', '.join(known[:-1])} or {known[-1]} (or one of them with {', '.join(COMPRESSIONS)})"
+
+
+def text_size(path: Path) -> int:
+    """About how many bytes of text a file holds, at most."""
+    compression, ending = compression_of(path), ending_of(path)
+    expansion = (compression.expansion if compression else 1) * (FORMATS[ending].expansion if ending else 1)
+    return path.stat().st_size * expansion

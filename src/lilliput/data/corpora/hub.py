@@ -1,0 +1,235 @@
+"""Data sets of the hub: which of their files hold which split, and how they come here.
+
+Owns: the published names of TinyStories, splits by the names of files, listing a data set and fetching its files through
+huggingface_hub (resumable, cached, with its own bar), and what to do where the hub cannot be reached. Does not own:
+reading the files (`formats`). Files stay in the hub's own cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from lilliput.data.corpora.formats import FORMATS, ending_of, endings
+from lilliput.errors import UserError
+
+TINYSTORIES = "tinystories"
+TINYSTORIES_ON_HUB = "roneneldan/TinyStories"
+LISTING_SECONDS = 5.0
+
+# The forms in which TinyStories was published, the hub's own first: a copy of the data set holds all of them.
+PUBLISHED = tuple(
+    {split: re.compile(pattern + r"(\.(gz|zst|xz))?") for split, pattern in form.items()}
+    for form in (
+        {
+            "train": r"(data/)?train-\d{5}-of-\d{5}[^/]*\.parquet",
+            "validation": r"(data/)?validation-\d{5}-of-\d{5}[^/]*\.parquet",
+        },
+        {"train": r"TinyStories-train\.txt", "validation": r"TinyStories-valid\.txt"},
+        {"train": r"TinyStoriesV2-GPT4-train\.txt", "validation": r"TinyStoriesV2-GPT4-valid\.txt"},
+    )
+)
+SHARD = re.compile(r"(?P<before>.*?)(?P<index>\d{5})-of-(?P<total>\d{5})")
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+NO_TEXTS = ("readme", "license", "licence")
+
+Splits = dict[str, list[str]]  # split -> names of its files, relative to their folder
+
+
+def published_splits(names: Iterable[str], where: str) -> Splits:
+    """The files of a data set that was published in splits; empty where both splits are not among the names."""
+    listed = sorted(names)
+    for form in PUBLISHED:
+        found = {split: [name for name in listed if pattern.fullmatch(name)] for split, pattern in form.items()}
+        if all(found.values()):
+            for files in found.values():
+                check_shards(files, where)
+            return found
+    return {}
+
+
+def check_shards(names: list[str], where: str) -> None:
+    """Refuses a set of shards of which one is missing: train-00000-of-00004 promises three more."""
+    sets: dict[tuple[str, int], set[int]] = {}
+    for name in names:
+        if match := SHARD.match(name):
+            sets.setdefault((match["before"], int(match["total"])), set()).add(int(match["index"]))
+    for (before, total), found in sets.items():
+        if missing := sorted(set(range(total)) - found):
+            what = f"{len(missing)} of {total} shards {'is' if len(missing) == 1 else 'are'} missing"
+            first = f"{before}{missing[0]:05}-of-{total:05}"
+            raise UserError(f"{what}, first {first}", where, "download the data set again: it goes on where it stopped")
+
+
+def splits_by_name(names: Iterable[str], where: str) -> Splits:
+    """The texts of any data set, by the words train, validation, test … in their paths; without such words all is train.
+
+    A data set often has its texts in several forms: one is taken, so that nothing is read twice.
+    """
+    listed = sorted(name for name in names if PurePosixPath(name).name.split(".")[0].lower() not in NO_TEXTS)
+    by_ending = {ending: [name for name in listed if ending_of(Path(name)) == ending] for ending in FORMATS}
+    ending = next((each for each in (".parquet", ".jsonl", ".csv", ".tsv", ".txt") if by_ending[each]), None)
+    if ending is None:
+        others = sorted({PurePosixPath(name).suffix for name in listed} - {""})[:5]
+        what = "the data set holds no text that is understood" + (f", only {', '.join(others)}" if others else "")
+        raise UserError(what, where, f"download it and convert it to {endings()}")
+    files: Splits = {}
+    roots: dict[str, set[str]] = {}
+    for name in by_ending[ending]:
+        split, root = _split_of(name)
+        files.setdefault(split, []).append(name)
+        roots.setdefault(split, set()).add(root)
+    if "train" not in files and "" in files:
+        files["train"] = files[""]
+    elif "train" not in files:
+        what = f"the data set has no files for training, only for {' and '.join(sorted(files))}"
+        raise UserError(what, where, "download the file that you want and give its path")
+    if len(parts := sorted(roots.get("train", set()))) > 1:
+        shown = ", ".join(part or "its root" for part in parts[:6]) + (" …" if len(parts) > 6 else "")
+        what = f"the data set has {len(parts)} parts: {shown}"
+        raise UserError(what, where, "download the part that you want and give its folder")
+    files.pop("", None)
+    for shards in files.values():
+        check_shards(shards, where)
+    return files
+
+
+def _split_of(name: str) -> tuple[str, str]:
+    """The split that a path names, the file's own name first ("" if none), and the folder that this belongs to."""
+    parts = PurePosixPath(name).parts
+    for index in range(len(parts) - 1, -1, -1):
+        for word in reversed(re.split(r"[^a-z0-9]+", parts[index].lower())):
+            if word in SPLIT_WORDS:
+                return SPLIT_WORDS[word], "/".join(parts[:index])
+    return "", ""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What the hub, or its cache here, has of a data set."""
+
+    name: str
+    splits: Splits
+    revision: str | None  # the commit of the listing
+    offline: bool  # listed from the cache, because the hub could not be asked
+
+    def fetch(self, names: list[str]) -> list[Path]:
+        """The files on this disk; what the cache has is not fetched again, and what broke off goes on."""
+        folder = _cached(self.name)
+        if folder is None or folder.name != self.revision or not all((folder / name).exists() for name in names):
+            folder = self._download(names)
+        return [folder / name for name in names]
+
+    def _download(self, names: list[str]) -> Path:
+        library = _library()
+        try:
+            with _bar_on_terminals(library):
+                # Of the main branch, not of the commit that was listed: only then the cache is found without the hub.
+                patterns = [glob.escape(name) for name in names]
+                return Path(library.snapshot_download(self.name, repo_type="dataset", allow_patterns=patterns))
+        except Exception as error:  # of whichever transport the library uses: requests, httpx, xet
+            what = f"the download of {self.name} broke off: {_reason(error)}"
+            raise UserError(what, "the hub", "run it again: it goes on where it stopped") from error
+
+
+@contextlib.contextmanager
+def _bar_on_terminals(library: Any) -> Iterator[None]:
+    """The library draws its bar wherever standard error goes; in a file it would be litter."""
+    hide = not sys.stderr.isatty() and not library.utils.are_progress_bars_disabled()
+    if hide:
+        library.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hide:
+            library.utils.enable_progress_bars()
+
+
+def find_data_set(name: str) -> DataSet:
+    """Asks the hub what a data set holds; where it cannot be reached, what its cache on this disk holds."""
+    library = _library()
+    try:
+        info = library.HfApi().dataset_info(name, timeout=LISTING_SECONDS)
+        names, revision, offline = [file.rfilename for file in info.siblings or ()], info.sha, False
+    except library.errors.GatedRepoError as error:
+        what = f"the data set {name} is open only to those who were admitted"
+        raise UserError(what, "the hub", "ask for access on its page, then hf auth login") from error
+    except library.errors.RepositoryNotFoundError as error:
+        what, hint = f"the hub has no data set {name}, or it is private", "check its name; as a path it does not exist"
+        raise UserError(what, "the hub", hint) from error
+    except library.errors.HFValidationError as error:
+        what = f"{name} is neither a file or folder here nor the name of a data set: {_reason(error)}"
+        raise UserError(what, name, "give a path, or owner/name") from error
+    except Exception as error:  # of whichever transport the library uses
+        if (folder := _cached(name)) is None:
+            raise _unreachable(name, error) from error
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+        revision, offline = folder.name, True
+    inside = [
+        each for each in names if ".." not in PurePosixPath(each).parts
+    ]  # a hub may not point at other files here
+    splits = published_splits(inside, name) or splits_by_name(inside, name)
+    return DataSet(name, splits, revision, offline)
+
+
+def _cached(name: str) -> Path | None:
+    """The snapshot of a data set in the hub's cache, whatever part of it is there."""
+    library = _library()
+    try:
+        # Without a pattern, newer versions refuse a snapshot that was fetched in part, as ours are.
+        return Path(library.snapshot_download(name, repo_type="dataset", local_files_only=True, allow_patterns=[]))
+    except library.errors.LocalEntryNotFoundError:
+        return None
+
+
+def _unreachable(name: str, error: Exception) -> UserError:
+    what = f"the hub cannot be reached for the data set {name}: {_reason(error)}"
+    if name == TINYSTORIES_ON_HUB:
+        files = "TinyStories-train.txt and TinyStories-valid.txt"
+        hint = f"put {files} into a folder and give its path, or into $LILLIPUT_DATA/tinystories; or set HF_HOME"
+    else:
+        hint = "give the path of a folder that holds its files, or set HF_HOME to a cache that has it"
+    return UserError(what, "neither a file or folder here, nor in the hub's cache", hint)
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:120]
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise UserError("data sets of the hub need huggingface_hub", hint='pip install "lilliput[data]"') from error
+    return huggingface_hub
+
+
+def local_tinystories() -> Path | None:
+    """The folder in which someone put the published files, if there is one."""
+    data = os.environ.get("LILLIPUT_DATA")
+    return Path(data, TINYSTORIES) if data and folder_splits(Path(data, TINYSTORIES)) else None
+
+
+def folder_splits(folder: Path) -> Splits:
+    """The splits of a folder that holds a data set as it was published; empty for any other folder."""
+    try:
+        inside = [path for parent in (folder, folder / "data") if parent.is_dir() for path in parent.iterdir()]
+    except OSError:
+        return {}  # whoever reads the folder next tells what is wrong with it
+    return published_splits((path.relative_to(folder).as_posix() for path in inside if path.is_file()), str(folder))

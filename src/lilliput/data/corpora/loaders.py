@@ -1,0 +1,161 @@
+"""A loader of the user's own: `path/loader.py`, or `path/loader.py:function`, one function that yields documents.
+
+Owns: importing that file, calling the function, and telling what is wrong with either in three lines. Does not own: what
+becomes of the documents (`corpora`).
+
+The function takes no argument, or one: the name of the split that is asked for. It yields texts, or (label, text). Only
+the .py file counts as its source: what it reads elsewhere is not watched for changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from lilliput.data.corpora.documents import Document, Labels, Notice, Reading, check_text, ignore, without_empty
+from lilliput.errors import UserError, nearest
+from lilliput.settings import DataSettings
+
+FUNCTION = "documents"
+PATTERN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:/\\]*))?")
+EXAMPLE = f"def {FUNCTION}(): yield 'a text'"
+
+
+def as_loader(source: str) -> tuple[Path, str] | None:
+    """The file and the function that a source names, if it is a loader."""
+    match = PATTERN.fullmatch(source)
+    return (Path(match["file"]), match["function"] or FUNCTION) if match else None
+
+
+def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
+    """A reading for each split where the function tells splits apart; else one, as the first of them."""
+    function = _function(_load(path), name, path)
+    takes_split = _takes_split(function, name, path)
+    readings = {}
+    for split in splits if takes_split else splits[:1]:
+        arguments = (split,) if takes_split else ()
+        read = functools.partial(_read, path, function, name, arguments, settings)
+        called = f"{name}({', '.join(map(repr, arguments))})"
+        if next(read(ignore), None) is None:
+            hint = "yield a text for each document" + (", or set a data.validation_source" if takes_split else "")
+            raise UserError(f"the loader yields no document: {called}", str(path), hint)
+        readings[split] = Reading([path], f"{called} of {path.name}", 0, read)
+    return readings
+
+
+class _FreshLoader(importlib.machinery.SourceFileLoader):
+    """Compiles anew: bytecode beside the file would be stale after an edit within a second, and litter."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _load(path: Path) -> ModuleType:
+    name = f"lilliput_loader_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # a dataclass in the file looks its own module up
+    with _guarded(path):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _guarded(path: Path) -> Iterator[None]:
+    """While the user's code runs: its folder can be imported from, and what it raises becomes a mistake of its user."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    except SyntaxError as error:
+        what = f"the loader is no Python: {error.msg}"
+        raise UserError(what, f"{error.filename or path}, line {error.lineno}", EXAMPLE) from error
+    except (Exception, SystemExit) as error:
+        message = next(iter(str(error).splitlines()), "")[:200]
+        frames = traceback.extract_tb(error.__traceback__)
+        # The innermost line of the user's own file: below it is a library's business.
+        own = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+        where = f"{path}, line {own[-1].lineno}" if own else str(path)
+        told = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        raise UserError(f"the loader raised {told}", where, "mend the loader") from error
+    finally:
+        with contextlib.suppress(ValueError):  # the loader may have set sys.path itself
+            sys.path.remove(folder)
+
+
+def _function(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    meant = nearest(name, known) or (known[0] if len(known) == 1 else None)
+    hint = f"{path}:{meant}" if meant else EXAMPLE
+    raise UserError(f"the loader has no function {name}", str(path), hint)
+
+
+def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
+    parameters = inspect.signature(function).parameters
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each for each in parameters.values() if each.default is each.empty and each.kind not in optional]
+    if len(needed) > 1:
+        what = f"{name} needs {len(needed)} arguments, {', '.join(each.name for each in needed)}"
+        raise UserError(what, str(path), "it may take none, or one: the name of the split")
+    return len(needed) == 1 or "split" in parameters
+
+
+def _read(
+    path: Path,
+    function: Callable[..., Any],
+    name: str,
+    arguments: tuple[str, ...],
+    settings: DataSettings,
+    on_empty: Notice,
+) -> Iterator[Document]:
+    return without_empty(_documents(path, function, name, arguments, settings), on_empty)
+
+
+def _documents(
+    path: Path, function: Callable[..., Any], name: str, arguments: tuple[str, ...], settings: DataSettings
+) -> Iterator[Document]:
+    with _guarded(path):
+        found = function(*arguments)
+    if isinstance(found, str | bytes) or not isinstance(found, Iterable):
+        what = f"{name} gives back {type(found).__name__}, no documents"
+        raise UserError(what, str(path), "yield a text for each document")
+    labels, iterator, nothing = Labels(), iter(found), object()
+    for number in range(1, sys.maxsize):
+        with _guarded(path):
+            item = next(iterator, nothing)
+        if item is nothing:
+            return
+        yield _document(item, labels, settings, f"{path}, {name}, document {number}")
+
+
+def _document(item: object, labels: Labels, settings: DataSettings, where: str) -> Document:
+    def place() -> str:
+        return where
+
+    label, text = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
+    if not isinstance(text, str):
+        found = f"a tuple of {len(text)}" if isinstance(text, tuple) else type(text).__name__
+        raise UserError(f"the loader yields {found}, no text", where, "yield a str, or (label, text)")
+    check_text(text, "the text", place)
+    if not settings.labelled or not text.strip():
+        return Document(text)
+    if not isinstance(item, tuple):
+        raise UserError(
+            "the loader yields a text without a label", where, "yield (label, text), or leave data.labelled off"
+        )
+    return Document(text, labels.take(label, place))

@@ -1,0 +1,308 @@
+"""Documents as token files on disk: made once, memory-mapped ever after, made again when anything they depend on changed.
+
+Owns: the key under which prepared data is kept, when it is made, and the order of the work: hash the sources, fit the
+tokenizer, encode in one pass, name the classes, seal the folder. Does not own: any of these steps (`corpus_pass`, `encoding`,
+`work_folder`, `duplicates`), nor what a finished folder is (`token_files`).
+
+The result is the same, byte for byte, whatever the number of workers and however often it was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import tokenizers as library
+from numpy.typing import NDArray
+
+from lilliput.data.corpora import STORYBOOK, Corpus, open_corpus
+from lilliput.data.duplicates import count_exact, find_dropped
+from lilliput.data.prepare import corpus_pass
+from lilliput.data.prepare.classes import write_classes
+from lilliput.data.prepare.corpus_pass import CorpusPass, Mark, OtherDocuments, training_texts
+from lilliput.data.prepare.encoding import Encoders, usable_cores
+from lilliput.data.prepare.token_files import (
+    FORMAT,
+    HASHES,
+    Prepared,
+    canonical,
+    digest,
+    read_prepared,
+    seal,
+    stamp,
+    token_type,
+    unseal,
+)
+from lilliput.data.prepare.work_folder import WorkFolder
+from lilliput.data.progress import Report, silent, told
+from lilliput.data.tokenizers import Tokenizer, make_tokenizer
+from lilliput.errors import UserError
+from lilliput.files import clean_leftovers, free_bytes, put_folder, sync_folder, write_flushed
+from lilliput.settings import Config, DataSettings, TokenizerSettings
+
+# Settings of the data that change no token: where it is kept, who prepares it, how batches are cut from it later.
+IRRELEVANT = ("cache", "workers", "windows")
+LEARNING = ("bpe", "word", "character")  # kinds of tokenizers that are made from the training split
+
+
+def prepare(
+    config: Config, report: Report = silent, tokenizer: Tokenizer | None = None, rebuild: bool = False
+) -> Prepared:
+    """The prepared corpus of these settings: from the cache if it is still good, else made now, also with `rebuild`.
+
+    A given tokenizer is used as it is (fine-tuning); else it is made as the settings say, from the training split only.
+    """
+    corpus = open_corpus(config.data)
+    if tokenizer is None and not _learns(config.tokenizer):
+        tokenizer = make_tokenizer(config.tokenizer, ())
+    recipe = _recipe(config, tokenizer)
+    cache = Path(config.data.cache)
+    folder = cache / hashlib.sha256(canonical(recipe)).hexdigest()[:16]
+    # Without the lock first: a cache that may only be read is still a cache.
+    if not rebuild and (found := _reuse(folder, recipe, corpus.sources, report)):
+        _tidy(folder)
+        return found
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(_lock_place(folder), report):
+            if not rebuild and (found := _reuse(folder, recipe, corpus.sources, report)):
+                return found  # another process made it meanwhile
+            return _build(Job(config, corpus, recipe, folder, tokenizer, report), anew=rebuild)
+    except OSError as error:
+        # Mistakes of sources are UserErrors by now: what is left concerns the cache.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            needed, free = 2 * corpus.size, free_bytes(cache)  # a token is a byte or more
+            what = f"the disk is full: prepared data needs up to {needed:,} bytes, {free:,} are free"
+            raise UserError(what, str(cache), "free some space, or choose another folder with --data.cache") from error
+        what = f"cannot write prepared data: {error.strerror or error}"
+        raise UserError(what, str(error.filename or cache), "choose another folder with --data.cache") from error
+
+
+# The key ---------------------------------------------------------------------------------------------------------------
+
+
+def _learns(settings: TokenizerSettings) -> bool:
+    return settings.path is None and settings.vocabulary is None and settings.kind in LEARNING
+
+
+def _recipe(config: Config, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Everything but the content of files that decides which tokens come out: the key of the cache."""
+    if tokenizer is not None:
+        settings: dict[str, Any] = {"sha256": tokenizer.sha256}
+    elif config.tokenizer.kind == "bpe":
+        settings = {"kind": "bpe", "vocab_size": config.tokenizer.vocab_size}
+    else:
+        settings = dataclasses.asdict(config.tokenizer)
+        del settings["vocab_size"]
+    data = _data_recipe(config.data)
+    return {"data": data, "tokenizer": settings, "tokenizers": library.__version__, "format": FORMAT}
+
+
+def _data_recipe(settings: DataSettings) -> dict[str, Any]:
+    found = dataclasses.asdict(settings)
+    for name in IRRELEVANT:
+        del found[name]
+    tests = [test.partition("=") for test in settings.tests]
+    sources = [settings.source, settings.validation_source, *(source for _, _, source in tests)]
+    found["source"], found["validation_source"] = _absolute(settings.source), _absolute(settings.validation_source)
+    found["tests"] = [[name, _absolute(source)] for name, _, source in tests]
+    drawn = settings.validation_source is None
+    if not drawn or settings.source == STORYBOOK:
+        found["validation_share"] = None
+    if not drawn and STORYBOOK not in sources:
+        found["seed"] = None
+    return found
+
+
+def _absolute(source: str | None) -> str | None:
+    """Paths are known by their place; names of data sets and places that do not exist stay as they are."""
+    if source is None or source == STORYBOOK:
+        return source
+    path, mark, function = source.rpartition(".py:")
+    if mark:
+        return f"{Path(f'{path}.py').absolute()}:{function}"
+    return str(Path(source).absolute()) if Path(source).exists() else source
+
+
+def _reuse(folder: Path, recipe: dict[str, Any], sources: list[Path], report: Report) -> Prepared | None:
+    if (folder / "manifest.json").exists():
+        report("checking prepared data", 0, None)
+    return read_prepared(folder, recipe, sources)
+
+
+def _locked(path: Path, report: Report) -> contextlib.AbstractContextManager[object]:
+    """One process prepares, the others wait and use what it made."""
+    lock = filelock.FileLock(path)
+    try:
+        return lock.acquire(timeout=0)
+    except filelock.Timeout:
+        report("waiting for another process that prepares the same data", 0, None)
+        return lock.acquire()
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what a killed process left of work that nobody needs any more, if nobody is working and we may."""
+    work = _work_place(folder)
+    if work.exists():
+        with contextlib.suppress(filelock.Timeout, OSError), filelock.FileLock(_lock_place(folder), timeout=0):
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _work_place(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.partial")
+
+
+def _lock_place(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+# The work ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is prepared, and where it goes."""
+
+    config: Config
+    corpus: Corpus
+    recipe: dict[str, Any]
+    folder: Path
+    tokenizer: Tokenizer | None  # a ready one
+    report: Report
+
+
+def _build(job: Job, anew: bool) -> Prepared:
+    """Makes the folder, or what is missing of it. The caller holds the lock of this key."""
+    clean_leftovers(job.folder.parent, job.folder.name)
+    place = _work_place(job.folder)
+    work = None if anew else WorkFolder.resume(place, job.recipe, job.corpus.sources)
+    if work is None:
+        work = WorkFolder.begin(place, job.recipe, [_fingerprint(path, job.report) for path in job.corpus.sources])
+    elif work.mark.documents:
+        job.report(f"going on after {work.mark.characters / 1e6:,.0f} MB", 0, 0)
+    try:
+        tokenizer, dropped = _choose_tokenizer(job, work)
+        manifest = seal(_encode(job, work, tokenizer, dropped))
+        write_flushed(work.files / "manifest.json", manifest)
+        sync_folder(work.files)
+        put_folder(work.files, job.folder)  # maps of the old files stay valid where they are open
+    except OtherDocuments:
+        work.abandon(enough=sys.maxsize)
+        return _build(job, anew=True)
+    except BaseException:
+        if work.abandon(enough=corpus_pass.SHARD):
+            job.report("stopped; what is done is kept, and the same command goes on from there", 0, 0)
+        raise
+    work.remove()
+    clean_leftovers(job.folder.parent, job.folder.name)
+    return Prepared(job.folder, unseal(manifest))
+
+
+def _choose_tokenizer(job: Job, work: WorkFolder) -> tuple[Tokenizer, NDArray[np.int64]]:
+    """The tokenizer, and the positions of the documents that are left out, from which it must not learn either."""
+    kind = job.config.data.drop_duplicates
+    dropped = work.dropped
+    if dropped is None:
+        dropped = np.zeros(0, np.int64) if kind is None else find_dropped(job.corpus, kind, job.report, work.folder)
+        work.keep_dropped(dropped)
+    tokenizer = work.tokenizer
+    if tokenizer is not None:
+        return tokenizer, dropped
+    if job.tokenizer is not None:
+        work.keep_tokenizer(job.tokenizer, read=0)
+        return job.tokenizer, dropped
+    characters = 0
+
+    def heard(phase: str, done: int, total: int | None) -> None:
+        nonlocal characters
+        characters = done
+        job.report(phase, done, total)
+
+    texts = told(training_texts(job.corpus, dropped), "fitting the tokenizer", job.corpus.size or None, heard)
+    tokenizer = make_tokenizer(job.config.tokenizer, texts)
+    work.keep_tokenizer(tokenizer, characters)
+    return tokenizer, dropped
+
+
+def _encode(job: Job, work: WorkFolder, tokenizer: Tokenizer, dropped: NDArray[np.int64]) -> dict[str, Any]:
+    """Fills the folder but for its manifest, which is returned."""
+    corpus, settings = job.corpus, job.config.data
+    found = CorpusPass(corpus, dropped)
+    work.open_splits(corpus.splits, tokenizer, settings.labelled)
+    with Encoders(tokenizer, settings.workers or usable_cores()) as encoders:
+        for task, batch in encoders.run(found.tasks(work.mark, job.report)):
+            if isinstance(task, Mark):
+                work.keep_splits(task)
+            elif batch is not None:
+                work.splits[task.split].append(batch, task.labels)
+                done = sum(split.figures.bytes for split in work.splits.values())
+                job.report("tokenizing", done, _total(done, corpus))
+    work.close_splits()
+    for name, split in work.splits.items():
+        if not split.figures.tokens:
+            what = f"the {name} split has no {'tokens' if split.figures.documents else 'documents'}"
+            raise UserError(what, corpus.name, "give it more text")
+    done = sum(split.figures.bytes for split in work.splits.values())
+    job.report("tokenizing", done, done)
+    for path, entry in zip(corpus.sources, work.sources, strict=True):
+        if stamp(path) != entry["stamp"]:
+            raise UserError("the file changed while it was read", str(path), "run it again when it is complete")
+    return _describe(job, work, tokenizer, found)
+
+
+def _total(done: int, corpus: Corpus) -> int | None:
+    """Bytes of text in all, as far as that is known."""
+    return max(done, corpus.size) if corpus.size else None
+
+
+def _describe(job: Job, work: WorkFolder, tokenizer: Tokenizer, found: CorpusPass) -> dict[str, Any]:
+    """The manifest, once the files are complete."""
+    names = job.corpus.splits
+    splits = {name: work.splits[name].figures.summary(tokenizer.ends) for name in names}
+    for name, figures in splits.items():
+        figures |= {"empty": found.empty[name], "dropped": found.dropped[name]}
+    labels = None
+    if job.config.data.labelled:
+        sources, targets = ({name: place / f"{name}.labels" for name in names} for place in (work.folder, work.files))
+        labels, counts = write_classes(list(found.labels), sources, targets)
+        for name in names:
+            splits[name]["labels"] = counts[name]
+    hashes = {name: np.memmap(work.files / f"{name}.hashes", HASHES, mode="r") for name in names}
+    about = ("kind", "sha256", "vocab_size", "end", "ends", "lossy")
+    return {
+        "format": FORMAT,
+        "recipe": job.recipe,
+        "source": job.corpus.describe,
+        "sources": work.sources,
+        "tokenizer": {name: getattr(tokenizer, name) for name in about},
+        "dtype": token_type(tokenizer.vocab_size),
+        "order": list(names),
+        "labels": labels,
+        "splits": splits,
+        "duplicates": count_exact(hashes),
+        "files": {
+            path.name: {"size": path.stat().st_size, "sha256": digest(path)}
+            for path in sorted(work.files.iterdir())
+            if path.name != "manifest.json"  # of an earlier process that was killed just before the end
+        },
+    }
+
+
+def _fingerprint(path: Path, report: Report) -> dict[str, Any]:
+    try:
+        found = stamp(path)
+        report("hashing the source", 0, found[0])
+        entry = {"path": str(path.absolute()), "size": found[0], "stamp": found, "sha256": digest(path)}
+        report("hashing the source", found[0], found[0])
+        return entry
+    except OSError as error:
+        raise UserError(f"cannot read the file: {error.strerror}", str(path), "check its permissions") from error

@@ -1,0 +1,193 @@
+"""Prepared data on disk: what the files of a folder hold, how they are read, and when a folder can be trusted.
+
+Owns: the layout, the manifest and its seal, `TokenFile` and `Prepared`. Does not own: making such a folder (`prepare`,
+`work_folder`), the figures about it (`figures`), or the order in which a model sees it (`batches`).
+
+A folder holds for each split raw little-endian arrays, which are memory-mapped and never read whole:
+    <split>.tokens    END d1 END d2 END ... dn END as uint16, or uint32 above 65,536 ids
+    <split>.offsets   int64, n + 1: document i is tokens[offsets[i] : offsets[i + 1]], whose last is its END
+    <split>.bytes     int64, n: UTF-8 bytes of each document
+    <split>.hashes    uint64, n: BLAKE2b of each document's text, to find it again elsewhere
+    <split>.labels    int32, n: its class, where documents have labels
+and tokenizer.json and manifest.json, which has the SHA-256 of every file and ends with its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.prepare.figures import tell_figures
+from lilliput.data.tokenizers import Tokenizer
+
+FORMAT = 2
+OFFSETS, BYTES, HASHES, LABELS = "<i8", "<i8", "<u8", "<i4"
+
+
+def token_type(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """One split, mapped from disk."""
+
+    tokens: NDArray[Any]  # (tokens,), a read-only memory map
+    offsets: NDArray[np.int64]  # (documents + 1,)
+    document_bytes: NDArray[np.int64]  # (documents,)
+    labels: NDArray[np.int32] | None = None  # (documents,), classes
+    ends: bool = True  # False: what stands between documents only separates them, and is never predicted
+
+    @property
+    def documents(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def bytes(self) -> int:
+        """UTF-8 bytes of the original documents, separators excluded: what bits per byte are divided by."""
+        return int(self.document_bytes.sum())
+
+    @property
+    def predictions(self) -> int:
+        """Tokens that a model can be asked for: those of documents, and each document's end where there is such a token."""
+        return len(self.tokens) - 1 - (0 if self.ends else self.documents)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared corpus on disk."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder / "tokenizer.json")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """train, validation, and the test sets by their names."""
+        return tuple(self.manifest["order"])
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The name of each class; None where documents have no labels."""
+        names: list[str] | None = self.manifest["labels"]
+        return names
+
+    def split(self, name: str) -> TokenFile:
+        return TokenFile(
+            tokens=self._map(name, "tokens", self.manifest["dtype"]),
+            offsets=self._map(name, "offsets", OFFSETS),
+            document_bytes=self._map(name, "bytes", BYTES),
+            labels=None if self.labels is None else self._map(name, "labels", LABELS),
+            ends=self.manifest["tokenizer"]["ends"],
+        )
+
+    def hashes(self, name: str) -> NDArray[np.uint64]:
+        """Of each document's text: equal texts have equal ones, whatever tokenizer or split they met."""
+        return self._map(name, "hashes", HASHES)
+
+    def _map(self, name: str, part: str, dtype: str) -> NDArray[Any]:
+        assert name in self.splits, name
+        return np.memmap(self.folder / f"{name}.{part}", dtype=dtype, mode="r")
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same token files: a resumed run must see the data that it began with."""
+        return hashlib.sha256(canonical(self.manifest["files"])).hexdigest()
+
+    def report(self, context: int | None = None) -> dict[str, Any]:
+        """The object of `lilliput prepare --json`; with a context also what it would cut."""
+        lengths = {name: self._lengths(name) for name in self.splits} if context else {}
+        return {**tell_figures(self.manifest, lengths, context), "folder": str(self.folder)}
+
+    def _lengths(self, name: str) -> NDArray[np.int64]:
+        file = self.split(name)
+        return np.diff(file.offsets) - (0 if file.ends else 1)
+
+
+# What decides whether a folder is still good --------------------------------------------------------------------------
+
+
+def read_prepared(folder: Path, recipe: Mapping[str, Any], sources: list[Path]) -> Prepared | None:
+    """The folder if it is whole and everything it was made from is unchanged, else None.
+
+    Costs a reading of its files for their SHA-256 (about a second for a gigabyte), once in a process as long as nobody
+    touches them; sources are read only where size or times differ.
+    """
+    try:
+        manifest = unseal((folder / "manifest.json").read_bytes())
+        if manifest["recipe"] != recipe or not same_sources(manifest["sources"], sources, by_content=True):
+            return None
+        if not _whole(folder, manifest["files"]):
+            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Prepared(folder, manifest)
+
+
+# Folders whose files this process has read and found right: the stamps that they had.
+_verified: dict[Path, dict[str, list[int]]] = {}
+
+
+def _whole(folder: Path, files: Mapping[str, Any]) -> bool:
+    stamps = {name: stamp(folder / name) for name in [*files, "manifest.json"]}
+    if _verified.get(folder.absolute()) == stamps:
+        return True
+    for name, entry in files.items():
+        if stamps[name][0] != entry["size"] or digest(folder / name) != entry["sha256"]:
+            return False
+    _verified[folder.absolute()] = stamps
+    return True
+
+
+def same_sources(entries: list[Any], sources: list[Path], by_content: bool) -> bool:
+    """Whether the sources are the files that were noted; where size or times differ, their content may still tell."""
+    if [entry["path"] for entry in entries] != [str(path.absolute()) for path in sources]:
+        return False
+    for path, entry in zip(sources, entries, strict=True):
+        if stamp(path) == entry["stamp"]:
+            continue
+        if not by_content or path.stat().st_size != entry["size"] or digest(path) != entry["sha256"]:
+            return False
+    return True
+
+
+def stamp(path: Path) -> list[int]:
+    # The time of the change of the inode, too: it tells of a copy that kept its size and its date.
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def canonical(value: Mapping[str, Any]) -> bytes:
+    # ASCII: a path need not be valid Unicode.
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def seal(value: Mapping[str, Any]) -> bytes:
+    """Canonical JSON that ends with the SHA-256 of what it would be without that."""
+    body = canonical(value)
+    return body[:-1] + f',"sha256":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
+
+
+def unseal(raw: bytes) -> dict[str, Any]:
+    """What was sealed; ValueError or KeyError where any bit of it changed."""
+    value: dict[str, Any] = json.loads(raw)
+    del value["sha256"]
+    if seal(value) != raw:
+        raise ValueError("the seal is broken")
+    return value

@@ -1,0 +1,201 @@
+"""Byte-level BPE as GPT-2 has it: bytes as printable characters, and GPT-2's own vocabulary from wherever it lies.
+
+Owns: finding and reading GPT-2's files in all their forms (encoder.json + vocab.bpe, vocab.json + merges.txt, the ranks of
+tiktoken, the hub). Does not own: BPE itself (the tokenizers library), nor tokenizer.json (`tokenizers`). From every form
+comes the same tokenizer, bit for bit, so that prepared data is found again wherever the files lie.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import tokenizers as library
+from tokenizers import decoders, models, pre_tokenizers
+
+from lilliput.data.corpora import END_OF_TEXT
+from lilliput.data.tokenizers.specials import ENDS, PADS, STARTS
+from lilliput.data.tokenizers.untrusted import read_text
+from lilliput.errors import UserError
+
+LARGEST_FILE = 50 * 1000 * 1000
+PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+HUB_NAME = "openai-community/gpt2"
+RANKS = 50_256  # other files of ranks in tiktoken's cache are of other models
+LAST_PIECE = "Ġgazed"  # the last of GPT-2's merges: no other vocabulary has it at that place
+WAYS = "--tokenizer.path FOLDER with encoder.json and vocab.bpe, or TIKTOKEN_CACHE_DIR, or once with a network"
+
+_CACHE_NAME = re.compile(r"[0-9a-f]{40}")  # tiktoken names a file by the SHA-1 of where it came from
+
+Merges = list[tuple[str, str]]
+
+
+def _byte_characters() -> list[str]:
+    """The printable character with which GPT-2 writes each byte (bytes_to_unicode of its encoder.py)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    spare = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
+
+
+BYTE_CHARACTERS = _byte_characters()
+CHARACTER_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+def byte_level(model: models.BPE, use_regex: bool = True) -> library.Tokenizer:
+    """A BPE over bytes, without its special tokens; the pattern keeps words apart."""
+    inner = library.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def find_gpt2() -> library.Tokenizer:
+    """GPT-2's tokenizer from the usual places of this machine, else from the hub."""
+    data = os.environ.get("LILLIPUT_DATA")
+    places = [os.environ.get("TIKTOKEN_CACHE_DIR"), data and str(Path(data) / "gpt2-bpe")]
+    for place in places:
+        if place and Path(place).is_dir() and (found := read_folder(Path(place))):
+            return found
+    return _from_hub()
+
+
+def read_folder(folder: Path) -> library.Tokenizer | None:
+    """The tokenizer of GPT-2's files in this folder or in one right below it; None where there are none."""
+    try:
+        below = sorted(path for path in folder.iterdir() if path.is_dir())
+        for place in (folder, *below):
+            for vocabulary, merges in PAIRS:
+                if (place / vocabulary).is_file() and (place / merges).is_file():
+                    return _assembled(place / vocabulary, place / merges)
+            if found := _from_tiktoken(place):
+                return found
+    except OSError as error:
+        what = f"cannot read the folder of the tokenizer: {error.strerror}"
+        raise UserError(what, str(error.filename or folder), "check its permissions") from error
+    return None
+
+
+def _from_tiktoken(folder: Path) -> library.Tokenizer | None:
+    """Files in tiktoken's cache have no names: they are known by how they begin."""
+    kinds: dict[str, list[Path]] = {"vocabulary": [], "merges": [], "ranks": []}
+    for path in sorted(folder.iterdir()):
+        if _CACHE_NAME.fullmatch(path.name) and path.is_file():
+            with open(path, "rb") as file:
+                start = file.read(8)
+            for kind, sign in (("vocabulary", b'{"!": 0,'), ("merges", b"#version"), ("ranks", b"IQ== 0\nI")):
+                if start == sign:
+                    kinds[kind].append(path)
+    if kinds["vocabulary"] and kinds["merges"]:
+        return _assembled(kinds["vocabulary"][0], kinds["merges"][0])
+    for path in kinds["ranks"]:
+        text = read_text(path, "file of ranks", LARGEST_FILE)
+        if text.count("\n") == RANKS:
+            return _built(*merges_of_ranks(read_ranks(text, str(path))), str(path))
+    return None
+
+
+def _from_hub() -> library.Tokenizer:
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError as error:
+        what = "GPT-2's tokenizer is not on this machine, and the library that asks the hub is not installed"
+        raise UserError(what, None, f'pip install "lilliput[data]", or {WAYS}') from error
+    try:
+        vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name)) for name in PAIRS[1])
+    except Exception as error:  # of the network, the hub, its cache: the ways on are the same
+        what = "GPT-2's tokenizer is not on this machine, and the hub cannot be reached"
+        raise UserError(what, HUB_NAME, WAYS) from error
+    return _assembled(vocabulary, merges)
+
+
+def _assembled(vocabulary: Path, merges: Path) -> library.Tokenizer:
+    return _built(_read_vocabulary(vocabulary), _read_merges(merges), str(vocabulary))
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    try:
+        found = json.loads(read_text(path, "vocabulary", LARGEST_FILE))
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else error
+        raise UserError(f"the vocabulary is not JSON: {reason}", str(path), "give GPT-2's encoder.json") from error
+    if not isinstance(found, dict) or not all(isinstance(one, int) and 0 <= one < 1 << 32 for one in found.values()):
+        raise UserError("the vocabulary is no JSON object of ids", str(path), 'as in {"!": 0, "\\"": 1}')
+    return found
+
+
+def _read_merges(path: Path) -> Merges:
+    merges: Merges = []
+    for number, line in enumerate(read_text(path, "file of merges", LARGEST_FILE).split("\n"), start=1):
+        if (number == 1 and line.startswith("#version")) or not line.strip():
+            continue
+        pair = line.removesuffix("\r").split(" ")
+        if len(pair) != 2 or not all(pair):
+            what = f"a merge is two pieces and a space between them, not {line[:40]!r}"
+            raise UserError(what, f"{path}, line {number}", "give GPT-2's vocab.bpe")
+        merges.append((pair[0], pair[1]))
+    return merges
+
+
+def read_ranks(text: str, where: str) -> list[bytes]:
+    """Pieces in the order of their ranks, from tiktoken's lines `base64 rank`."""
+    pieces = []
+    for rank, line in enumerate(text.splitlines()):
+        try:
+            piece, number = line.split(" ")
+            if int(number) != rank:
+                raise ValueError(f"rank {rank} was expected")
+            pieces.append(base64.b64decode(piece, validate=True))
+        except (ValueError, binascii.Error) as error:
+            what = f"a line of ranks is base64, a space and the next rank: {error}"
+            raise UserError(what, f"{where}, line {rank + 1}", "let tiktoken fetch it again") from error
+    return pieces
+
+
+def merges_of_ranks(pieces: list[bytes]) -> tuple[dict[str, int], Merges]:
+    """GPT-2's vocabulary and merges from the ranks alone.
+
+    A piece was made by merging the two pieces that are left of its bytes once all earlier merges have been done.
+    """
+    ranks = {piece: rank for rank, piece in enumerate(pieces)}
+    merges = []
+    for rank, piece in enumerate(pieces):
+        if len(piece) == 1:
+            continue
+        parts = [piece[at : at + 1] for at in range(len(piece))]
+        while len(parts) > 2:
+            found = [ranks.get(left + right, rank) for left, right in pairwise(parts)]
+            at = min(range(len(found)), key=found.__getitem__)
+            if found[at] >= rank:
+                break
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        if len(parts) == 2:  # another would be no merge: the piece is in the vocabulary, and is never made
+            merges.append((_written(parts[0]), _written(parts[1])))
+    return {_written(piece): rank for rank, piece in enumerate(pieces)}, merges
+
+
+def _written(piece: bytes) -> str:
+    return "".join(BYTE_CHARACTERS[byte] for byte in piece)
+
+
+def _built(vocabulary: dict[str, int], merges: Merges, where: str) -> library.Tokenizer:
+    # tiktoken's ranks do not have end-of-text; where it is the last id it is added again, in all cases alike.
+    pieces = dict(vocabulary)
+    if pieces.get(END_OF_TEXT) == len(pieces) - 1:
+        del pieces[END_OF_TEXT]
+    try:
+        inner = byte_level(models.BPE(pieces, merges))
+    except Exception as error:  # the library raises nothing narrower
+        what = f"vocabulary and merges do not fit each other: {' '.join(str(error).split())[:200]}"
+        raise UserError(what, where, "give both files of one model") from error
+    made = {left + right for left, right in merges}
+    # Names that no merge makes are special tokens: other models in GPT-2's form have them in the vocabulary.
+    names = [name for name in (*STARTS, *ENDS, *PADS) if name in pieces and name not in made]
+    inner.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
+    if END_OF_TEXT in vocabulary or not {*names} & {*ENDS}:
+        inner.add_special_tokens([library.AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return inner

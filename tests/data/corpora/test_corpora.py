@@ -1,0 +1,359 @@
+"""Documents and splits: known answers, streaming, purity of the split, and the sentence for every bad source."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus, pieces
+from lilliput.errors import UserError
+from lilliput.settings import DataSettings
+from shared_data import DATA, needs_data
+
+
+def texts(source: Path | str, split: str = "train", seed: int = 1, **settings: object) -> list[str]:
+    corpus = open_corpus(DataSettings(source=str(source), seed=seed, **settings))
+    return [document.text for document in corpus.documents(split)]
+
+
+def both(source: Path | str, seed: int = 1, **settings: object) -> list[str]:
+    return texts(source, "train", seed, **settings) + texts(source, "validation", seed, **settings)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as found:
+        call()
+    told = str(found.value)
+    assert len(told.splitlines()) <= 3, told
+    return told
+
+
+def file(folder: Path, content: str | bytes, name: str = "text.txt") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# Cutting into documents ------------------------------------------------------------------------------------------
+
+
+def test_documents_end_at_the_mark_and_are_stripped(tmp_path: Path) -> None:
+    path = file(tmp_path, f"\n one \n{END_OF_TEXT}\ntwo\n\nstill two{END_OF_TEXT}three\n")
+    corpus = open_corpus(DataSettings(source=str(path)))
+    assert sorted(both(path)) == ["one", "three", "two\n\nstill two"]
+    assert corpus.name == "text.txt"
+    assert corpus.sources == [path]
+    assert corpus.describe == "1 file, documents end at <|endoftext|>; 10% of the documents are kept for validation"
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 13, 14, 1000])
+def test_marks_that_straddle_chunks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(pieces, "CHUNK", chunk)
+    path = file(tmp_path, f"é{END_OF_TEXT}<|endof{END_OF_TEXT}世界 x{END_OF_TEXT}\n")
+    assert sorted(both(path)) == sorted(["é", "<|endof", "世界 x"])
+
+
+@pytest.mark.parametrize(
+    ("separator", "expected"),
+    [
+        ("line", ["a", "b c", "d", "e"]),
+        ("blank-line", ["a\r\nb c", "d\ne"]),
+        ("file", ["a\r\nb c\r\n\r\n  \r\nd\ne"]),
+        ("endoftext", ["a\r\nb c\r\n\r\n  \r\nd\ne"]),
+    ],
+)
+def test_separators(tmp_path: Path, separator: str, expected: list[str]) -> None:
+    path = file(tmp_path, "a\r\nb c\r\n\r\n  \r\nd\ne\n")
+    other = file(tmp_path, "other", "other.txt")
+    assert texts(path, separator=separator, validation_source=str(other)) == expected
+
+
+def test_empty_documents_are_dropped_and_counted_once(tmp_path: Path) -> None:
+    path = file(tmp_path, f"a{END_OF_TEXT} \n{END_OF_TEXT}b{END_OF_TEXT}\u3000{END_OF_TEXT}\n")
+    corpus = open_corpus(DataSettings(source=str(path)))
+    heard: list[str] = []
+    kept = list(corpus.documents("train", lambda: heard.append("train")))
+    kept += corpus.documents("validation", lambda: heard.append("validation"))
+    assert sorted(kept) == [Document("a"), Document("b")]
+    assert heard == ["train", "train"]
+    assert len(list(corpus.stream(heard.append))) == 2
+    assert heard == ["train"] * 4
+
+
+def test_line_ends_inside_a_document_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = file(tmp_path, b"\xef\xbb\xbfone\r\ntwo\r\n" + END_OF_TEXT.encode() + b"\r\nthree\rfour")
+    assert sorted(both(path)) == ["one\r\ntwo", "three\rfour"]
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    lines = [{"story": f"text {n}\nwith <|endoftext|> inside", "n": n} for n in range(3)]
+    path = file(tmp_path, "\ufeff" + "\n\n".join(json.dumps(line) for line in lines) + "\r\n", "a.jsonl")
+    assert sorted(both(path, text_field="story")) == [line["story"] for line in lines]
+    assert (
+        "a document a line (field 'story')" in open_corpus(DataSettings(source=str(path), text_field="story")).describe
+    )
+
+
+def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
+    for name, text in {
+        "b.txt": "b1",
+        "a/z.TXT": "z",
+        "a/b/c.txt": "c",
+        ".x.txt": "no",
+        ".git/y.txt": "no",
+        "p.py": "no",
+    }.items():
+        file(tmp_path, text, name)
+    file(tmp_path, '{"text": "d"}\n', "d.jsonl")
+    other = file(tmp_path.parent, "v", f"{tmp_path.name}-other.txt")
+    settings = DataSettings(source=str(tmp_path), validation_source=str(other))
+    corpus = open_corpus(settings)
+    assert [document.text for document in corpus.documents("train")] == ["c", "z", "b1", "d"]
+    assert list(corpus.documents("validation")) == [Document("v")]
+    assert [path.name for path in corpus.sources] == ["c.txt", "z.TXT", "b.txt", "d.jsonl", other.name]
+    assert corpus.describe == (
+        "3 .txt files, documents end at <|endoftext|> or with their file; 1 .jsonl file, a document a line (field 'text'); "
+        "1 other file ignored; "
+        "validation: 1 file, one document (no <|endoftext|> in it; data.separator line or blank-line would split it)"
+    )
+
+
+def test_first_documents_only(tmp_path: Path) -> None:
+    path = file(tmp_path, "\n".join(f"d{n}" for n in range(100)))
+    assert sorted(both(path, separator="line", documents=7)) == [f"d{n}" for n in range(7)]
+    assert (
+        "the first 7 documents" in open_corpus(DataSettings(source=str(path), separator="line", documents=7)).describe
+    )
+
+
+def test_documents_stream(tmp_path: Path) -> None:
+    path = file(tmp_path, b"good\n" * 300_000 + b"\xff\n")
+    documents = open_corpus(DataSettings(source=str(path), separator="line")).documents("train")
+    assert next(documents) == Document("good")  # the broken end is a megabyte away
+    assert "byte 1500000" in refusal(lambda: list(documents))
+
+
+# Splits ----------------------------------------------------------------------------------------------------------
+
+
+def test_splits_are_disjoint_stable_and_moved_by_the_seed(tmp_path: Path) -> None:
+    path = file(tmp_path, END_OF_TEXT.join(f"document {n}" for n in range(1000)))
+    train, validation = texts(path), texts(path, "validation")
+    assert (len(train), len(validation)) == (900, 100)
+    assert not set(train) & set(validation)
+    assert (train, validation) == (texts(path), texts(path, "validation"))
+    assert validation != texts(path, "validation", seed=2)
+    numbers = [int(text.split()[1]) for text in validation]
+    assert len({number % 10 for number in numbers}) == 10  # no fixed place in a block
+
+
+def test_appended_documents_move_none(tmp_path: Path) -> None:
+    short = file(tmp_path, "\n".join(f"d{n}" for n in range(50)), "short.txt")
+    long = file(tmp_path, "\n".join(f"d{n}" for n in range(90)), "long.txt")
+    assert set(texts(short, "validation", separator="line")) < set(texts(long, "validation", separator="line"))
+    assert set(texts(short, separator="line")) < set(texts(long, separator="line"))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
+def test_few_documents_still_fill_both_splits(tmp_path: Path, count: int, share: float) -> None:
+    path = file(tmp_path, "\n".join("abcdefghij"[:count]))
+    for seed in range(20):
+        assert texts(path, "train", seed, separator="line", validation_share=share)
+        assert texts(path, "validation", seed, separator="line", validation_share=share)
+
+
+@pytest.mark.parametrize(
+    ("text", "border"),
+    [
+        ("aaa\n" * 10 + "\n" + "bbb bb\n" * 3, "a paragraph"),
+        ("aaa aa\n" * 20, "a line"),
+        ("a " * 50, "white space"),
+        ("a" * 50, "a character"),
+    ],
+)
+def test_a_lone_document_loses_its_end(tmp_path: Path, text: str, border: str) -> None:
+    path = file(tmp_path, text)
+    train, validation = texts(path, validation_share=0.3), texts(path, "validation", validation_share=0.3)
+    assert len(train) == len(validation) == 1
+    assert "".join((train[0] + validation[0]).split()) == "".join(text.split())
+    assert open_corpus(DataSettings(source=str(path), validation_share=0.3)).describe.endswith(
+        f"; its last 30% are kept for validation, cut at {border}"
+    )
+
+
+def test_storybook() -> None:
+    settings = DataSettings(source="storybook", documents=600, seed=3)
+    corpus = open_corpus(settings)
+    train, validation = list(corpus.documents("train")), list(corpus.documents("validation"))
+    assert (len(train), len(validation)) == (600, 500)
+    assert not set(train) & set(validation)
+    assert train == list(open_corpus(settings).documents("train"))
+    assert train[:5] != list(open_corpus(replace(settings, seed=4)).documents("train"))[:5]
+    assert list(corpus.stream()) == [("train", story) for story in train] + [
+        ("validation", story) for story in validation
+    ]
+    assert 0.9 < sum(len(story.text.encode()) for story in train + validation) / corpus.size < 1.1
+    assert corpus.describe == "600 stories of the built-in storybook; validation: 500 stories of the built-in storybook"
+    assert {path.suffix for path in corpus.sources} == {".py"}
+    assert "20,000 stories of the built-in storybook; validation: 1,000 stories" in open_corpus(DataSettings()).describe
+
+
+@pytest.mark.parametrize(
+    "settings", [{"separator": "line"}, {"separator": "line", "documents": 20}, {"separator": "file"}]
+)
+def test_the_stream_is_all_splits_and_reads_each_source_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    path = file(tmp_path, "\n".join(f"{n} is here" for n in range(50)))
+    book = file(tmp_path, "one\n\ntwo", "book.txt")
+    corpus = open_corpus(DataSettings(source=str(path), tests=(f"b-1={book}", f"self={path}"), **settings))
+    assert corpus.splits == ("train", "validation", "b-1", "self")
+    assert corpus.sources == [path, book]
+    assert corpus.size == 2 * path.stat().st_size + book.stat().st_size
+    opened = []
+    real = pieces.read_bytes
+    monkeypatch.setattr(pieces, "read_bytes", lambda found: [opened.append(found), real(found)][1])
+    streamed = list(corpus.stream())
+    assert opened == [path, book, path]
+    for split in corpus.splits:
+        assert [document for name, document in streamed if name == split] == list(corpus.documents(split))
+    assert streamed == list(corpus.stream())
+    assert {split for split, _ in streamed} == set(corpus.splits)
+    assert "; b-1: 1 file, " in corpus.describe
+
+
+def test_tests_take_all_documents_and_no_limit(tmp_path: Path) -> None:
+    path = file(tmp_path, "\n".join("abcdefgh"))
+    told = texts(path, "mine", separator="line", documents=3, tests=(f"mine={path}",))
+    assert told == list("abcdefgh")
+    assert "no such file or folder" in refusal(lambda: texts(path, tests=("mine=gone.txt",)))
+
+
+def test_a_test_of_the_storybook_has_stories_of_its_own() -> None:
+    corpus = open_corpus(DataSettings(documents=50, tests=("book=storybook",)))
+    assert corpus.splits == ("train", "validation", "book")
+    seen = [{document.text for document in corpus.documents(split)} for split in corpus.splits]
+    assert [len(found) for found in seen] == [50, 50, 50]
+    assert len(set.union(*seen)) == 150
+    assert "have no labels" in refusal(lambda: open_corpus(DataSettings(labelled=True)))
+
+
+def test_labels_stay_with_their_texts_through_a_split(tmp_path: Path) -> None:
+    path = file(tmp_path, "\n".join(f"{n % 3}\ttext {n}" for n in range(40)))
+    corpus = open_corpus(DataSettings(source=str(path), labelled=True))
+    found = [document for _, document in corpus.stream()]
+    assert sorted(found) == sorted(Document(f"text {n}", str(n % 3)) for n in range(40))
+    lone = file(tmp_path, "2\tone text of many words", "lone.txt")
+    corpus = open_corpus(DataSettings(source=str(lone), labelled=True, validation_share=0.3))
+    assert [(split, document.label) for split, document in corpus.stream()] == [("train", "2"), ("validation", "2")]
+
+
+@needs_data
+def test_speeches() -> None:
+    speeches = DATA / "speeches"
+    tests = tuple(f"{name}={speeches}/test_LM_{name}.txt" for name in ("obama", "wbush", "hbush"))
+    corpus = open_corpus(DataSettings(source=str(speeches / "train_LM.txt"), separator="line", tests=tests))
+    assert corpus.splits == ("train", "validation", "obama", "wbush", "hbush")
+    assert [len(list(corpus.documents(split))) for split in corpus.splits[2:]] == [250, 250, 250]
+    settings = DataSettings(
+        source=str(speeches / "train_CLS.tsv"), labelled=True, validation_source=str(speeches / "test_CLS.tsv")
+    )
+    corpus = open_corpus(settings)
+    train, validation = list(corpus.documents("train")), list(corpus.documents("validation"))
+    assert (len(train), len(validation)) == (2_092, 750)
+    assert Counter(document.label for document in validation) == {"0": 250, "1": 250, "2": 250}
+    plain = texts(speeches / "train_CLS.tsv", validation_source=str(speeches / "test_CLS.tsv"))
+    assert plain == [document.text for document in train]
+    assert "no header: column 2 is the text, column 1 the label" in corpus.describe
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "documents"), [("mixed-train", 10_140), ("mixed-heldout", 3_117), ("train-head-2316", 2_316)]
+)
+def test_real_stories(name: str, documents: int) -> None:
+    path = DATA / "tinystories" / f"{name}.txt"
+    train, validation = texts(path), texts(path, "validation")
+    assert len(train) + len(validation) == documents
+    assert abs(len(validation) - documents / 10) <= 1
+    assert not set(train) & set(validation)
+    # The files hold each story, a line end, the mark, a line end, and nothing else.
+    assert sum(len(text.encode()) for text in train + validation) + documents * 15 <= path.stat().st_size
+
+
+# Mistakes --------------------------------------------------------------------------------------------------------
+
+GOOD = '{"text": "good"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.txt", b"", ["the source is empty"]),
+        ("a.txt", b" \n\t\r\n", ["holds no text, only white space"]),
+        ("a.txt", b"\n<|endoftext|>\n<|endoftext|>\n", ["holds no text, only white space or separators"]),
+        ("a.txt", b"text\n\x00\x01", ["binary, not text", "byte 5"]),
+        ("a.txt", "grün\n".encode() + "grün".encode("latin1"), ["not UTF-8: byte 0xfc", "line 2, byte 8", "latin1"]),
+        ("a.txt", b"ok" + END_OF_TEXT.encode() + b"\xe4\xb8", ["byte 0xe4", "line 1, byte 15"]),
+        ("a.txt", b"\xef\xbb\xbfab\xff", ["byte 0xff", "line 1, byte 5"]),
+        ("a.txt", "text".encode("utf-16"), ["UTF-16, not UTF-8", "byte 0", "iconv -f utf-16"]),
+        ("a.txt", b"x", ["the only document has one character", "validation_source"]),
+        ("a.jsonl", GOOD + "{oops\n", ["not JSON: Expecting property name", "line 2"]),
+        ("a.jsonl", GOOD + "\n" + "[" * 100_000, ["not JSON: too deep", "line 3"]),
+        ("a.jsonl", GOOD + '{"text": 1' + "0" * 5000 + "}", ["not JSON: too deep or too large", "line 2"]),
+        ("a.jsonl", GOOD + "[1]\n", ["no JSON object but list", "line 2", '{"text": "…"}']),
+        ("a.jsonl", GOOD + '{"texts": "x"}\n', ["no field 'text', only texts", "line 2", "--data.text-field texts"]),
+        ("a.jsonl", GOOD + '{"a\\nb": 1}\n', ["no field 'text', only a\\nb", "line 2"]),
+        ("a.jsonl", GOOD + "{}\n", ["no field 'text', only an empty object", "line 2"]),
+        ("a.jsonl", GOOD + '{"text": 3}\n', ["field 'text' is no string but int", "line 2"]),
+        ("a.jsonl", GOOD + '{"text": "\\ud83d"}\n', ["half of a surrogate pair, \\ud83d", "line 2"]),
+        ("a.jsonl", GOOD.encode() + b'{"text": "\xe9"}\n', ["not UTF-8: byte 0xe9", "line 2, byte 27"]),
+        ("a.jsonl", b"\n\n", ["holds no text"]),
+        ("a.pdf", b"text", [".pdf files are not understood, .txt, .jsonl, .csv, .tsv or .parquet", "rename it to .txt"]),
+        ("story", b"text", ["a file without an ending is not understood"]),
+    ],
+)  # fmt: skip
+def test_mistakes_in_files(tmp_path: Path, name: str, content: str | bytes, told: list[str]) -> None:
+    path = file(tmp_path, content, name)
+    sentence = refusal(lambda: both(path))
+    assert str(path) in sentence
+    for part in told:
+        assert part in sentence
+
+
+def test_mistakes_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file(tmp_path, "text", "stories/mine.txt")
+    assert "no such file or folder" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
+    assert f"try {path}?" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
+    assert "give the path of a .txt, .jsonl, .csv, .tsv or .parquet" in refusal(lambda: both(tmp_path / "x" / "y.txt"))
+    assert "storybook, which needs no path?" in refusal(lambda: both("storybok"))
+    assert "no such file or folder" in refusal(lambda: both(path, validation_source=str(tmp_path / "v.txt")))
+    file(tmp_path, "no", "other/code.py")
+    assert "file, only .py" in refusal(lambda: both(tmp_path / "other"))
+    (tmp_path / "empty").mkdir()
+    assert (
+        "the folder holds no .txt, .jsonl, .csv, .tsv or .parquet (or one of them with .gz, .zst, .xz) file\n"
+        in refusal(lambda: both(tmp_path / "empty"))
+    )
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert "neither a file nor a folder" in refusal(lambda: both(tmp_path / "pipe.txt"))
+
+    def forbidden(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("builtins.open", forbidden)  # the owner of the machine may read everything, so pretend
+    sentence = refusal(lambda: both(path))
+    assert "cannot read the file: Permission denied" in sentence
+    assert str(path) in sentence
+    assert "check its permissions" in sentence
+    monkeypatch.setattr("os.scandir", forbidden)
+    monkeypatch.setattr("os.listdir", forbidden)
+    assert "cannot read the folder: Permission denied" in refusal(lambda: both(path.parent))

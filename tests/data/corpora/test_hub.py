@@ -1,0 +1,373 @@
+"""TinyStories and other data sets: folders with the published names, a filled cache, a hub, and none that answers."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import huggingface_hub.constants
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from lilliput.data.corpora import Corpus, open_corpus
+from lilliput.data.corpora.hub import TINYSTORIES_ON_HUB, splits_by_name
+from lilliput.errors import UserError
+from lilliput.settings import DataSettings
+
+COMMIT = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
+CLOSED = "http://127.0.0.1:9"  # the discard port: nobody listens
+
+
+def shard(texts: list[str], column: str = "text") -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({column: texts}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def stories(texts: list[str]) -> bytes:
+    return "".join(f"{text}\n<|endoftext|>\n" for text in texts).encode()
+
+
+TEXTS = {"TinyStories-train.txt": stories(["t1", "t2", "t3"]), "TinyStories-valid.txt": stories(["v1"])}
+VERSION_2 = {
+    "TinyStoriesV2-GPT4-train.txt": stories(["w1", "w2"]),
+    "TinyStoriesV2-GPT4-valid.txt": stories(["w3"]),
+}
+SHARDS = {
+    "data/train-00000-of-00002-2d5a1467fff1081b.parquet": shard(["p1", "p2"]),
+    "data/train-00001-of-00002-5852b56a2bd28fd9.parquet": shard(["p3"]),
+    "data/validation-00000-of-00001-869c898b519ad725.parquet": shard(["p4"]),
+}
+OTHERS = {"README.md": b"about", "Evaluation prompts.yaml": b"- a", "TinyStories_all_data.tar.gz": b"\x1f\x8b"}
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def corpus_of(source: Path | str, **settings: object) -> Corpus:
+    return open_corpus(DataSettings(source=str(source), **settings))
+
+
+def splits_of(source: Path | str, **settings: object) -> dict[str, list[str]]:
+    corpus = corpus_of(source, **settings)
+    return {split: [document.text for document in corpus.documents(split)] for split in corpus.splits}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as found:
+        call()
+    told = str(found.value)
+    assert len(told.splitlines()) <= 3, told
+    return told
+
+
+# Folders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "train", "validation"),
+    [
+        (TEXTS, ["t1", "t2", "t3"], ["v1"]),
+        (VERSION_2, ["w1", "w2"], ["w3"]),
+        (SHARDS, ["p1", "p2", "p3"], ["p4"]),
+        ({name.removeprefix("data/"): content for name, content in SHARDS.items()}, ["p1", "p2", "p3"], ["p4"]),
+        ({**TEXTS, **VERSION_2, **SHARDS, **OTHERS}, ["p1", "p2", "p3"], ["p4"]),
+        ({**VERSION_2, **TEXTS, **OTHERS}, ["t1", "t2", "t3"], ["v1"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by_name", [False, True])
+def test_folders_with_the_published_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], train: list[str], validation: list[str],
+    by_name: bool,
+) -> None:  # fmt: skip
+    folder = fill(tmp_path / "tinystories", files)
+    monkeypatch.setenv("LILLIPUT_DATA", str(tmp_path))
+    source = "tinystories" if by_name else str(folder)
+    assert splits_of(source) == {"train": train, "validation": validation}
+    corpus = corpus_of(source)
+    assert corpus.describe.startswith("by their published names: ")
+    assert corpus.name == "tinystories"
+    assert all(folder in path.parents for path in corpus.sources)
+    assert splits_of(source, documents=1) == {"train": train[:1], "validation": validation}
+
+
+def test_published_splits_serve_where_they_are_wanted(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "stories", TEXTS)
+    other = fill(tmp_path / "mine", {"a.txt": stories(["m1", "m2"])})
+    expected = {"train": ["m1", "m2"], "validation": ["v1"], "held": ["v1"]}
+    assert splits_of(other, validation_source=str(folder), tests=(f"held={folder}",)) == expected
+    assert splits_of(folder, validation_source=str(other)) == {"train": ["t1", "t2", "t3"], "validation": ["m1", "m2"]}
+
+
+def test_a_folder_without_the_pair_is_any_folder(tmp_path: Path) -> None:
+    folder = fill(tmp_path, {"TinyStories-train.txt": TEXTS["TinyStories-train.txt"]})
+    assert sorted(text for texts in splits_of(folder).values() for text in texts) == ["t1", "t2", "t3"]
+
+
+def test_a_missing_shard_is_noticed(tmp_path: Path) -> None:
+    name = "data/train-00001-of-00002-5852b56a2bd28fd9.parquet"
+    folder = fill(tmp_path, {key: content for key, content in SHARDS.items() if key != name})
+    told = refusal(lambda: corpus_of(folder))
+    assert "1 of 2 shards is missing, first data/train-00001-of-00002" in told
+    assert str(folder) in told
+
+
+# Names of files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.txt", "b.txt", "README.txt"], {"train": ["a.txt", "b.txt"]}),
+        (["train.jsonl", "dev.jsonl", "test.jsonl", "extra.jsonl"],
+         {"train": ["train.jsonl"], "validation": ["dev.jsonl"], "test": ["test.jsonl"]}),
+        (["data/train/1.csv", "data/train/2.csv", "data/valid/1.csv"],
+         {"train": ["data/train/1.csv", "data/train/2.csv"], "validation": ["data/valid/1.csv"]}),
+        (["x-train.txt.gz", "x-val.txt.gz", "x-train.parquet"], {"train": ["x-train.parquet"]}),
+        (["stories.jsonl", "stories-test.jsonl"], {"train": ["stories.jsonl"], "test": ["stories-test.jsonl"]}),
+        (["trained.txt", "contest.txt"], {"train": ["contest.txt", "trained.txt"]}),
+    ],
+)  # fmt: skip
+def test_splits_by_the_names_of_files(names: list[str], expected: dict[str, list[str]]) -> None:
+    assert splits_by_name(names, "owner/name") == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["a.arrow", "b.json"], "no text that is understood, only .arrow, .json"),
+        ([], "no text that is understood\n"),
+        (["test.jsonl", "dev.jsonl"], "no files for training, only for test and validation"),
+        (["small/train.csv", "large/train.csv"], "the data set has 2 parts: large, small"),
+        (["train-00000-of-00003.parquet"], "2 of 3 shards are missing, first train-00001-of-00003"),
+    ],
+)
+def test_names_of_files_that_leave_questions(names: list[str], told: str) -> None:
+    sentence = refusal(lambda: splits_by_name(names, "owner/name"))
+    assert told in sentence
+    assert "owner/name" in sentence
+
+
+# The hub's cache, without a hub ----------------------------------------------------------------------------------
+
+
+def fill_cache(cache: Path, name: str, files: dict[str, bytes]) -> Path:
+    """A cache as huggingface_hub lays it out: contents by hash, a snapshot of links, and the name of its commit."""
+    root = cache / f"datasets--{name.replace('/', '--')}"
+    for path, content in files.items():
+        blob = root / "blobs" / hashlib.sha256(content).hexdigest()
+        link = root / "snapshots" / COMMIT / path
+        for each in (blob, link):
+            each.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(content)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(COMMIT, "utf-8")
+    return root
+
+
+@pytest.fixture(params=["offline", "unreachable"])
+def no_hub(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The library's own settings (its environment is read once, when it is imported): its cache is the folder."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", request.param == "offline")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", CLOSED)
+    monkeypatch.delenv("LILLIPUT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "hub"
+
+
+def test_tinystories_from_the_cache(no_hub: Path) -> None:
+    root = fill_cache(no_hub, TINYSTORIES_ON_HUB, {**SHARDS, **TEXTS, **OTHERS})
+    for source in ("tinystories", TINYSTORIES_ON_HUB):
+        assert splits_of(source) == {"train": ["p1", "p2", "p3"], "validation": ["p4"]}
+        corpus = corpus_of(source)
+        assert corpus.name == source
+        assert corpus.describe == (
+            "roneneldan/TinyStories from the hub's cache: 2 files, a document a row (column 'text'); "
+            "validation: roneneldan/TinyStories from the hub's cache: 1 file, a document a row (column 'text')"
+        )
+        assert all(root in path.parents for path in corpus.sources)
+
+
+def test_other_data_sets_from_the_cache(no_hub: Path) -> None:
+    lines = [json.dumps({"story": f"s{n}", "label": n % 2}) + "\n" for n in range(20)]
+    files = {"train.jsonl": "".join(lines).encode(), "test.jsonl": lines[0].encode(), "README.md": b"about"}
+    fill_cache(no_hub, "someone/stories-2", files)
+    found = splits_of("someone/stories-2", text_field="story", labelled=True, tests=("mine=someone/stories-2",))
+    assert [len(texts) for texts in found.values()] == [18, 2, 1]  # without validation files, a share of train
+    assert found["mine"] == ["s0"]
+    told = refusal(lambda: corpus_of("someone/stories-2"))
+    assert "no field 'text', only story, label" in told
+
+
+def test_a_cache_of_which_a_shard_is_missing(no_hub: Path) -> None:
+    fill_cache(no_hub, TINYSTORIES_ON_HUB, dict(list(SHARDS.items())[1:]))
+    assert "1 of 2 shards is missing" in refusal(lambda: corpus_of("tinystories"))
+
+
+def test_nothing_here_and_no_hub(no_hub: Path) -> None:
+    begin = time.perf_counter()
+    told = refusal(lambda: corpus_of("tinystories"))
+    assert time.perf_counter() - begin < 5
+    assert "the hub cannot be reached for the data set roneneldan/TinyStories: " in told
+    assert "put TinyStories-train.txt and TinyStories-valid.txt into a folder and give its path" in told
+    assert "$LILLIPUT_DATA/tinystories" in told
+    assert "HF_HOME" in told
+    told = refusal(lambda: corpus_of("someone/stories"))
+    assert "cannot be reached for the data set someone/stories" in told
+    assert "neither a file or folder here, nor in the hub's cache" in told
+    assert "give the path of a folder that holds its files" in told
+
+
+def test_no_name_of_a_data_set(no_hub: Path) -> None:
+    told = refusal(lambda: corpus_of("someone/stories--2"))
+    assert "neither a file or folder here nor the name of a data set" in told
+
+
+def test_by_environment_in_a_process_of_its_own(tmp_path: Path) -> None:
+    fill_cache(tmp_path / "hub", TINYSTORIES_ON_HUB, SHARDS)
+    code = (
+        "import sys; from lilliput.data.corpora import open_corpus; from lilliput.settings import DataSettings\n"
+        "print(*(f'{split}:{document.text}' for split, document in open_corpus(DataSettings(source='tinystories')).stream()))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    environment.pop("LILLIPUT_DATA", None)
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3] / "src")
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stderr == ""
+    assert done.stdout == "train:p1 train:p2 train:p3 validation:p4\n"
+
+
+# A hub on this machine -------------------------------------------------------------------------------------------
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """What huggingface_hub asks a hub for: the facts of a data set, its tree, and its files."""
+
+    files: dict[str, bytes]
+    fetched: list[str]
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silence."""
+
+    def answer(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        if "/gated/" in path:
+            return self.answer(b"{}", {"X-Error-Code": "GatedRepo"}, 403)
+        if "/someone/stories" not in path:
+            return self.answer(b"{}", {"X-Error-Code": "RepoNotFound"}, 404)
+        if "/resolve/" in path:
+            name = path.split(f"/resolve/{COMMIT}/")[1]
+            if self.command == "GET":
+                self.fetched.append(name)
+            content = self.files[name]
+            return self.answer(content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT})
+        if "/tree/" in path:
+            told: Any = [
+                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                for name, content in self.files.items()
+            ]
+        else:
+            told = {"id": "someone/stories", "sha": COMMIT, "siblings": [{"rfilename": name} for name in self.files]}
+        return self.answer(json.dumps(told).encode(), {"Content-Type": "application/json"})
+
+    do_HEAD = do_GET
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    files = {"data/train.txt": stories(["h1", "h2", "h3"]), "data/dev.txt": stories(["h4"]), "big.bin": b"no"}
+    handler = type("ThisHub", (Hub,), {"files": files, "fetched": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    template = f"http://127.0.0.1:{server.server_port}" + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.chdir(tmp_path)
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_data_set_is_fetched_once_and_then_lives_in_the_cache(
+    hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = {"train": ["h1", "h2", "h3"], "validation": ["h4"]}
+    assert splits_of("someone/stories") == expected
+    assert sorted(hub.fetched) == ["data/dev.txt", "data/train.txt"]  # and nothing that is no text
+    assert splits_of("someone/stories") == expected
+    assert len(hub.fetched) == 2
+    corpus = corpus_of("someone/stories")
+    assert corpus.describe.startswith("someone/stories from the hub: 1 file, documents end at <|endoftext|>")
+    assert all(tmp_path / "hub" in path.parents for path in corpus.sources)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", CLOSED)
+    assert splits_of("someone/stories") == expected  # a snapshot in part, as it was fetched
+    assert capfd.readouterr().err == ""  # no bar: this is no terminal
+
+
+def test_only_what_is_wanted_is_fetched(hub: type[Hub], tmp_path: Path) -> None:
+    mine = fill(tmp_path / "mine", {"a.txt": stories(["m1"])})
+    assert splits_of(mine / "a.txt", validation_source="someone/stories")["validation"] == ["h4"]
+    assert hub.fetched == ["data/dev.txt"]
+
+
+def test_data_sets_that_are_not_to_be_had(hub: type[Hub]) -> None:
+    told = refusal(lambda: corpus_of("someone/storys"))
+    assert "the hub has no data set someone/storys, or it is private" in told
+    assert "as a path it does not exist" in told
+    assert "hf auth login" in refusal(lambda: corpus_of("gated/stories"))
+
+
+def test_a_hub_cannot_point_outside(hub: type[Hub], tmp_path: Path) -> None:
+    fill(tmp_path, {"secret-train.txt": b"a secret"})
+    outside = f"{'../' * 4}secret-train.txt"  # from a snapshot's folder
+    hub.files = {outside: b"x", "notes.json": b"{}"}
+    assert "no text that is understood, only .json" in refusal(lambda: corpus_of("someone/stories"))
+
+
+def test_a_download_that_breaks_off(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Hub) -> None:
+        if "/resolve/" in self.path:
+            return self.answer(b"", {}, 403)  # not 500, which the library would ask for again and again
+        return Hub.do_GET(self)
+
+    monkeypatch.setattr(hub, "do_HEAD", fail)
+    monkeypatch.setattr(hub, "do_GET", fail)
+    told = refusal(lambda: corpus_of("someone/stories"))
+    assert "the download of someone/stories broke off: " in told
+    assert "it goes on where it stopped" in told
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LILLIPUT_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert 'pip install "lilliput[data]"' in refusal(lambda: corpus_of("tinystories"))

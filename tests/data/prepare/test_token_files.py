@@ -1,0 +1,72 @@
+"""Prepared folders: the seal, and when a folder is read again to be trusted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lilliput.data.duplicates import hash_text
+from lilliput.data.prepare import prepare, token_files
+from lilliput.data.prepare.token_files import TokenFile, read_prepared, seal, unseal
+from texts import configure, write
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4), st.data())
+def test_the_seal(value: dict[str, object], data: st.DataObject) -> None:
+    raw = seal(value)
+    assert unseal(raw) == value
+    changed = bytearray(raw)
+    changed[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises((ValueError, KeyError)):
+        unseal(bytes(changed))
+
+
+def test_files_are_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure(write(tmp_path / "a.txt", [f"text {n}" for n in range(30)]), tmp_path / "cache")
+    prepared = prepare(config)
+    read: list[str] = []
+    digest = token_files.digest
+
+    def counted(path: Path) -> str:
+        read.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(token_files, "digest", counted)
+    prepare(config)
+    assert sorted(read) == sorted(prepared.manifest["files"])
+    prepare(config)
+    assert len(read) == len(prepared.manifest["files"])
+    # Touched: not trusted any more, although it is the same.
+    os.utime(prepared.folder / "train.tokens")
+    prepare(config)
+    assert len(read) == 2 * len(prepared.manifest["files"])
+
+
+def test_hashes_are_of_texts(tmp_path: Path) -> None:
+    texts = [f"text {n}" for n in range(20)]
+    prepared = prepare(configure(write(tmp_path / "a.txt", texts), tmp_path / "cache"))
+    found = {*prepared.hashes("train").tolist(), *prepared.hashes("validation").tolist()}
+    assert found == {int.from_bytes(hash_text(text.encode()), "little") for text in texts}
+
+
+def test_other_recipes_and_sources_are_not_taken(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.txt", ["one", "two"])
+    prepared = prepare(configure(source, tmp_path / "cache"))
+    recipe = prepared.manifest["recipe"]
+    assert read_prepared(prepared.folder, recipe, [source])
+    assert read_prepared(prepared.folder, recipe | {"format": 1}, [source]) is None
+    assert read_prepared(prepared.folder, recipe, []) is None
+    assert read_prepared(tmp_path, recipe, [source]) is None
+
+
+def test_predictions() -> None:
+    tokens, offsets, sizes = np.array([9, 1, 2, 9, 3, 9]), np.array([1, 4, 6]), np.array([2, 1])
+    assert TokenFile(tokens, offsets, sizes).predictions == 5
+    assert TokenFile(tokens, offsets, sizes, ends=False).predictions == 3
