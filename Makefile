@@ -50,6 +50,9 @@ torture: setup
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/preparing.py
+	$(BIN)/python benchmarks/vectors.py
+	$(BIN)/python benchmarks/duplicates.py
 
 schema: setup
 	$(BIN)/lilliput info --schema > recipes/recipe.schema.json

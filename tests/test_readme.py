@@ -1,4 +1,4 @@
-"""Everything in the README is run: its commands (with a budget that fits a test), its Python, its links."""
+"""Everything in the README and the guide is run: commands (with a budget that fits a test), Python, links."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from labelled import write_labelled
 from lilliput.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "data.md").read_text()
 # The same work on less: a few steps of a small model on a few stories.
 QUICK = (
     "--data.documents 120 --model.layers 1 --model.dim 16 --model.heads 2 --model.hidden 32 "
@@ -23,8 +25,8 @@ QUICK = (
 TEXT = "Once upon a time there was a small engine.\n\nIt pulled and it pulled, and it wrote what it had read.\n\n" * 40
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+def commands(page: str) -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
@@ -60,15 +62,34 @@ def test_every_lilliput_command_runs_in_order(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    found = [command for command in commands() if command.startswith("lilliput ")]
+    found = [command for command in commands(README) if command.startswith("lilliput ")]
     assert len(found) >= 6
     for command in found:
         assert main(quick(command)) == 0, command
         assert capsys.readouterr().out.strip(), command
 
 
+def test_every_command_of_the_guide_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the files that it names, and its loader as it stands there."""
+    monkeypatch.chdir(tmp_path)
+    write_labelled(tmp_path)
+    (loader,) = re.findall(r"```python\n# load.py\n(.*?)```", GUIDE, flags=re.DOTALL)
+    Path("load.py").write_text(loader)
+    Path("mytext.txt").write_text(TEXT)
+    Path("stories.jsonl").write_text("".join(f'{{"story": "A story of {n} bees."}}\n' for n in range(50)))
+    Path("reviews.csv").write_text("stars,review\n" + "".join(f'{n % 5},"Good, {n} times."\n' for n in range(50)))
+    Path("words.vec").write_text("2 3\nonce 1 2 3\ntime 4 5 6\n")
+    found = commands(GUIDE)
+    assert len(found) >= 8
+    for command in found:
+        assert main(quick(command)) == 0, command
+        assert capsys.readouterr().out.strip(), command
+
+
 def test_the_other_commands_are_known() -> None:
-    others = [command for command in commands() if not command.startswith("lilliput ")]
+    others = [command for command in commands(README) if not command.startswith("lilliput ")]
     assert others == ["make demo", "make test", "source .venv/bin/activate"]
     for target in ("demo", "test"):
         plan = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
