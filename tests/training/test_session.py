@@ -173,6 +173,17 @@ def test_prepared_data_can_be_removed(references: dict[str, Any]) -> None:
 # ---- a finished run
 
 
+def test_a_vocabulary_file_can_be_removed(tmp_path: Path) -> None:
+    words = sorted({*TEXT.split(), "<pad>", "<unk>"})
+    vocabulary = write_text(tmp_path, "vocabulary.txt", "\n".join(words))
+    changes = {"tokenizer__kind": "word", "tokenizer__split": "spaces", "tokenizer__vocabulary": str(vocabulary)}
+    reference, _ = train_small(small_config(tmp_path, "reference", **changes))
+    config = small_config(tmp_path, "stopped", **changes)
+    assert abandon(config, after=6)
+    vocabulary.unlink()
+    assert outcome(train_small(config, resume=True)[0].folder) == outcome(reference.folder)
+
+
 def test_a_finished_run_does_not_train_again(tmp_path: Path) -> None:
     folder = copy_of_trained(tmp_path)
     before = outcome(folder / "runs" / "mine")

@@ -17,7 +17,7 @@ from typing import Any
 
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_to_dict, replace
-from lilliput.data.prepare import prepare
+from lilliput.data.prepare import learns, prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
 from lilliput.data.tokenizers import Tokenizer
@@ -147,8 +147,8 @@ def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
 
 
 def own_tokenizer(config: Config, checkpoint: Checkpoint | None) -> Tokenizer | None:
-    """One that came from a file is in the run's checkpoints, too; by now the file may have changed, or be gone."""
-    if config.tokenizer.path is None or checkpoint is None:
+    """One that came from files is in the run's checkpoints, too; by now they may have changed, or be gone."""
+    if checkpoint is None or learns(config.tokenizer):
         return None
     return Tokenizer.from_json(checkpoint.tokenizer_json(), str(checkpoint.folder / "tokenizer.json"))
 

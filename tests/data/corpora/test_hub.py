@@ -346,9 +346,10 @@ def test_data_sets_that_are_not_to_be_had(hub: type[Hub]) -> None:
     assert "hf auth login" in refusal(lambda: corpus_of("gated/stories"))
 
 
-def test_a_hub_cannot_point_outside(hub: type[Hub], tmp_path: Path) -> None:
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_hub_cannot_point_outside(hub: type[Hub], tmp_path: Path, absolute: bool) -> None:
     fill(tmp_path, {"secret-train.txt": b"a secret"})
-    outside = f"{'../' * 4}secret-train.txt"  # from a snapshot's folder
+    outside = f"{tmp_path if absolute else '../../../..'}/secret-train.txt"  # from a snapshot's folder
     hub.files = {outside: b"x", "notes.json": b"{}"}
     assert "no text that is understood, only .json" in refusal(lambda: corpus_of("someone/stories"))
 

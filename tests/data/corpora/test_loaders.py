@@ -116,6 +116,8 @@ LONG = "a\\n" * 50
         ("def documents(): yield 'a', 'b', 'c'\n", ["yields a tuple of 3, no text", "document 1"]),
         ("def documents(): yield 'x'; yield 'half \\ud83d'\n", ["half of a surrogate pair, \\ud83d", "document 2"]),
         ("def documents(a, b): yield 'x'\n", ["needs 2 arguments, a, b", "the name of the split"]),
+        ("def documents(a='x', split='train'): yield a\n", ["takes split after a", "the name of the split"]),
+        ("def documents(a, split='train'): yield a\n", ["takes split after a", "the name of the split"]),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path: Path, code: str, told: list[str]) -> None:

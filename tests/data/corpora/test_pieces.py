@@ -61,7 +61,7 @@ def test_split_at_equals_split_of_the_whole(parts: list[bytes], size: int, mark:
 def test_decompressed_bytes_are_those_that_were_compressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, chunk: int
 ) -> None:
-    monkeypatch.setattr(pieces, "COMPRESSED_CHUNK", chunk)
+    monkeypatch.setitem(pieces.COMPRESSIONS, form, pieces.COMPRESSIONS[form]._replace(chunk=chunk))
     text = STORIES[:50_000]
     path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text))
     assert b"".join(read_bytes(path)) == text
@@ -151,6 +151,15 @@ def test_memory_is_bounded_by_chunks_and_documents(tmp_path: Path, form: str) ->
     tracemalloc.stop()
     assert count == 3_000
     assert peak < 4 * largest + 300_000
+
+
+def test_an_archive_of_one_word_over_and_over_comes_in_parts(tmp_path: Path) -> None:
+    packer = zstandard.ZstdCompressor().compressobj()
+    packed = b"".join(packer.compress(b"tick\n" * 200_000) for _ in range(200)) + packer.flush()
+    path = write(tmp_path, "a.txt.zst", packed)  # 200 MB in 20 KB
+    parts = [len(part) for part in read_bytes(path)]
+    assert sum(parts) == 200_000_000
+    assert max(parts) < 80_000_000
 
 
 @pytest.mark.parametrize(("character", "times"), [("x", 3), ("’", 5)])

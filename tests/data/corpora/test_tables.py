@@ -71,6 +71,8 @@ def pairs(path: Path, **settings: object) -> list[tuple[str, str | None]]:
         ("7\tx\tone\n", {"text_field": "3"}, [("one", None)], "no header: column 3 is the text)"),
         ("7\tx\tone\n", {"text_field": "3", "labelled": True, "label_field": "1"}, [("one", "7")], "column 1 the label"),
         ("\n\ntext\tn\n\none\t1\r\n\n", {}, [("one", None)], "(column 'text')"),
+        ("  \ntext\tn\none\t1\n", {}, [("one", None)], "(column 'text')"),
+        (" \na\tone\n", {"labelled": True}, [("one", "a")], "column 2 is the text, column 1 the label"),
         ("\ufefftext\tn\none\t1\n", {}, [("one", None)], "(column 'text')"),
         ('text\tn\n"one "" two\t1\n', {}, [('"one "" two', None)], "(column 'text')"),
     ],

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +139,45 @@ def test_a_mistake_in_a_worker_is_the_users(tokenizer: Tokenizer, monkeypatch: p
         assert refusal(lambda: worker.ask(["text"])) == "the tokenizer fails on this text\n  try another"
     finally:
         worker.end(at_once=True)
+
+
+def test_a_message_that_cannot_be_sent_leaves_nobody_waiting(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = encoding._Worker(tokenizer.to_json())
+    try:
+        worker.ask(["text"])
+
+        def refuse(value: object) -> bytes:
+            raise ValueError("unmarshallable object")  # as for a text of 2 GB
+
+        monkeypatch.setattr(encoding.marshal, "dumps", refuse)
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(worker.ask, ["text"])
+            try:
+                assert "--data.workers 1" in refusal(lambda: asked.result(timeout=20))
+            finally:
+                worker._process.kill()
+    finally:
+        worker.end(at_once=True)
+
+
+def test_what_is_too_large_for_a_message_is_encoded_here(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [Texts(some_texts(60, number)) for number in range(6)]
+    tasks.insert(3, Texts([" ".join(some_texts(2000))]))
+    expected = [encode(tokenizer, task.texts) for task in tasks]
+    monkeypatch.setattr(encoding, "LARGEST_MESSAGE", 20_000)
+    sent = []
+
+    def ask(worker: encoding._Worker, texts: list[str], real: Any = encoding._Worker.ask) -> Encoded:
+        sent.append(max(map(len, texts)))
+        return real(worker, texts)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(encoding._Worker, "ask", ask)
+    with Encoders(tokenizer, 2) as encoders:
+        assert [found for _, found in encoders.run(tasks)] == expected
+    assert sent
+    assert max(sent) < 20_000
 
 
 PROGRAM = """

@@ -408,6 +408,18 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "takes too long" in refusal(lambda: Tokenizer.from_json(with_pattern("pre_tokenizer", "never seen")))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's own")
+def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
+    program = (
+        "import resource\n"
+        "from lilliput.data.tokenizers import untrusted\n"
+        "resource.setrlimit(resource.RLIMIT_AS, ((1 << 32) - 4096,) * 2)\n"
+        "print(untrusted._ends(r'\\w+|\\s+'))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (found.stdout, found.stderr) == ("True\n", "")
+
+
 def test_honest_regular_expressions_are_taken() -> None:
     # Words, numbers of up to three digits, marks and white space, as in the files of large models.
     pattern = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -180,9 +180,8 @@ def find_data_set(name: str) -> DataSet:
             raise _unreachable(name, error) from error
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         revision, offline = folder.name, True
-    inside = [
-        each for each in names if ".." not in PurePosixPath(each).parts
-    ]  # a hub may not point at other files here
+    # A hub may not point at other files here.
+    inside = [each for each in names if not {"..", "/"} & {*PurePosixPath(each).parts}]
     splits = published_splits(inside, name) or splits_by_name(inside, name)
     return DataSet(name, splits, revision, offline)
 

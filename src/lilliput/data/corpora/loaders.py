@@ -112,6 +112,9 @@ def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
     if len(needed) > 1:
         what = f"{name} needs {len(needed)} arguments, {', '.join(each.name for each in needed)}"
         raise UserError(what, str(path), "it may take none, or one: the name of the split")
+    if "split" in parameters and next(iter(parameters)) != "split":
+        what = f"{name} takes split after {next(iter(parameters))}"
+        raise UserError(what, str(path), "it may take none, or one: the name of the split")
     return len(needed) == 1 or "split" in parameters
 
 

@@ -111,11 +111,15 @@ def tsv_rows(path: Path) -> Iterator[Row]:
         yield number, decode(path, piece).removesuffix("\r").split("\t")
 
 
+def _is_blank(cells: list[str]) -> bool:
+    return len(cells) <= 1 and not "".join(cells).strip()
+
+
 def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
     columns = None
     for line, cells in rows(path):
-        if len(cells) <= 1 and not "".join(cells).strip():
-            continue  # a blank line
+        if _is_blank(cells):
+            continue
         if columns is None:
             columns = choose_columns(cells, settings, place(path, line))
             if columns.header:
@@ -133,7 +137,10 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
 
 def _tell_rows(rows: Rows, files: list[Path], settings: DataSettings) -> str:
     firsts = (
-        choose_columns(cells, settings, place(path, line)) for path in files for line, cells in rows(path) if any(cells)
+        choose_columns(cells, settings, place(path, line))
+        for path in files
+        for line, cells in rows(path)
+        if not _is_blank(cells)
     )
     columns = next(firsts, None)
     return columns.told if columns else "a document a row"

@@ -62,7 +62,7 @@ def prepare(
     A given tokenizer is used as it is (fine-tuning); else it is made as the settings say, from the training split only.
     """
     corpus = open_corpus(config.data)
-    if tokenizer is None and not _learns(config.tokenizer):
+    if tokenizer is None and not learns(config.tokenizer):
         tokenizer = make_tokenizer(config.tokenizer, ())
     recipe = _recipe(config, tokenizer)
     cache = Path(config.data.cache)
@@ -90,7 +90,8 @@ def prepare(
 # The key ---------------------------------------------------------------------------------------------------------------
 
 
-def _learns(settings: TokenizerSettings) -> bool:
+def learns(settings: TokenizerSettings) -> bool:
+    """Whether the tokenizer is made from the training split, and not of files that may be gone one day."""
     return settings.path is None and settings.vocabulary is None and settings.kind in LEARNING
 
 

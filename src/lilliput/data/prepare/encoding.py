@@ -34,6 +34,8 @@ from lilliput.errors import UserError
 # Characters that are encoded in this process before workers are started, which takes a second of their time: for less
 # text they cost more than they save.
 WORTH_WORKERS = 8_000_000
+# Characters that are encoded in this process, too: `marshal` refuses 2 GB, and one may become four tokens of four bytes.
+LARGEST_MESSAGE = 1 << 26
 AHEAD = 3  # batches on their way for each worker: one in work, and the next ones ready for when the parent writes
 
 
@@ -121,6 +123,8 @@ class Encoders:
         return self._threads
 
     def _ask(self, texts: list[str]) -> Encoded:
+        if sum(map(len, texts)) > LARGEST_MESSAGE:
+            return encode(self._tokenizer, texts)
         worker = self._idle.get()
         try:
             return worker.ask(texts)
@@ -209,6 +213,8 @@ class _Worker:
         return Encoded(*found)
 
     def _death(self) -> UserError:
+        with contextlib.suppress(OSError):
+            self._input.close()  # one that is alive, and only was not understood, would wait for the next message
         code = self._process.wait()
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]

@@ -33,7 +33,7 @@ from tokenizers import Regex, pre_tokenizers
 try:
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))
-except ImportError:
+except (ImportError, ValueError, OSError):  # no such limits here, or a lower one that may not be raised
     pass
 pattern = json.load(sys.stdin)
 split = pre_tokenizers.Split(Regex(pattern), "isolated")

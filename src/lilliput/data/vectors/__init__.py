@@ -1,8 +1,8 @@
 """The word vectors of a vocabulary: made once, kept beside the prepared data, reported.
 
 Owns: the folder of such vectors (its key, files, manifest), when it is still good, the report, and the settings that follow
-from the vectors. Does not own: files of vectors (`vector_files`, `fasttext`), training some (`vector_training`), finding a
-vector for each token (`vector_lookup`), or the embedding (`model.layers`).
+from the vectors. Does not own: files of vectors (`files`, `fasttext`), training some (`training`), finding a vector for
+each token (`lookup`), or the embedding (`model.layers`).
 
 A folder holds table.npy, float32 (V, width), zero where a token has no vector; covered.npy, bool (V,); and manifest.json
 with the report, the SHA-256 of both, and its own. It is written beside its place and renamed into it.

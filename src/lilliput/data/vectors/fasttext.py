@@ -1,7 +1,7 @@
 """FastText's binary format, read where it lies: the file is mapped, and only the rows that are asked for are touched.
 
 Owns: the layout of the file, the vector of a word it has, and of one that it has not, from the word's n-grams. Does not
-own: the formats that come as text or from word2vec (`vector_files`), nor quantized models, which are refused.
+own: the formats that come as text or from word2vec (`files`), nor quantized models, which are refused.
 
 A model of FastText has no finished vectors: a word's is the mean of a row of its own and of the rows of its n-grams, which
 share `bucket` rows by their hash (Bojanowski et al. 2017, section 3.2). A word that is not in the dictionary is the mean

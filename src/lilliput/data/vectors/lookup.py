@@ -1,7 +1,7 @@
 """A vector for each token of a vocabulary: what is looked up, what is tried instead, and how far that reached.
 
 Owns: the word of a token, the forms of a word in their order, the table, and the figures about it. Does not own: files
-(`vector_files`), the cache (`vectors`), or what the rows of tokens without a vector become (the model).
+(`files`), the cache (`vectors`), or what the rows of tokens without a vector become (the model).
 
 A word is looked up as it stands; then, as set, in small letters and capitalised; then with plain apostrophes, without 's
 and without apostrophes around it (each in both cases, too); last, where the vectors come from FastText itself, its vector

@@ -33,7 +33,7 @@ SEED = 1
 
 
 class TrainedVectors:
-    """A model of gensim, as a file of vectors is seen (`vector_files.VectorFile`)."""
+    """A model of gensim, as a file of vectors is seen (`files.VectorFile`)."""
 
     kind = "FastText, trained here"
 
@@ -48,10 +48,7 @@ class TrainedVectors:
                 yield word.encode(), functools.partial(self._known.get_vector, word)
 
     def compose(self, word: str) -> Row | None:
-        try:
-            row: Row = self._known[word]
-        except KeyError:  # too short for an n-gram
-            return None
+        row: Row = self._known[word]  # <a> is an n-gram already: no word is too short
         return row
 
 
