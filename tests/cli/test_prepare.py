@@ -75,6 +75,26 @@ def test_rebuild(tmp_path: Path) -> None:
     assert manifest.stat().st_mtime_ns > before
 
 
+def test_rebuilding_means_the_vectors_too(tmp_path: Path) -> None:
+    Path("words.vec").write_text("1 2\nking 1 0\n")
+    flags = ["--tokenizer.kind", "word", "--vectors.source", "words.vec"]
+    prepare(*flags)
+    (manifest,) = tmp_path.glob("prepared/vectors-*/manifest.json")
+    before = manifest.stat().st_mtime_ns
+    prepare(*flags)
+    assert manifest.stat().st_mtime_ns == before
+    prepare(*flags, "--rebuild")
+    assert manifest.stat().st_mtime_ns > before
+
+
+def test_a_text_cannot_speak_to_the_terminal() -> None:
+    Path("vocabulary.txt").write_text("<pad>\n<unk>\n")
+    write(Path("train.txt"), ["a red\x1b[31mword and more"] * 3)
+    out = prepare("--tokenizer.kind", "word", "--tokenizer.split", "spaces", "--tokenizer.vocabulary", "vocabulary.txt")
+    assert "red\ufffd[31mword 3" in out
+    assert "\x1b" not in out
+
+
 def test_labels_and_test_sets() -> None:
     Path("lines.tsv").write_text("".join(f"{'yes' if n % 3 else 'no'}\ttext {n}\n" for n in range(20)))
     Path("more.tsv").write_text("no\tsomething else\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.cli.output import chatter, figures, print_json, progress
@@ -42,19 +43,20 @@ def run(arguments: argparse.Namespace) -> int:
         if config.vectors.source is not None:
             from lilliput.data.vectors import prepare_vectors
 
-            found["vectors"] = prepare_vectors(config, prepared, report).report
+            found["vectors"] = prepare_vectors(config, prepared, report, arguments.rebuild).report
         if arguments.duplicates == "near":
             from lilliput.data.corpora import open_corpus
             from lilliput.data.duplicates import find_near
 
-            found["near_duplicates"] = find_near(open_corpus(config.data), report=report).as_json()
+            near = find_near(open_corpus(config.data), report=report, folder=Path(config.data.cache))
+            found["near_duplicates"] = near.as_json()
     if arguments.json:
         print_json(found)
         return 0
     console = figures()
     console.print(split_table(found))
     for sentence in sentences(found):
-        console.print(sentence, markup=False)
+        console.print(printable(sentence), markup=False)
     return 0
 
 
@@ -149,3 +151,8 @@ def tell_near_duplicates(near: dict[str, Any]) -> list[str]:
 def plain(text: str) -> str:
     """On one line."""
     return " ".join(text.split())
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor or change its colours: words of a text are anybody's."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)

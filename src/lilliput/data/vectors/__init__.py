@@ -53,8 +53,9 @@ class Vectors:
     report: dict[str, Any]
 
 
-def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent) -> Vectors:
-    """The vectors that the settings ask for: from the cache if they are still good, else found or trained now."""
+def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent, rebuild: bool = False) -> Vectors:
+    """The vectors that the settings ask for: from the cache if they are still good, else found or trained now, also with
+    `rebuild`."""
     source = config.vectors.source
     assert source is not None, "the settings ask for no vectors"
     if prepared.tokenizer.kind == "byte":
@@ -69,12 +70,13 @@ def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent)
     # A file that changed takes the place of what was made from it before.
     key = {name: value for name, value in recipe.items() if name != "stamp"}
     folder = cache / f"vectors-{sha256(canonical(key)).hexdigest()[:16]}"
-    if found := _read(folder, recipe):
+    if not rebuild and (found := _read(folder, recipe)):
         return found
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(cache / f"{folder.name}.lock"):
-            return _read(folder, recipe) or _make(config, prepared, recipe, file, folder, report)
+            found = None if rebuild else _read(folder, recipe)
+            return found or _make(config, prepared, recipe, file, folder, report)
     except OSError as error:  # mistakes of the source are UserErrors by now
         raise cannot_write(error, folder) from error
 
