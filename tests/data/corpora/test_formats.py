@@ -72,6 +72,10 @@ def test_empty_texts_after_a_label_are_noticed(tmp_path: Path) -> None:
     assert heard == ["train"] * 3
 
 
+def test_null_is_an_empty_document(tmp_path: Path) -> None:
+    assert [document.text for document in read(tmp_path, "a.jsonl", '{"text": null}\n{"text": "one"}\n')] == ["one"]
+
+
 def test_labelled_jsonl(tmp_path: Path) -> None:
     rows = [{"text": "one", "label": 3}, {"text": "two", "label": " x "}, {"text": " "}, {"text": "three", "label": -1}]
     content = "\n".join(json.dumps(row) for row in rows)

@@ -109,6 +109,7 @@ def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[D
         where = place(path, number)
         value = _parse(decode(path, piece), settings.text_field, where)
         text = _field(value, settings.text_field, "text", where)
+        text = "" if text is None else text  # an empty document, as null is in a .parquet file
         if not isinstance(text, str):
             what = f"field {settings.text_field!r} is no string but {type(text).__name__}"
             raise UserError(what, where, "name a field of text with --data.text-field")

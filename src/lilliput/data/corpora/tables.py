@@ -96,9 +96,11 @@ def csv_rows(path: Path) -> Iterator[Row]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            ends = "end of data" in str(error)
+            ends, returns = "end of data" in str(error), "new-line character" in str(error)
             what = "a quoted cell never ends" if ends else f"the row is no CSV: {error}"
+            what = "a carriage return ends the row, and no line end follows" if returns else what
             hint = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
+            hint = f"tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else hint
             raise UserError(what, place(path, line), hint) from error
         if cells is None:
             return
