@@ -175,7 +175,7 @@ def test_a_classifier_from_end_to_end(here: Path) -> None:
     assert told["tests"]["heard"]["documents"] == 11
     assert "test        heard: loss " in lilliput("info", "said").out
     assert "accuracy" in lilliput("info").out
-    code, out, err = lilliput("generate", "said")
+    code, out, err = lilliput("generate", "said", "--prompt", "the honey")
     assert (code, out) == (2, "")
     assert err.startswith("lilliput: this model is a classifier: it cannot write")
     write_labelled(here, "more.tsv")

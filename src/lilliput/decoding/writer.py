@@ -55,6 +55,8 @@ class Writer:
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Begins as every document did in training; so an empty prompt is the start of a new one."""
+        if self.config.model.task != "language":
+            raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
         return [self.tokenizer.start, *self.tokenizer.encode(prompt)]
 
     def write(
@@ -66,8 +68,6 @@ class Writer:
         seed: int = 0,
     ) -> Iterator[Piece]:
         """Write after each prompt, all at once. Row i draws from seed + i, whatever else is in the batch."""
-        if self.config.model.task != "language":
-            raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
         settings = self.config.generate
         temperature = settings.temperature if temperature is None else temperature
         encoded = [self.encode_prompt(prompt) for prompt in prompts]
