@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import random
@@ -224,3 +225,12 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = parquet(tmp_path, {"text": ["x"]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert 'pip install "lilliput[data]"' in refusal(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
+def test_no_room_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1 and so on"))
+    monkeypatch.setattr("tempfile.TemporaryFile", functools.partial(open, "/dev/full", "r+b", 0))
+    told = refusal(path)
+    assert "the file cannot be unpacked into" in told and "No space left on device" in told and "TMPDIR" in told

@@ -196,8 +196,15 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         source: str | IO[bytes] = str(path)
         if compression_of(path):  # its directory is at its end, so that it cannot be read as a stream
             source = stack.enter_context(tempfile.TemporaryFile())
-            for chunk in read_bytes(path):
-                source.write(chunk)
+            try:
+                for chunk in read_bytes(path):
+                    source.write(chunk)
+                source.flush()
+            except OSError as error:
+                what = f"the file cannot be unpacked into {tempfile.gettempdir()}: {error.strerror}"
+                raise UserError(
+                    what, str(path), "set TMPDIR to a folder with more space, or unpack it yourself"
+                ) from error
         try:
             # Without the two, a whole row group would be read ahead.
             yield stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False))
