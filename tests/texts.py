@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from lilliput.data.corpora.documents import END_OF_TEXT
 from lilliput.data.prepare import prepare
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.errors import UserError
 from lilliput.settings import Config, DataSettings, TokenizerSettings
 
 SPLITS = ("train", "validation")
@@ -27,14 +23,6 @@ def write(path: Path, documents: list[str]) -> Path:
 def configure(source: Path | str, cache: Path, kind: str = "byte", vocab_size: int = 300, **data: object) -> Config:
     tokenizer = TokenizerSettings(kind=kind, vocab_size=vocab_size)  # type: ignore[arg-type]
     return Config(data=DataSettings(source=str(source), cache=str(cache), **data), tokenizer=tokenizer)  # type: ignore[arg-type]
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 def was_built(config: Config, tokenizer: Tokenizer | None = None, rebuild: bool = False) -> bool:

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from lilliput.data import duplicates, minhash
 from lilliput.data.corpora import open_corpus
 from lilliput.data.duplicates import NearDuplicates, count_exact, find_dropped, find_near, hash_text
-from lilliput.errors import UserError
 from lilliput.settings import DataSettings
+from mistakes import refusal
 from shared_data import DATA, needs_data
 
 
@@ -385,14 +385,6 @@ def test_the_hash_of_a_text_is_pinned() -> None:
 
 
 # Mistakes and circumstances ------------------------------------------------------------------------------------------
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4999, 1.01, float("nan")])

@@ -17,10 +17,10 @@ from typing import Any
 
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_to_dict, replace
-from lilliput.data.prepare import learns, prepare
+from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
-from lilliput.data.tokenizers import Tokenizer
+from lilliput.data.tokenizers import Tokenizer, learns
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.decoding.writer import Writer
 from lilliput.devices import choose_device, choose_precision, prepare_machine

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus, pieces
-from lilliput.errors import UserError
 from lilliput.settings import DataSettings
+from mistakes import refusal
 from shared_data import DATA, needs_data
 
 
@@ -24,14 +23,6 @@ def texts(source: Path | str, split: str = "train", seed: int = 1, **settings: o
 
 def both(source: Path | str, seed: int = 1, **settings: object) -> list[str]:
     return texts(source, "train", seed, **settings) + texts(source, "validation", seed, **settings)
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 def file(folder: Path, content: str | bytes, name: str = "text.txt") -> Path:

@@ -9,8 +9,8 @@ import pytest
 
 from lilliput.data.corpora import Document, open_corpus
 from lilliput.data.corpora.formats import FORMATS, ending_of, text_size
-from lilliput.errors import UserError
 from lilliput.settings import DataSettings
+from mistakes import refusal as refused
 
 VALIDATION = "0\tvalidation"
 
@@ -24,11 +24,7 @@ def read(folder: Path, name: str, content: str | bytes, **settings: object) -> l
 
 
 def refusal(folder: Path, name: str, content: str | bytes, **settings: object) -> str:
-    with pytest.raises(UserError) as found:
-        read(folder, name, content, **settings)
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
+    return refused(lambda: read(folder, name, content, **settings))
 
 
 def test_endings_are_found_below_compression() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,8 +22,8 @@ import pytest
 
 from lilliput.data.corpora import Corpus, open_corpus
 from lilliput.data.corpora.hub import TINYSTORIES_ON_HUB, splits_by_name
-from lilliput.errors import UserError
 from lilliput.settings import DataSettings
+from mistakes import refusal
 
 COMMIT = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
 CLOSED = "http://127.0.0.1:9"  # the discard port: nobody listens
@@ -66,14 +66,6 @@ def corpus_of(source: Path | str, **settings: object) -> Corpus:
 def splits_of(source: Path | str, **settings: object) -> dict[str, list[str]]:
     corpus = corpus_of(source, **settings)
     return {split: [document.text for document in corpus.documents(split)] for split in corpus.splits}
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 # Folders ---------------------------------------------------------------------------------------------------------

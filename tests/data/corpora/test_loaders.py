@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lilliput.data.corpora import Corpus, Document, open_corpus
-from lilliput.errors import UserError
 from lilliput.settings import DataSettings
+from mistakes import refusal as refused
 
 
 def loader(folder: Path, code: str, name: str = "loader.py") -> Path:
@@ -23,11 +23,7 @@ def corpus_of(source: Path | str, **settings: object) -> Corpus:
 
 
 def refusal(source: Path | str, **settings: object) -> str:
-    with pytest.raises(UserError) as found:
-        list(corpus_of(source, **settings).stream())
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
+    return refused(lambda: list(corpus_of(source, **settings).stream()))
 
 
 def test_a_function_without_argument_is_shared_by_the_splits(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from lilliput.data.corpora import Corpus, Document, open_corpus
 from lilliput.data.corpora.documents import Labels
 from lilliput.data.corpora.tables import csv_rows, read_parquet
-from lilliput.errors import UserError
 from lilliput.settings import DataSettings
+from mistakes import refusal as refused
 
 
 def corpus_of(path: Path, **settings: object) -> Corpus:
@@ -41,10 +41,7 @@ def parquet(folder: Path, columns: dict[str, Any], name: str = "a.parquet", rows
 
 
 def refusal(path: Path, **settings: object) -> str:
-    with pytest.raises(UserError) as found:
-        list(corpus_of(path, **settings).stream())
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
+    told = refused(lambda: list(corpus_of(path, **settings).stream()))
     assert str(path) in told
     return told
 

@@ -9,7 +9,7 @@ import pytest
 
 from lilliput.data.prepare import classes
 from lilliput.data.prepare.classes import order_labels, write_classes
-from texts import refusal
+from mistakes import refusal
 
 
 @pytest.mark.parametrize(

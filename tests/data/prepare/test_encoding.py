@@ -19,7 +19,8 @@ import pytest
 from lilliput.data.prepare import corpus_pass, encoding, prepare
 from lilliput.data.prepare.encoding import Encoded, Encoders, encode
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, train_bpe
-from texts import configure, refusal, run, write
+from mistakes import refusal
+from texts import configure, run, write
 
 
 @dataclass

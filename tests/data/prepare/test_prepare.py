@@ -19,8 +19,9 @@ from lilliput.data.prepare import corpus_pass, prepare
 from lilliput.data.prepare.token_files import Prepared, read_prepared
 from lilliput.data.tokenizers import byte_tokenizer, train_bpe
 from lilliput.settings import Config, TokenizerSettings
+from mistakes import refusal
 from shared_data import DATA, needs_data
-from texts import SPLITS, configure, refusal, run, was_built, write
+from texts import SPLITS, configure, run, was_built, write
 
 
 @pytest.fixture

@@ -8,15 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizers import Tokenizer, gpt2, make_tokenizer, train_bpe
-from lilliput.errors import UserError
 from lilliput.settings import TokenizerSettings
+from mistakes import refusal
 from shared_data import DATA, needs_data
 
 FOLDER = DATA / "gpt2-bpe"
@@ -26,14 +25,6 @@ KNOWN = (
     "3198 1110 11 257 1310 2576 3706 20037 1043 257 17598 287 607 2119 13 1375 2993 340 373 2408 284 711 351 340 780 340 "
     "373 7786 13 20037 2227 284 2648 262 17598 351 607 1995 11 523 673 714 34249 257 4936 319 607 10147 13"
 )
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from lilliput.data.tokenizers import (
 from lilliput.data.tokenizers.cutting import cut_text
 from lilliput.errors import UserError
 from lilliput.settings import TokenizerSettings
+from mistakes import refusal
 from shared_data import DATA, needs_data
 
 STORIES = [
@@ -47,14 +48,6 @@ every = pytest.mark.parametrize("tokenizer", [BPE, BYTE], ids=["bpe", "byte"])
 awkward = (
     st.text(st.sampled_from(" \n\r\t\x1c\x85\xa0\u1680\u2028\u3000\u200b\ufeffaAé'世😀\u0301\x00<|>.1")) | st.text()
 )
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 @every

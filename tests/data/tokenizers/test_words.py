@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from hypothesis import strategies as st
 
 from lilliput.data import tokenizers as module
 from lilliput.data.tokenizers import Decoder, Tokenizer, cutting, make_tokenizer
-from lilliput.errors import UserError
 from lilliput.settings import TokenizerSettings
+from mistakes import refusal
 from shared_data import DATA, needs_data
 
 SPECIALS = {"<sos>": 0, "<eos>": 1, "<pad>": 2, "<unk>": 3}
@@ -44,14 +43,6 @@ def made(*documents: str, **changes: Any) -> Tokenizer:
 
 def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.token(one) for one in tokenizer.encode(text)]
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 WORD = made(*PROSE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from lilliput.data.progress import silent
 from lilliput.data.vectors.fasttext import MAGIC, FastTextFile, ngram_hashes
 from lilliput.data.vectors.files import open_vectors
-from lilliput.errors import UserError
+from mistakes import refusal
 from models_on_disk import write_model
 
 SENTENCES = [
@@ -45,14 +44,6 @@ def read(path: Path, words: list[str]) -> dict[str, np.ndarray]:
     file = FastTextFile(path)
     found = {word.decode(): row() for word, row in file.find({word.encode() for word in words}, silent)}
     return found | {word: row for word in words if word not in found and (row := file.compose(word)) is not None}
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(3, 6), (1, 2), (1, 1), (5, 5)])

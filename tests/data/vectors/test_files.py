@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import lzma
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from gensim.models import KeyedVectors
 
 from lilliput.data.progress import silent
 from lilliput.data.vectors.files import open_vectors
-from lilliput.errors import UserError
+from mistakes import refusal
 
 WORDS = ["the", "bear", "Zoë", "наука", "don't", "科学", "</s>"]
 
@@ -30,14 +29,6 @@ def vectors() -> KeyedVectors:
 def read(path: Path, *words: str) -> dict[str, np.ndarray]:
     wanted = {word.encode() for word in words or WORDS}
     return {word.decode(): row() for word, row in open_vectors(path).find(wanted, silent)}
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 def write(path: Path, *lines: str) -> Path:

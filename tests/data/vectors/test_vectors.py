@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +15,9 @@ from lilliput.data import vectors as module
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
-from lilliput.errors import UserError, UserErrors
+from lilliput.errors import UserErrors
 from lilliput.settings import Config, DataSettings, ModelSettings, TokenizerSettings, VectorSettings
+from mistakes import refusal
 from models_on_disk import write_model
 from shared_data import DATA, needs_data
 
@@ -60,14 +60,6 @@ def make(config: Config, seen: list[str] | None = None) -> tuple[Vectors, Prepar
 
 def by_word(vectors: Vectors, prepared: Prepared) -> dict[str, np.ndarray]:
     return {prepared.tokenizer.token(index): vectors.table[index] for index in np.flatnonzero(vectors.covered)}
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as found:
-        call()
-    told = str(found.value)
-    assert len(told.splitlines()) <= 3, told
-    return told
 
 
 # From a file ----------------------------------------------------------------------------------------------------------

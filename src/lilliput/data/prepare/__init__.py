@@ -44,14 +44,13 @@ from lilliput.data.prepare.token_files import (
 )
 from lilliput.data.prepare.work_folder import WorkFolder
 from lilliput.data.progress import Report, silent, told
-from lilliput.data.tokenizers import Tokenizer, make_tokenizer
+from lilliput.data.tokenizers import Tokenizer, learns, make_tokenizer
 from lilliput.errors import UserError
 from lilliput.files import clean_leftovers, free_bytes, put_folder, sync_folder, write_flushed
-from lilliput.settings import Config, DataSettings, TokenizerSettings
+from lilliput.settings import Config, DataSettings
 
 # Settings of the data that change no token: where it is kept, who prepares it, how batches are cut from it later.
 IRRELEVANT = ("cache", "workers", "windows")
-LEARNING = ("bpe", "word", "character")  # kinds of tokenizers that are made from the training split
 
 
 def prepare(
@@ -88,11 +87,6 @@ def prepare(
 
 
 # The key ---------------------------------------------------------------------------------------------------------------
-
-
-def learns(settings: TokenizerSettings) -> bool:
-    """Whether the tokenizer is made from the training split, and not of files that may be gone one day."""
-    return settings.path is None and settings.vocabulary is None and settings.kind in LEARNING
 
 
 def _recipe(config: Config, tokenizer: Tokenizer | None) -> dict[str, Any]:

@@ -330,6 +330,13 @@ KINDS: dict[str, Constructor] = {
     "word": _word_tokenizer,
 }
 
+LEARNING = ("bpe", "word", "character")  # those that are made from the training split
+
+
+def learns(settings: TokenizerSettings) -> bool:
+    """Whether the tokenizer is made from the training split, and not of files that may be gone one day."""
+    return settings.path is None and settings.vocabulary is None and settings.kind in LEARNING
+
 
 def make_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
     """The tokenizer that the settings ask for; `documents` (the training split) are read only by kinds that learn.
