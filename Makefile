@@ -50,6 +50,7 @@ torture: setup
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/techniques.py
 	$(BIN)/python benchmarks/preparing.py
 	$(BIN)/python benchmarks/vectors.py
 	$(BIN)/python benchmarks/duplicates.py

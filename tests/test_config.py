@@ -299,7 +299,33 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             {"model.tied": "true", "vectors.source": "train"},
             "a tied head learns, so vectors that it shares cannot be frozen",
         ),
-        ({"model.classes": "3"}, "a language model has no classes: set model.task to classifier"),
+        ({"model.classes": "3"}, "a language model has no classes: set model.task to classifier or both"),
+        (
+            {"model.soft_cap": "15", "model.task": "classifier", "data.labelled": "true"},
+            "a classifier has no logits of tokens to bound",
+        ),
+        (
+            {"model.task": "both", "data.labelled": "true", "data.windows": "overlapping"},
+            "model.task both learns each label once, with its document's first aligned window",
+        ),
+        (
+            {
+                "model.task": "both",
+                "data.labelled": "true",
+                "train.language_weight": "0",
+                "train.label_weight": "0",
+            },
+            "with train.label_weight 0 too there is nothing to learn",
+        ),
+        ({"model.task": "both"}, "a classifier needs labelled documents: data.labelled true, and"),
+        (
+            {"schedule.kind": "inverse-sqrt", "schedule.warmup": "0"},
+            "inverse-sqrt counts its fall in warm-ups: schedule.warmup 1 or more",
+        ),
+        (
+            {"model.tied": "true", "optimizer.head_lr": "1e-3"},
+            "a tied head is the embedding's table: optimizer.embedding_lr is its rate",
+        ),
         (
             {"model.tied": "true", "vectors.width": "300"},
             "a tied head needs a language model whose embedding has width model.dim",

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+
 import pytest
 import torch
 
-from lilliput.devices import choose_device, choose_precision, keep_freed_memory, measure_flops, prepare_machine
+from lilliput import devices
+from lilliput.devices import (
+    choose_device,
+    choose_precision,
+    keep_freed_memory,
+    known_flops,
+    measure_flops,
+    prepare_machine,
+    tell_ratio,
+)
 from lilliput.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, empty; the file is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "lilliput" / "machine.json"
+
+
+def know(cache: Path, **speeds: float) -> None:
+    """As if measured on this machine before."""
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_text(json.dumps({devices.name_machine(CPU): speeds}))
 
 
 def test_auto_is_what_there_is() -> None:
     expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     assert choose_device("auto").type == expected
-    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device("cpu") == CPU
 
 
 @pytest.mark.parametrize("name", ["cuda", "mps"])
@@ -29,12 +57,135 @@ def test_a_device_that_is_none() -> None:
         choose_device("gpu")
 
 
-def test_precision() -> None:
-    cpu = torch.device("cpu")
-    assert choose_precision("auto", cpu) is choose_precision("float32", cpu) is torch.float32
-    assert choose_precision("float64", cpu) is torch.float64
+# ---- precision
+
+
+def test_whole_types_are_not_measured(cache: Path) -> None:
+    assert choose_precision("float32", CPU) == (torch.float32, None)
+    assert choose_precision("float64", CPU) == (torch.float64, None)
     with pytest.raises(UserError, match="mps knows no float64"):
         choose_precision("float64", torch.device("mps"))
+    assert not cache.exists()
+
+
+def test_auto_takes_what_was_measured_to_be_faster(cache: Path) -> None:
+    know(cache, float32=1e11, bfloat16=2.5e11)
+    assert choose_precision("auto", CPU) == (
+        torch.bfloat16,
+        "bfloat16 is 2.5 times faster than float32 on this CPU: using bfloat16",
+    )
+    know(cache, float32=1.2e11, bfloat16=1e9)
+    assert choose_precision("auto", CPU) == (
+        torch.float32,
+        "bfloat16 is 120 times slower than float32 on this CPU: using float32",
+    )
+    know(cache, float32=1e11, bfloat16=1.05e11)  # not worth its rounding
+    assert choose_precision("auto", CPU).dtype is torch.float32
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_what_is_asked_for_is_done_and_told_where_it_is_slow(name: str, cache: Path) -> None:
+    dtype = getattr(torch, name)
+    know(cache, float32=1e11, **{name: 1e9})
+    assert choose_precision(name, CPU) == (dtype, f"{name} is 100 times slower than float32 on this CPU")
+    know(cache, float32=1e11, **{name: 2e11})
+    assert choose_precision(name, CPU) == (dtype, None)
+
+
+def test_a_type_that_the_device_does_not_have(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: torch.device, dtype: torch.dtype) -> float:
+        if dtype is torch.bfloat16:
+            raise TypeError("BFloat16 is not supported on MPS")  # torch's own words and class
+        return 1e11
+
+    monkeypatch.setattr(devices, "measure_flops", refuse)
+    assert choose_precision("auto", CPU) == (torch.float32, "this CPU has no bfloat16: using float32")
+    with pytest.raises(UserError) as told:
+        choose_precision("bfloat16", CPU)
+    assert str(told.value) == (
+        "train.precision is bfloat16, and this CPU has no bfloat16\n  try --train.precision auto"
+    )
+
+
+def test_the_real_choice_is_made_in_a_moment_and_remembered(cache: Path) -> None:
+    began = time.process_time()
+    chosen = choose_precision("auto", CPU)
+    assert time.process_time() - began < 2.0  # half a second undisturbed
+    assert chosen.note is not None and "bfloat16 is" in chosen.note
+    (speeds,) = json.loads(cache.read_text()).values()
+    assert speeds.keys() == {"bfloat16", "float32"}
+    faster = speeds["bfloat16"] >= devices.WORTH * speeds["float32"]
+    assert chosen.dtype is (torch.bfloat16 if faster else torch.float32)
+    assert choose_precision("auto", CPU) == chosen
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (1 / 120, "120 times slower"),
+        (1 / 123.4, "120 times slower"),
+        (0.5, "2.0 times slower"),
+        (1.0, "1.0 times faster"),
+        (2.34, "2.3 times faster"),
+        (16.4, "16 times faster"),
+    ],
+)
+def test_a_ratio_in_words(ratio: float, told: str) -> None:
+    assert tell_ratio(ratio) == told
+
+
+# ---- speed
+
+
+def test_the_measured_speed_is_a_speed() -> None:
+    before = torch.get_num_threads()
+    assert 1e8 < measure_flops(CPU, torch.float32, seconds=0.01) < 1e15
+    assert torch.get_num_threads() == before
+
+
+def test_a_speed_is_measured_once_and_counts_threads(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[torch.dtype] = []
+    monkeypatch.setattr(devices, "measure_flops", lambda _, dtype: measured.append(dtype) or 5e10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert [known_flops(CPU, torch.float32) for _ in range(3)] == [2e11] * 3
+    known_flops(CPU, torch.float64)
+    assert measured == [torch.float32, torch.float64]
+    (machine,) = json.loads(cache.read_text())
+    assert machine.startswith("cpu ") and machine.endswith(f", torch {torch.__version__}")
+
+
+@pytest.mark.parametrize("found", ["", "[1]", "nonsense", "null", '{"MACHINE": 3}', '{"MACHINE": {"float32": "fast"}}'])
+def test_a_cache_that_holds_nonsense_is_made_anew(found: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.parent.mkdir()
+    cache.write_text(found.replace("MACHINE", devices.name_machine(CPU)))
+    monkeypatch.setattr(devices, "measure_flops", lambda *_: 5e10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert known_flops(CPU, torch.float32) == 5e10
+    assert json.loads(cache.read_text()) == {devices.name_machine(CPU): {"float32": 5e10}}
+
+
+def test_other_machines_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.parent.mkdir()
+    cache.write_text('{"another": {"float32": 1.0}}')
+    monkeypatch.setattr(devices, "measure_flops", lambda *_: 5e10)
+    known_flops(CPU, torch.float32)
+    assert json.loads(cache.read_text()).keys() == {"another", devices.name_machine(CPU)}
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(devices, "measure_flops", lambda *_: 5e10)
+    assert known_flops(CPU, torch.float32) > 0
+
+
+def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert devices.cache_folder() == tmp_path / ".cache" / "lilliput"
+
+
+# ---- threads and memory
 
 
 def test_threads_are_set_where_asked_for() -> None:
@@ -48,7 +199,3 @@ def test_threads_are_set_where_asked_for() -> None:
 
 def test_keeping_memory_is_harmless_twice() -> None:
     assert keep_freed_memory() == keep_freed_memory()
-
-
-def test_the_measured_speed_is_a_speed() -> None:
-    assert 1e8 < measure_flops(size=128, seconds=0.01) < 1e15

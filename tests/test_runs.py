@@ -261,6 +261,16 @@ def test_cutting(run: Run) -> None:
     assert run.metrics_path.stat().st_ino == before
 
 
+def test_warnings_of_the_update_itself_stay(run: Run) -> None:
+    """Those of its evaluation go with the evaluation."""
+    events = [event("warning", 4), event("step", 5), event("warning", 5), event("saved", 5), event("warning", 5)]
+    log(run, *events)
+    assert run.cut_metrics(5) == 2
+    assert run.metrics() == events[:3]
+    assert run.cut_metrics(4) == 2
+    assert run.metrics() == events[:1]
+
+
 def test_rewinding(run: Run) -> None:
     first, second = save(run, 1), save(run, 2)
     log(run, event("step", 1), event("step", 2))
@@ -411,6 +421,7 @@ def test_the_figures_of_test_sets(run: Run) -> None:
     assert list(found) == ["near", "far"]
     assert found["near"] == {**figures, "accuracy": 1.0, "step": 20, "weights": 20}
     assert tell_figures(found["far"]) == ["accuracy 50.0%"]
+    assert tell_figures({"perplexity": 8.2e307}) == ["perplexity 8.2e+307"]
     assert tell_figures({"perplexity": 1234.567, "bits_per_byte": 0.98765}) == [
         "perplexity 1,234.57",
         "0.9877 bits/byte",

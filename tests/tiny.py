@@ -26,6 +26,9 @@ AXES: dict[str, tuple[Any, ...]] = {
     "tied": (False, True),
     "final_norm": (False, True),
     "biases": ("none", "all", "output"),
+    "soft_cap": (None, 3.0),
+    "mix_embedding": (False, True),
+    "value_embeddings": (None, "ends", "alternate", "all"),
 }
 BIASES = ("bias_attention_input", "bias_attention_output", "bias_feed_forward", "bias_head")
 # "output": the published models of the issues; "blocks": GPT-2

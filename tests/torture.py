@@ -76,7 +76,7 @@ COMMON = {
     "log.every": "1",
     "train.threads": "1",
 }
-TIMES = ("seconds", "tokens_per_second", "memory_bytes")
+TIMES = ("seconds", "tokens_per_second", "memory_bytes", "share_of_peak")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 

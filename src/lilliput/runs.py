@@ -167,10 +167,16 @@ class Run:
     def cut_metrics(self, step: int) -> int:
         """Removes what came after update `step`, and damaged lines; gives how many. Open the file only afterwards.
 
-        What followed the update within its step (saving, evaluation, the end) is removed too: a resumed run redoes it.
+        What followed the update within its step (saving, evaluation, the end) is removed too: a resumed run redoes it. Warnings
+        that the update itself gave come before all that, and stay.
         """
-        lines = list(self._metrics_lines())
-        kept = [line for line, event in lines if event and (event["step"], event["event"] != "step") <= (step, False)]
+        lines, kept, after = list(self._metrics_lines()), list[bytes](), False
+        for line, event in lines:
+            if event is None:
+                continue
+            after |= event["step"] == step and event["event"] not in ("step", "warning")
+            if event["step"] < step or (event["step"] == step and not after):
+                kept.append(line)
         if len(kept) < len(lines) or (kept and not kept[-1].endswith(b"\n")):
             files.write_whole(self.metrics_path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))
         return len(lines) - len(kept)
@@ -338,8 +344,14 @@ def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def tell_figures(found: Mapping[str, Any]) -> list[str]:
     """What people read beside a loss: perplexity and bits per byte of a language model, the accuracy of a classifier."""
-    forms = {"perplexity": "perplexity {:,.2f}", "bits_per_byte": "{:.4f} bits/byte", "accuracy": "accuracy {:.1%}"}
-    return [form.format(found[key]) for key, form in forms.items() if found.get(key) is not None]
+    forms = {"bits_per_byte": "{:.4f} bits/byte", "accuracy": "accuracy {:.1%}"}
+    told = [form.format(found[key]) for key, form in forms.items() if found.get(key) is not None]
+    return told if found.get("perplexity") is None else [f"perplexity {tell_perplexity(found['perplexity'])}", *told]
+
+
+def tell_perplexity(perplexity: float) -> str:
+    """That of a model which fell apart has hundreds of digits."""
+    return f"{perplexity:,.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
 
 
 def describe(run: Run, verify: bool = True) -> dict[str, Any]:

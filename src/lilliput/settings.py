@@ -124,8 +124,9 @@ class VectorSettings:
 class ModelSettings:
     """The family: one trunk, a value for each choice."""
 
-    task: Literal["language", "classifier"] = describe(
-        "language: causal decoder; classifier: encoder + mean pool", "language"
+    task: Literal["language", "classifier", "both"] = describe(
+        "language: causal decoder; classifier: encoder + mean pool; both: a decoder that also tells the label",
+        "language",
     )
     vocab_size: Count | None = describe("size of the vocabulary (none: the tokenizer's)", None)
     dim: Count = describe("width of the residual stream", 256)
@@ -146,6 +147,14 @@ class ModelSettings:
     qk_norm: bool = describe("normalise queries and keys per head", True)
     dropout: Share = describe("share of activations dropped in training", 0.0)
     tied: bool = describe("the head shares the embedding's table", False)
+    soft_cap: Positive | None = describe("bound of the logits: cap x tanh(logits / cap)", None)
+    mix_embedding: bool = describe(
+        "each block begins from a learned mixture of the stream and the embedding of its tokens", False
+    )
+    value_embeddings: Literal["ends", "alternate", "all"] | None = describe(
+        "layers whose values also have a table by token: ends (first and last), alternate (every second, the last one too), all",
+        None,
+    )
     bias_attention_input: bool = describe("biases of the query, key and value projections", False)
     bias_attention_output: bool = describe("bias of the attention's output projection", False)
     bias_feed_forward: bool = describe("biases of the feed-forward", False)
@@ -163,25 +172,34 @@ class ModelSettings:
 class OptimizerSettings:
     """How gradients become steps."""
 
-    kind: Literal["adamw", "muon"] = describe(
-        "adamw; or muon for the matrices of the blocks and adamw for the rest", "adamw"
+    kind: Literal["sgd", "adam", "adamw", "muon"] = describe(
+        "sgd; adam (decay in the gradient); adamw; or muon for the matrices of the blocks and adamw for the rest",
+        "adamw",
     )
-    lr: Positive = describe("peak learning rate (adamw)", 2e-3)
+    lr: Positive = describe("peak learning rate (muon: of what is no matrix of a block)", 2e-3)
     matrix_lr: Positive = describe("peak learning rate of the matrices of the blocks (muon)", 0.02)
-    momentum: Share = describe("momentum of the matrices of the blocks (muon)", 0.95)
+    embedding_lr: Positive | None = describe("peak learning rate of the tables of tokens (none: optimizer.lr)", None)
+    head_lr: Positive | None = describe("peak learning rate of an untied head (none: optimizer.lr)", None)
+    momentum: Share = describe("momentum (sgd), and of the matrices of the blocks (muon)", 0.95)
     betas: tuple[Share, Share] = describe("decay of the moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
-    weight_decay: NotNegative = describe("decoupled decay of matrices (vectors are never decayed)", 0.1)
+    weight_decay: NotNegative = describe("decay of matrices (vectors are never decayed)", 0.1)
     clip: Positive | None = describe("largest norm of the whole gradient", 1.0)
+    average: Annotated[float, Field(gt=0.0, lt=1.0)] | None = describe(
+        "decay of an exponential moving average of the weights, which is then what is judged, kept and used", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ScheduleSettings:
     """How the learning rate moves over the budget, whatever the budget is counted in."""
 
-    kind: Literal["constant", "cosine", "linear"] = describe("shape of the fall to the final rate", "cosine")
+    kind: Literal["constant", "cosine", "linear", "inverse-sqrt"] = describe(
+        "shape of the fall to the final rate; inverse-sqrt: a level of peak x sqrt(warmup / step), and a linear fall from it",
+        "cosine",
+    )
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = describe(
-        "share of the budget, at its end, over which the rate falls (0.6: level for 40%, then falling)", 1.0
+        "share of the budget, at its end, over which the rate falls (0.2: warm-up, stable, decay)", 1.0
     )
     warmup: Annotated[int, Field(ge=0)] = describe("steps of linear warm-up", 50)
     final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("learning rate at the end, as a share of the peak", 0.05)
@@ -199,10 +217,27 @@ class TrainSettings:
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("newest checkpoints to keep (best and last are always kept)", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("where to compute", "auto")
-    precision: Literal["auto", "float32", "float64"] = describe(
-        "type of the numbers (auto: the fastest safe one)", "auto"
+    precision: Literal["auto", "float32", "float64", "bfloat16", "float16"] = describe(
+        "type of the numbers; 16 bits: of products only (auto: bfloat16 where it is measured to be faster, else float32)",
+        "auto",
     )
     threads: Count | None = describe("CPU threads (none: as many as torch chooses)", None)
+    parallel: Literal["replicate", "shard"] = describe(
+        "with several processes: replicate (DDP: each has the whole model) or shard (FSDP2: each has a part)",
+        "replicate",
+    )
+    recompute: Literal["block", "feed-forward"] | None = describe(
+        "keep less for the backward pass and compute it again there: whole blocks, or their feed-forwards only", None
+    )
+    recompute_every: Count = describe("of every n blocks, recompute one", 1)
+    compile: bool = describe("compile the blocks with torch.compile", False)
+    label_smoothing: Share = describe("share of the target's probability that is spread over all tokens or labels", 0.0)
+    z_loss: NotNegative = describe("weight of the squared log-sum-exp of the logits, which keeps them small", 0.0)
+    language_weight: NotNegative = describe("weight of the next token's loss (model.task both)", 1.0)
+    label_weight: NotNegative = describe("weight of the label's loss (model.task both)", 1.0)
+    patience: Count | None = describe(
+        "evaluations without a lower validation loss after which training ends (the best weights are kept anyway)", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -229,7 +264,12 @@ class LogSettings:
 
     folder: str = describe("folder of runs", "runs")
     every: Count = describe("steps between lines of metrics.jsonl", 10)
-    sample_seconds: Positive | None = describe("seconds between sample texts on the console", 60.0)
+    sample_seconds: Positive | None = describe(
+        "least seconds between sample texts on the console, which come with evaluations", 60.0
+    )
+    tensorboard: bool = describe("also write TensorBoard's files into the run's folder", False)
+    trackio: bool = describe("also log to trackio", False)
+    wandb: bool = describe("also log to Weights & Biases (offline where there is no network)", False)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -279,9 +319,11 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
     if isinstance(model.window, tuple) and not model.window:
         found.append(("model.window", "an empty pattern of windows says nothing"))
     if model.task == "language" and model.classes is not None:
-        found.append(("model.classes", "a language model has no classes: set model.task to classifier"))
+        found.append(("model.classes", "a language model has no classes: set model.task to classifier or both"))
     if model.initialisation == "copying" and model.kv_heads not in (None, model.heads):
         found.append(("model.initialisation", "copying needs as many model.kv_heads as model.heads"))
+    if model.soft_cap is not None and model.task == "classifier":
+        found.append(("model.soft_cap", "a classifier has no logits of tokens to bound: model.soft_cap none"))
     if model.tied and (model.task == "classifier" or config.vectors.width not in (None, model.dim)):
         found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
     if model.tied and config.vectors.source is not None and config.vectors.frozen:
@@ -297,10 +339,16 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         )
     if not all(name.replace("-", "_").isidentifier() for name in names):
         found.append(("data.tests", "the name of a test set has letters, digits, _ and - only"))
-    if model.task == "classifier" and not config.data.labelled:
+    if model.task != "language" and not config.data.labelled:
         found.append(
             ("data.labelled", "a classifier needs labelled documents: data.labelled true, and a source that has labels")
         )
+    if model.task == "both" and config.data.windows == "overlapping":
+        found.append(
+            ("data.windows", "model.task both learns each label once, with its document's first aligned window")
+        )
+    if model.task == "both" and train.language_weight + train.label_weight == 0.0:
+        found.append(("train.language_weight", "with train.label_weight 0 too there is nothing to learn"))
     tokenizer = config.tokenizer
     specials = {name: getattr(tokenizer, name) for name in ("sos_id", "eos_id", "pad_id", "unk_id")}
     used = [number for number in specials.values() if number is not None]
@@ -322,6 +370,10 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         )
     if tokenizer.vocabulary is not None and tokenizer.kind != "word":
         found.append(("tokenizer.vocabulary", "a vocabulary file is for tokenizer.kind word"))
+    if config.schedule.kind == "inverse-sqrt" and not config.schedule.warmup:
+        found.append(("schedule.warmup", "inverse-sqrt counts its fall in warm-ups: schedule.warmup 1 or more"))
+    if model.tied and config.optimizer.head_lr is not None:
+        found.append(("optimizer.head_lr", "a tied head is the embedding's table: optimizer.embedding_lr is its rate"))
     if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
         found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
     return found

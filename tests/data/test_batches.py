@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.data.batches import IGNORED, Batches, DocumentRows, LanguageBatch, OverlappingRows, PackedRows, Rows
+from lilliput.data.batches import (
+    IGNORED,
+    Batches,
+    DocumentRows,
+    LabelledWindowRows,
+    LanguageBatch,
+    OverlappingRows,
+    PackedRows,
+    Rows,
+)
 from lilliput.data.prepare.token_files import TokenFile
 
 corpora = st.lists(st.integers(1, 23), min_size=1, max_size=40)  # predictions of each document, its end included
@@ -69,7 +78,7 @@ def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context:
     batch = rows.batch(np.arange(len(rows)))
     assert batch.ids.shape == batch.targets.shape
     assert batch.ids.shape[1] == rows.row_sizes.max() <= context
-    assert batch.tokens == batch.count == sum(sizes) == rows.row_sizes.sum()
+    assert batch.tokens == sum(sizes) == rows.row_sizes.sum() and batch.counts == (batch.tokens,)
     if batch.doc is None or batch.pos is None:
         assert batch.doc is None
         assert batch.pos is None
@@ -285,7 +294,7 @@ def test_a_labelled_row_is_the_beginning_of_its_document(sizes: list[int], conte
     file = make_file(sizes, labels=labels)
     rows, seen = DocumentRows(file, context), []
     for part in rows.in_order(batch):
-        assert part.count == len(part.rows)
+        assert part.counts == (len(part.rows),)
         for place, row in enumerate(part.rows.tolist()):
             real = part.pos[place] >= 0 if part.pos is not None else np.ones(part.ids.shape[1], bool)
             first, words = int(file.offsets[row]), min(context, sizes[row] - 1)
@@ -306,10 +315,57 @@ def test_no_labelled_rows_are_one_token_of_padding() -> None:
     batch = DocumentRows(make_file([5], labels=[0]), 8).batch(np.arange(0))
     assert batch.pos is not None
     assert (batch.ids.tolist(), batch.pos.tolist(), batch.labels.tolist()) == ([[0]], [[-1]], [IGNORED])
-    assert (batch.tokens, batch.count) == (0, 0)
+    assert (batch.tokens, batch.counts) == (0, (0,))
 
 
-@pytest.mark.parametrize("kind", ["packed", "overlapping", "labelled"])
+# ---- both: labelled windows
+
+
+@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=20), context=contexts, ends=st.booleans())
+def test_of_both_each_prediction_and_each_label_comes_once(sizes: list[int], context: int, ends: bool) -> None:
+    """The predictions are those of packed rows, window by window; the label is in the row in which its document begins."""
+    labels = [index % 3 for index in range(len(sizes))]
+    file = make_file(sizes, labels=labels, ends=ends)
+    if not file.predictions:
+        return  # documents of nothing but separators: `prepare` refuses those
+    rows, packed = LabelledWindowRows(file, context, START), PackedRows(file, context, START)
+    whole, told = rows.batch(np.arange(len(rows))), packed.batch(np.arange(len(packed)))
+    assert sorted(found for found in windows_of(whole) if found[1]) == sorted(windows_of(told))
+    assert whole.counts == (file.predictions, len(sizes))
+    assert sorted(whole.labels[whole.labels != IGNORED]) == sorted(labels)
+    for place, label in enumerate(whole.labels):
+        real = whole.targets[place] != IGNORED
+        if real.any():  # tokens are numbered, so that the first target tells the document
+            document = int(np.searchsorted(file.offsets, whole.targets[place, 0], side="right")) - 1
+            begins = whole.ids[place, 0] == START
+            assert begins == (whole.targets[place, 0] == file.offsets[document])
+            assert label == (labels[document] if begins else IGNORED)
+        else:
+            assert label != IGNORED and sizes.count(1), "nothing to read, but a label to tell"
+
+
+@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=20), context=contexts, batch=st.integers(1, 7))
+def test_positions_of_both_tell_the_padding(sizes: list[int], context: int, batch: int) -> None:
+    rows = LabelledWindowRows(make_file(sizes, labels=[0] * len(sizes)), context, START)
+    parts = list(rows.in_order(batch))
+    for part in parts:
+        real = part.targets != IGNORED
+        assert part.doc is None
+        assert (part.pos is None) == real.all()
+        pos = np.arange(real.shape[1]) if part.pos is None else part.pos
+        assert (np.broadcast_to(pos, real.shape) == np.where(real, np.arange(real.shape[1]), -1)).all()
+    lengths = [size for part in parts for size in rows.sizes(part.rows)]
+    assert lengths == sorted(lengths, reverse=True) and sum(lengths) == sum(sizes)
+
+
+def test_no_rows_of_both_are_one_token_of_padding() -> None:
+    batch = LabelledWindowRows(make_file([5], labels=[0]), 8, START).batch(np.arange(0))
+    assert batch.pos is not None
+    assert (batch.ids.tolist(), batch.pos.tolist(), batch.labels.tolist()) == ([[0]], [[-1]], [IGNORED])
+    assert (batch.targets.tolist(), batch.counts) == ([[IGNORED]], (0, 0))
+
+
+@pytest.mark.parametrize("kind", ["packed", "overlapping", "labelled", "both"])
 def test_token_files_are_mapped_and_not_read(tmp_path: Path, kind: str) -> None:
     """Rows see the file through the map: what is not asked for is not in memory."""
     file = make_file([900, 100], "<u2", labels=[0, 1])
@@ -321,6 +377,7 @@ def test_token_files_are_mapped_and_not_read(tmp_path: Path, kind: str) -> None:
         "packed": lambda file: PackedRows(file, 16, START),
         "overlapping": lambda file: OverlappingRows(file, 16, START),
         "labelled": lambda file: DocumentRows(file, 16),
+        "both": lambda file: LabelledWindowRows(file, 16, START),
     }
     rows = makers[kind](mapped)
     assert np.shares_memory(rows.tokens, mapped.tokens)

@@ -66,12 +66,12 @@ def test_gradients_do_not_know_the_padding() -> None:
     """Documents of unlike length side by side give the gradient of each alone."""
     model, rows = make_model(), DocumentRows(make_file(), 24)
     together = rows.batch(np.arange(len(rows)))
-    label_nats(batch_logits(model, together), together).backward()  # type: ignore[no-untyped-call]
+    label_nats(batch_logits(model, together), together.labels).goal.backward()  # type: ignore[no-untyped-call]
     found = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     model.zero_grad()
     for row in range(len(rows)):
         alone = rows.batch(np.array([row]))
-        label_nats(batch_logits(model, alone), alone).backward()  # type: ignore[no-untyped-call]
+        label_nats(batch_logits(model, alone), alone.labels).goal.backward()  # type: ignore[no-untyped-call]
     for name, weight in model.named_parameters():
         assert weight.grad is not None
         torch.testing.assert_close(found[name], weight.grad, rtol=0, atol=1e-12)
@@ -80,7 +80,7 @@ def test_gradients_do_not_know_the_padding() -> None:
 def test_a_batch_of_padding_teaches_nothing() -> None:
     model = make_model()
     nothing = DocumentRows(make_file(), 24).batch(np.arange(0))
-    loss = label_nats(batch_logits(model, nothing), nothing)
+    loss = label_nats(batch_logits(model, nothing), nothing.labels).goal
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == 0.0
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())

@@ -116,7 +116,7 @@ def test_sight_through_a_cache_is_the_predicate(chunks: list[int], window: int |
     cache, before = Cache([layer], 2), 0
     for chunk in chunks:
         everything = (torch.arange(before + chunk) - starts[:, None]).clamp(min=-1)  # (B, all so far)
-        now = Pass(2, chunk, torch.device("cpu"), True, everything[:, before:] if padded else None, None, cache, None)
+        now = Pass(draw_ids(2, chunk), True, everything[:, before:] if padded else None, None, cache, None)
         _, _, k_pos = layer.update(torch.zeros(2, 1, chunk, 1).double(), torch.zeros(2, 1, chunk, 1).double(), now.pos)
         seen = expand(now.sight(window, k_pos), chunk, k_pos.shape[1], 2)
         assert torch.equal(seen, truth(now, k_pos, window))
@@ -132,7 +132,7 @@ def test_sight_without_a_cache_is_the_predicate(
     causal: bool, window: int | None, documents: list[list[int]] | None
 ) -> None:
     doc = None if documents is None else torch.tensor(documents)
-    now = Pass(2, 6, torch.device("cpu"), causal, None, doc, None, None)
+    now = Pass(draw_ids(2, 6), causal, None, doc, None, None)
     seen = expand(now.sight(window, now.pos), 6, 6, 2)
     expected = torch.ones(2, 6, 6, dtype=torch.bool) if doc is None else doc[:, :, None] == doc[:, None, :]
     for q in range(6):

@@ -6,12 +6,35 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from lilliput.config import load_config
-from lilliput.model.count import count, keys_seen
+from lilliput.model.count import count, keys_seen, value_layers
+from lilliput.model.mixing import ValueEmbedding
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings import VectorSettings
 from tiny import VARIANTS, draw_ids, name_variant, tiny_model, tiny_settings
+
+
+def has_table(block: nn.Module) -> bool:
+    return isinstance(block.attention.inner.values, ValueEmbedding)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "chosen"),
+    [
+        (None, 4, set()),
+        ("ends", 1, {0}),
+        ("ends", 4, {0, 3}),
+        ("alternate", 4, {1, 3}),
+        ("alternate", 5, {0, 2, 4}),
+        ("all", 3, {0, 1, 2}),
+    ],
+)
+def test_layers_with_a_table_of_values(kind: str | None, layers: int, chosen: set[int]) -> None:
+    assert value_layers(kind, layers) == chosen
+    blocks = tiny_model(value_embeddings=kind, layers=layers).blocks
+    assert {layer for layer, block in enumerate(blocks) if has_table(block)} == chosen
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_variant)
@@ -19,10 +42,12 @@ def test_parameters_are_those_of_the_model(variant: dict[str, Any]) -> None:
     model = tiny_model(**variant)
     parts = model.count().parameters
     assert parts.total == sum(weight.numel() for weight in model.parameters())
-    assert parts.blocks == sum(weight.numel() for weight in model.blocks.parameters())
+    tables = [block.attention.inner.values.table for block in model.blocks if has_table(block)]
+    values = sum(table.weight.numel() for table in tables)
+    assert parts.blocks == sum(weight.numel() for weight in model.blocks.parameters()) - values
     assert parts.norm == sum(weight.numel() for weight in model.norm.parameters())
     table = [*model.embedding.parameters(), *model.positions.parameters()]
-    assert parts.embedding == sum(weight.numel() for weight in table)
+    assert parts.embedding == sum(weight.numel() for weight in table) + values
     assert parts.trainable == parts.total
 
 
@@ -36,10 +61,21 @@ def test_pretrained_vectors(frozen: bool) -> None:
     assert parts.total - parts.trainable == (17 * 10 if frozen else 0)
 
 
-def test_classifier() -> None:
-    model = tiny_model(task="classifier", classes=3, classifier_hidden=5)
+@pytest.mark.parametrize(
+    "case", [{"task": "classifier"}, {"task": "both"}, {"task": "both", "bias_head": True}], ids=str
+)
+def test_labels(case: dict[str, Any]) -> None:
+    model = tiny_model(classes=3, classifier_hidden=5, **case)
     assert model.count().parameters.total == sum(weight.numel() for weight in model.parameters())
     assert model.count().parameters.head == sum(weight.numel() for weight in model.head.parameters())
+
+
+def test_both_costs_what_the_language_model_does_and_a_second_head() -> None:
+    """That is paid once a row, and so counts for nothing by token; a tied head of tokens is the embedding's."""
+    both, plain = (tiny_model(tied=True, **case).count() for case in ({"task": "both", "classes": 3}, {}))
+    assert both.flops_per_token == plain.flops_per_token and both.cache_bytes == plain.cache_bytes
+    assert both.parameters.head == (16 + 1 + 3) * 100 + 3 and plain.parameters.head == 0
+    assert both.parameters.total - plain.parameters.total == both.parameters.head
 
 
 @pytest.mark.parametrize(
@@ -103,9 +139,12 @@ def saved_bytes(model: Transformer, ids: torch.Tensor) -> int:
 @pytest.mark.parametrize("positions", ["learned", "rotary", None])
 @pytest.mark.parametrize("qk_norm", [True, False])
 @pytest.mark.parametrize("feed_forward", ["relu", "gelu", "relu2", "swiglu"])
-def test_activation_bytes_are_what_autograd_keeps(norm: str, positions: Any, qk_norm: bool, feed_forward: str) -> None:
+@pytest.mark.parametrize("tricks", [{}, {"mix_embedding": True}, {"value_embeddings": "all"}], ids=str)
+def test_activation_bytes_are_what_autograd_keeps(
+    norm: str, positions: Any, qk_norm: bool, feed_forward: str, tricks: dict[str, Any]
+) -> None:
     shape = {"dim": 32, "hidden": 96, "kv_heads": 2, "context": 64}
-    choices = {"norm": norm, "positions": positions, "qk_norm": qk_norm, "feed_forward": feed_forward}
+    choices = {"norm": norm, "positions": positions, "qk_norm": qk_norm, "feed_forward": feed_forward, **tricks}
     one, two = (tiny_model(**shape, **choices, layers=layers).train() for layers in (2, 3))
     ids = draw_ids(4, 64)
     block = (saved_bytes(two, ids) - saved_bytes(one, ids)) / ids.numel()

@@ -37,6 +37,23 @@ def test_feed_forwards_are_their_formulas(kind: str, bias: bool) -> None:
     assert_same(part(x, None), torch.from_numpy(by_hand))  # type: ignore[arg-type]
 
 
+def test_the_gradient_of_squared_relu_is_autograds() -> None:
+    x, gradient = draw(3, 5, seed=1).requires_grad_(), draw(3, 5, seed=2)
+    with torch.no_grad():
+        x[0, 0] = 0.0
+    (ours,) = torch.autograd.grad(ACTIVATIONS["relu2"].function(x), x, gradient)
+    (theirs,) = torch.autograd.grad(torch.relu(x).square(), x, gradient)
+    assert_same(ours, theirs)
+
+
+def test_capped_logits_are_their_formula() -> None:
+    plain, capped = tiny_model(biases="all"), tiny_model(biases="all", soft_cap=3.0)
+    ids = draw_ids(2, 5)
+    logits = plain(ids)
+    assert logits.abs().max() > 1.0, "nothing to bend would prove nothing"
+    assert_same(capped(ids), 3.0 * torch.tanh(logits / 3.0))
+
+
 @pytest.mark.parametrize(("hidden", "width"), [(1024, 680), (24, 16), (12, 8), (1, 8), (2048, 1368)])
 def test_a_gated_feed_forward_takes_two_thirds(hidden: int, width: int) -> None:
     assert gated_width(hidden) == width

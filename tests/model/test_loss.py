@@ -20,41 +20,64 @@ CASES: dict[str, dict[str, Any]] = {
     "bias": {"bias_head": True},
     "tied, bias": {"tied": True, "bias_head": True},
     "many tokens": {"vocab_size": 701},
+    "capped": {"soft_cap": 3.0},
+    "capped, bias": {"soft_cap": 0.5, "bias_head": True},
 }
+TERMS = {"plain": (0.0, 0.0), "smoothed": (0.3, 0.0), "penalised": (0.0, 0.2), "both": (0.1, 0.05)}
 
 
-def plain(model: Transformer, ids: Tensor, targets: Tensor, pos: Tensor | None, doc: Tensor | None) -> Tensor:
-    logits = model(ids, pos=pos, doc=doc).flatten(0, 1)
-    return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+def plain(
+    model: Transformer,
+    ids: Tensor,
+    targets: Tensor,
+    pos: Tensor | None = None,
+    doc: Tensor | None = None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    logits, goals = model(ids, pos=pos, doc=doc).flatten(0, 1), targets.flatten()
+    nats = F.cross_entropy(logits, goals, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+    return nats + z_loss * logits[goals != IGNORED].logsumexp(dim=-1).square().sum()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (40, 23)])
 @pytest.mark.parametrize("ignored", ["none", "some", "a row"])
-@pytest.mark.parametrize("chunk", [None, 60, 5000])  # logits in flight: one chunk, or ragged ones down to a token each
+@pytest.mark.parametrize("chunk", [None, 1, 5000])  # logits in flight: one chunk, a token each, or ragged ones
+@pytest.mark.parametrize("terms", TERMS.values(), ids=list(TERMS))
 def test_value_and_gradients_are_plain(
-    case: dict[str, Any], shape: tuple[int, int], ignored: str, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+    case: dict[str, Any],
+    shape: tuple[int, int],
+    ignored: str,
+    chunk: int | None,
+    terms: tuple[float, float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if chunk == 1 and shape == (40, 23):
+        shape = (4, 23)  # a product for each token
     if chunk is not None:
         monkeypatch.setattr("lilliput.model.loss.CHUNK_NUMBERS", chunk)
     vocab_size = case.get("vocab_size", 17)
-    model, (ids, targets) = tiny_model(**case), (draw_ids(*shape, seed=seed, vocab_size=vocab_size) for seed in (1, 2))
+    model = tiny_model(layers=1, **case)
+    ids, targets = (draw_ids(*shape, seed=seed, vocab_size=vocab_size) for seed in (1, 2))
     if ignored == "some":
         targets[:, 1::2] = IGNORED
     elif ignored == "a row":
         targets[-1] = IGNORED
-    expected = plain(model, ids, targets, None, None)
+    expected = plain(model, ids, targets, None, None, *terms)
     (expected / 7).backward()
     slow = gradients(model)
     model.zero_grad(set_to_none=True)
-    loss = language_loss(model, ids, targets, None, None)
-    assert loss.shape == ()
-    assert_same(loss, expected, 1e-12 * max(1.0, expected.item()))
-    (loss / 7).backward()
+    loss = language_loss(model, ids, targets, None, None, *terms)
+    assert loss.goal.shape == loss.nats.shape == ()
+    assert_same(loss.goal, expected, 1e-12 * max(1.0, expected.item()))
+    assert not loss.nats.requires_grad
+    assert_same(loss.nats, plain(model, ids, targets), 1e-12 * max(1.0, expected.item()))
+    (loss.goal / 7).backward()
     fast = gradients(model)
     assert fast.keys() == slow.keys()
     for name in slow:
-        assert_same(fast[name], slow[name])
+        assert_same(fast[name], slow[name], 1e-12 * max(1.0, slow[name].abs().max().item()))
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e3])
@@ -63,11 +86,11 @@ def test_logits_of_any_size(size: float) -> None:
     model, ids, targets = tiny_model(), draw_ids(3, 7), draw_ids(3, 7, seed=1)
     with torch.no_grad():
         model.head.project.weight *= size
-    expected = plain(model, ids, targets, None, None)
+    expected = plain(model, ids, targets)
     expected.backward()
     slow = gradients(model)
     model.zero_grad(set_to_none=True)
-    loss = language_loss(model, ids, targets, None, None)
+    loss = language_loss(model, ids, targets, None, None).goal
     loss.backward()
     torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0.0)
     for name, grad in gradients(model).items():
@@ -78,34 +101,34 @@ def test_packed_rows_reach_the_loss() -> None:
     model, ids, targets = tiny_model(), draw_ids(1, 6), draw_ids(1, 6, seed=1)
     pos, doc = torch.tensor([[0, 1, 2, 0, 1, -1]]), torch.tensor([[1, 1, 1, 2, 2, 0]])
     targets[0, 5] = IGNORED
-    loss = language_loss(model, ids, targets, pos, doc)
+    loss = language_loss(model, ids, targets, pos, doc).goal
     assert_same(loss, plain(model, ids, targets, pos, doc))
-    apart = sum(plain(model, ids[:, a:b], targets[:, a:b], None, None) for a, b in ((0, 3), (3, 5)))
+    apart = sum(plain(model, ids[:, a:b], targets[:, a:b]) for a, b in ((0, 3), (3, 5)))
     assert_same(loss, apart)
 
 
 def test_nothing_to_predict_is_zero_with_zero_gradients() -> None:
     model, ids = tiny_model(), draw_ids(2, 4)
-    loss = language_loss(model, ids, torch.full((2, 4), IGNORED), None, None)
-    loss.backward()
-    assert loss.item() == 0.0
+    loss = language_loss(model, ids, torch.full((2, 4), IGNORED), None, None, smoothing=0.1, z_loss=0.1)
+    loss.goal.backward()
+    assert loss.goal.item() == loss.nats.item() == 0.0
     assert all(not grad.any() for grad in gradients(model).values())
 
 
 def test_without_gradients_it_is_the_same_value() -> None:
     model, ids, targets = tiny_model(), draw_ids(3, 9), draw_ids(3, 9, seed=1)
     with torch.inference_mode():
-        alone = language_loss(model, ids, targets, None, None).item()
-    assert_same(language_loss(model, ids, targets, None, None), torch.tensor(alone, dtype=torch.float64))
+        alone = language_loss(model, ids, targets, None, None, smoothing=0.1, z_loss=0.1)
+    assert_same(language_loss(model, ids, targets, None, None, smoothing=0.1, z_loss=0.1).goal, alone.goal)
 
 
 def test_a_frozen_head_still_lets_gradients_through() -> None:
     model, ids, targets = tiny_model(bias_head=True), draw_ids(2, 5), draw_ids(2, 5, seed=1)
     model.head.requires_grad_(False)
-    plain(model, ids, targets, None, None).backward()
+    plain(model, ids, targets).backward()
     slow = gradients(model)
     model.zero_grad(set_to_none=True)
-    language_loss(model, ids, targets, None, None).backward()
+    language_loss(model, ids, targets, None, None).goal.backward()
     assert not any(name.startswith("head") for name in slow)
     for name, grad in gradients(model).items():
         assert_same(grad, slow[name])
@@ -114,10 +137,3 @@ def test_a_frozen_head_still_lets_gradients_through() -> None:
 def test_the_data_and_the_loss_agree_on_padding() -> None:
     """`model` does not import `data`: each says it once, and they must be one."""
     assert batches.IGNORED == IGNORED
-
-
-def test_batches_and_loss_mean_the_same_by_ignored() -> None:
-    """Two rooms that may not import each other agree on one number."""
-    from lilliput.data.batches import IGNORED as PADDED
-
-    assert PADDED == IGNORED

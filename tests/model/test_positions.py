@@ -13,6 +13,10 @@ from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal, bui
 from tiny import assert_same, draw, tiny_model, tiny_settings
 
 
+def turn(positions: Positions, heads: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
+    return positions.rotate(heads, positions.turn(pos, heads.dtype))
+
+
 def test_sinusoidal_is_the_papers_formula() -> None:
     x, pos = torch.zeros(1, 50, 12, dtype=torch.float64), torch.arange(50)[None]
     added = Sinusoidal(50, 12).embed(x, pos)[0].numpy()
@@ -26,11 +30,24 @@ def test_sinusoidal_is_the_papers_formula() -> None:
 
 def test_rotary_is_a_complex_turn_of_half_split_pairs() -> None:
     heads, pos = draw(2, 6, 3, 8, seed=1), torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]])
-    turned = Rotary(32, 8, base=100.0).rotate(heads, pos)
+    turned = turn(Rotary(32, 8, base=100.0), heads, pos)
     frequencies = 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     turns = torch.polar(torch.ones(2, 6, 4, dtype=torch.float64), pos[:, :, None] * frequencies)[:, :, None]
     z = torch.complex(heads[..., :4], heads[..., 4:]) * turns
     assert_same(turned, torch.cat((z.real, z.imag), dim=-1))
+
+
+def test_the_gradient_of_a_turn_is_the_turn_back() -> None:
+    """Of a tensor of its own, of a view into a wider one, and with one row of angles for all."""
+    rotary, back = Rotary(32, 8, base=100.0), Rotary(32, 8, base=100.0)
+    back.sin.neg_()
+    wide, gradient = draw(2, 6, 5, 8, seed=1), draw(2, 6, 3, 8, seed=2)
+    for heads in (wide[:, :, :3].clone(), wide[:, :, :3]):
+        for pos in (torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]]), torch.arange(6)[None]):
+            heads = heads.detach().requires_grad_()
+            (found,) = torch.autograd.grad(turn(rotary, heads, pos), heads, gradient)
+            assert_same(found, turn(back, gradient, pos))
+            assert torch.autograd.gradcheck(lambda x, pos=pos: turn(rotary, x, pos), (heads,))
 
 
 @given(at=st.integers(0, 20), distance=st.integers(0, 20), shift=st.integers(0, 23))
@@ -38,7 +55,7 @@ def test_rotary_scores_depend_on_distance_alone(at: int, distance: int, shift: i
     rotary, q, k = Rotary(64, 8, 10_000.0), draw(1, 1, 1, 8, seed=1), draw(1, 1, 1, 8, seed=2)
 
     def score(q_at: int, k_at: int) -> torch.Tensor:
-        return (rotary.rotate(q, torch.tensor([[q_at]])) * rotary.rotate(k, torch.tensor([[k_at]]))).sum()
+        return (turn(rotary, q, torch.tensor([[q_at]])) * turn(rotary, k, torch.tensor([[k_at]]))).sum()
 
     assert_same(score(at + distance, at), score(at + distance + shift, at + shift))
 
@@ -52,7 +69,7 @@ def test_learned_adds_its_table() -> None:
 def test_the_hooks_that_a_kind_does_not_have_do_nothing() -> None:
     x, pos = draw(1, 3, 2, 4, seed=1), torch.arange(3)[None]
     for kind in (Positions(), Learned(8, 4), Sinusoidal(8, 4)):
-        assert kind.rotate(x, pos) is x
+        assert turn(kind, x, pos) is x
     for kind in (Positions(), Rotary(8, 4, 10.0)):
         assert kind.embed(x, pos) is x
 
@@ -61,7 +78,7 @@ def test_padding_is_finite_and_positions_are_not_saved() -> None:
     for kind in ("sinusoidal", "learned", "rotary", None):
         positions = build_positions(tiny_settings(positions=kind)).double()
         x, pos = draw(1, 2, 16), torch.tensor([[-1, 0]])
-        q = positions.rotate(draw(1, 2, 4, 4), pos)
+        q = turn(positions, draw(1, 2, 4, 4), pos)
         assert torch.isfinite(positions.embed(x, pos)).all()
         assert torch.isfinite(q).all()
         assert set(positions.state_dict()) == ({"table.weight"} if kind == "learned" else set())

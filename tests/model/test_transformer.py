@@ -31,8 +31,8 @@ from tiny import (
 
 Case = dict[str, Any]
 matrix = pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-# An encoder has no tied head; the rest of the matrix is the same trunk.
-ENCODERS = [{**case, "tied": False, "task": "classifier", "classes": 3} for case in VARIANTS]
+# An encoder has no logits of tokens, to be tied or bounded; the rest of the matrix is the same trunk.
+ENCODERS = [{**case, "tied": False, "soft_cap": None, "task": "classifier", "classes": 3} for case in VARIANTS]
 encoders = pytest.mark.parametrize("case", ENCODERS, ids=name_variant)
 
 
@@ -179,11 +179,11 @@ def test_accumulated_gradients_are_those_of_one_big_batch(case: Case) -> None:
     model, ids, targets = tiny_model(**case), draw_ids(5, 8), draw_ids(5, 8, seed=1)
     targets[0, 3:], targets[4, :7] = IGNORED, IGNORED
     total = int((targets != IGNORED).sum())
-    (language_loss(model, ids, targets, None, None) / total).backward()
+    (language_loss(model, ids, targets, None, None).goal / total).backward()
     whole = gradients(model)
     model.zero_grad(set_to_none=True)
     for rows in ([0], [1, 2, 3], [4]):
-        (language_loss(model, ids[rows], targets[rows], None, None) / total).backward()
+        (language_loss(model, ids[rows], targets[rows], None, None).goal / total).backward()
     for name, grad in gradients(model).items():
         assert_same(grad, whole[name])
 

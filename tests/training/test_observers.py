@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lilliput.errors import UserError
 from lilliput.runs import Run
-from lilliput.training.events import Evaluated, Finished, Saved, Stepped
+from lilliput.training.events import Evaluated, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.observers import ConsoleObserver, MetricsFile, clock
 from lilliput.training.session import open_session
@@ -20,7 +20,9 @@ from small import small_config
 
 
 def stepped(step: int, progress: float = 0.5, loss: float = 2.0, seconds: float = 60.0) -> Stepped:
-    return Stepped(step, loss, 1e-3, 1.0, 1000 * step, progress, seconds, 12_345.6, None)
+    return Stepped(
+        step, loss, 1e-3, 1.0, 1000 * step, progress, seconds, 12_345.6, 812_000_000, False, False, share_of_peak=0.43
+    )
 
 
 LANGUAGE = {"loss": 1.2345, "bits_per_byte": 0.6123, "accuracy": None, "tokens": 4096, "documents": None}
@@ -28,7 +30,8 @@ LABELS = {"loss": 0.4321, "perplexity": None, "bits_per_byte": None, "accuracy":
 EVALUATED = Evaluated(step=250, whole=False, weights=250, floor=None, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
 TESTED = AtTheEnd(step=300, name="obama", weights=250, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
 JUDGED = Evaluated(step=250, whole=False, weights=250, floor=None, **LABELS)  # type: ignore[arg-type]
-FINISHED = Finished(300, 300_000, 60.0, interrupted=False)
+FINISHED = Finished(300, 300_000, 60.0, interrupted=False, early=False)
+WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it")
 
 
 @pytest.fixture
@@ -46,6 +49,7 @@ def test_every_so_many_steps_and_everything_else(run: Run) -> None:
         if step == 20:
             log(Saved(20, "step-000020"))
             log(EVALUATED)
+            log(WARNED)
     log(TESTED)
     log(FINISHED)
     log.close()
@@ -55,12 +59,14 @@ def test_every_so_many_steps_and_everything_else(run: Run) -> None:
         ("step", 20),
         ("saved", 20),
         ("evaluation", 250),
+        ("warning", 260),
         ("step", 25),  # the last, whatever its number
         ("test", 300),
         ("finished", 300),
     ]
     assert lines[3] == {"event": "evaluation", **vars(EVALUATED)}
-    assert lines[5] == {"event": "test", **vars(TESTED)}
+    assert lines[4] == {"event": "warning", **vars(WARNED)}
+    assert lines[6] == {"event": "test", **vars(TESTED)}
     assert [list(event)[:2] for event in lines] == [["event", "step"]] * len(lines)
 
 
@@ -74,7 +80,7 @@ def test_a_line_is_there_before_the_next_event(run: Run) -> None:
 
 def test_an_interrupted_run_has_not_finished(run: Run) -> None:
     log = MetricsFile(run, every=1)
-    log(Finished(7, 7000, 1.0, interrupted=True))
+    log(Finished(7, 7000, 1.0, interrupted=True, early=False))
     log.close()
     assert run.metrics() == []
 
@@ -131,17 +137,21 @@ def test_the_bar_is_one_line(width: int) -> None:
 
 def test_nothing_breaks_at_80_columns() -> None:
     console = terminal(80)
-    observer = ConsoleObserver(console, 2.0, lambda: "Once there was a fox.", sample_seconds=1e-9)
-    observer(stepped(99_999))
+    observer = ConsoleObserver(console, 2.0)
+    worst = dataclasses.replace(stepped(99_999, loss=10.234), lr=2.1e-5, gradient_norm=123.4, share_of_peak=1.0)
+    observer(dataclasses.replace(worst, memory_bytes=12_340_000_000))
     observer(dataclasses.replace(EVALUATED, step=99_999, perplexity=1234.56))
+    observer.show_sample(99_999, "Once there was a fox.")
     observer(stepped(100_000, progress=1.0))
     observer.bar.refresh()
     observer.close()
-    shown = frames(console)
-    assert "step 99,999  validation loss 1.2345  perplexity 1,234.56  0.6123 bits/byte" in [s.rstrip() for s in shown]
+    shown = [line.rstrip() for line in frames(console)]
+    training = shown.index("step 99,999  training   loss 10.234  lr 2.1e-05  norm 123  100% of peak  12.3 GB")
+    validation = shown.index("step 99,999  validation loss 1.2345  perplexity 1,234.56  0.6123 bits/byte")
+    assert training < validation
     assert any(line.startswith("a sample after 99,999 steps ──") for line in shown)
-    assert "Once there was a fox." in [line.rstrip() for line in shown]
-    assert any(line.rstrip().endswith("100%  evaluating on the whole validation split") for line in shown)
+    assert "Once there was a fox." in shown
+    assert any(line.endswith("100%  evaluating on the whole validation split") for line in shown)
     assert all(len(line) <= 80 for line in shown)
 
 
@@ -157,7 +167,9 @@ def test_without_a_terminal_there_are_lines_and_no_codes() -> None:
     text = console.file.getvalue()
     assert "\x1b" not in text
     first, second = [line for line in text.splitlines() if line]
-    assert first.startswith("step      1   50%  loss 2.000  1.443 bits/byte  12,346 tokens/s  lr 1.00e-03")
+    assert first == (
+        "step      1   50%  loss 2.000  1.443 bits/byte  lr 1.0e-03  norm 1  12,346 tokens/s  43% of peak  812 MB  1:00 left"
+    )
     assert second.startswith("step    250  validation loss 1.2345")
 
 
@@ -169,7 +181,7 @@ def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
     observer.close()
     assert isinstance(console.file, io.StringIO)
     first, second = [line for line in console.file.getvalue().splitlines() if line]
-    assert first.startswith("step      1   50%  loss 2.000  12,346 tokens/s  lr 1.00e-03")
+    assert first.startswith("step      1   50%  loss 2.000  lr 1.0e-03  norm 1  12,346 tokens/s  43% of peak")
     assert second == "step    250  validation loss 0.4321  accuracy 87.7%"
 
 
@@ -184,10 +196,33 @@ def test_the_loss_shown_is_a_mean_that_begins_with_the_first() -> None:
 
 def test_what_a_sample_holds_is_no_markup(tmp_path: Path) -> None:
     console = terminal(80)
-    observer = ConsoleObserver(console, 2.0, lambda: "[bold]not[/] markup [/wrong]", sample_seconds=1e-9)
-    observer(stepped(1))
+    observer = ConsoleObserver(console, 2.0)
+    observer.show_sample(1, "[bold]not[/] markup [/wrong]")
     observer.close()
     assert "[bold]not[/] markup [/wrong]" in [line.rstrip() for line in frames(console)]
+
+
+def test_warnings_are_yellow_and_no_markup() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard", legacy_windows=False)
+    observer = ConsoleObserver(console, 2.0)
+    observer(WARNED)
+    observer.close()
+    assert isinstance(console.file, io.StringIO)
+    told = "\x1b[1;33mwarning at step 260: \x1b[0m\x1b[33mthe loss jumped [from 2] to 9: look [/at] it\x1b[0m"
+    assert told in console.file.getvalue()
+
+
+def test_what_the_machine_or_the_update_does_not_have_is_left_out() -> None:
+    console = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    observer = ConsoleObserver(console, bytes_per_prediction=None)
+    bare = dataclasses.replace(stepped(1), gradient_norm=None, skipped=True, share_of_peak=None, memory_bytes=None)
+    observer(bare)
+    observer(dataclasses.replace(FINISHED, early=True))
+    observer.close()
+    assert isinstance(console.file, io.StringIO)
+    first, last = [line for line in console.file.getvalue().splitlines() if line]
+    assert first == "step      1   50%  loss 2.000  lr 1.0e-03  overflow  12,346 tokens/s  1:00 left"
+    assert last == "step    300  validation has ceased to fall: the run ends early"
 
 
 def test_a_real_run_is_watched_from_end_to_end(tmp_path: Path) -> None:

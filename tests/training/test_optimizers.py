@@ -1,18 +1,21 @@
-"""Decay groups, steps by hand, clipping, and Muon."""
+"""Groups of parameters, every optimizer against its formula written out, clipping, and Muon."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from lilliput.model.transformer import Transformer
-from lilliput.settings import OptimizerSettings, VectorSettings
-from lilliput.training.muon import Together, orthogonalise
+from lilliput.settings import Config, ModelSettings, OptimizerSettings, VectorSettings, conflicts
+from lilliput.training import muon
+from lilliput.training.muon import COEFFICIENTS, Muon, Together, batches, orthogonalise, orthogonalise_stacked
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
 from lilliput.training.state import put_together, take_apart
 from tiny import assert_same, draw, draw_ids, gradients, tiny_model
@@ -42,26 +45,145 @@ def test_frozen_and_tied_weights_are_counted_right() -> None:
     assert sum(p is tied.embedding.table.weight for p in optimized) == 1
 
 
-def test_two_steps_by_hand() -> None:
-    """Loshchilov and Hutter 2019, algorithm 2: decay is not in the gradient."""
-    settings = OptimizerSettings(lr=0.01, betas=(0.8, 0.9), epsilon=1e-6, weight_decay=0.2)
+def peaks(settings: OptimizerSettings, model: Transformer) -> dict[str, float]:
+    """The peak of every weight that is trained, by name."""
+    found = {}
+    for group in build_optimizer(settings, model).param_groups:
+        assert group["lr"] == group["peak"]
+        found |= {id(p): group["peak"] for p in group["params"]}
+    return {name: found[id(p)] for name, p in model.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "muon"])
+def test_tables_and_head_have_peaks_of_their_own(kind: str) -> None:
+    settings = OptimizerSettings(kind=kind, lr=0.1, matrix_lr=0.2, embedding_lr=0.3, head_lr=0.4)  # type: ignore[arg-type]
+    model = tiny_model(positions="learned", biases="all", norm="layer")
+    for name, peak in peaks(settings, model).items():
+        matrix = name.startswith("blocks.") and not name.endswith("bias") and "norm" not in name
+        others = {"embedding.table.weight": 0.3, "head.project.weight": 0.4}
+        assert peak == others.get(name, 0.2 if kind == "muon" and matrix else 0.1), name
+    assert build_optimizer(settings, model).param_groups[0]["peak"] == 0.1  # the one that is told
+
+
+def test_value_tables_are_tables_of_tokens() -> None:
+    found = peaks(OptimizerSettings(lr=0.1, embedding_lr=0.3), tiny_model(value_embeddings="all"))
+    assert sum(peak == 0.3 for peak in found.values()) == 1 + 3
+
+
+def test_a_tied_table_is_the_embeddings() -> None:
+    found = peaks(OptimizerSettings(lr=0.1, embedding_lr=0.3, head_lr=0.4), tiny_model(tied=True, biases="all"))
+    assert found["embedding.table.weight"] == 0.3
+    assert found["head.project.bias"] == 0.1
+    assert 0.4 not in found.values()
+
+
+def test_a_tied_head_with_a_rate_of_its_own_is_refused() -> None:
+    config = Config(model=ModelSettings(tied=True), optimizer=OptimizerSettings(head_lr=0.1))
+    assert [name for name, _ in conflicts(config)] == ["optimizer.head_lr"]
+
+
+def test_the_rows_learned_beside_frozen_vectors_are_a_table_and_their_projection_is_none() -> None:
+    model = tiny_model(vectors=VectorSettings(source="some.vec", width=9, rows=3))
+    found = peaks(OptimizerSettings(lr=0.1, embedding_lr=0.3), model)
+    assert [name for name, peak in found.items() if peak == 0.3] == ["embedding.learned.weight"]
+    assert "embedding.table.weight" not in found
+
+
+def test_both_layers_of_a_classifier_are_its_head() -> None:
+    model = tiny_model(task="classifier", classes=3, classifier_hidden=5)
+    found = peaks(OptimizerSettings(lr=0.1, head_lr=0.4), model)
+    assert {name for name, peak in found.items() if peak == 0.4} == {"head.inner.weight", "head.project.weight"}
+
+
+def test_a_peak_that_is_not_asked_for_makes_no_group() -> None:
     model = tiny_model(norm="layer")
+    assert len(build_optimizer(OptimizerSettings(), model).param_groups) == 2
+    assert len(build_optimizer(OptimizerSettings(lr=0.1, embedding_lr=0.1), model).param_groups) == 2
+    assert len(build_optimizer(OptimizerSettings(lr=0.1, embedding_lr=0.2), model).param_groups) == 3
+
+
+# ---- one formula each: (weight, gradient, decay, state, step) -> the next weight
+
+Formula = Callable[[Tensor, Tensor, float, dict[str, Tensor], int], Tensor]
+LR, MOMENTUM, BETAS, EPSILON = 0.01, 0.7, (0.8, 0.9), 1e-6
+
+
+def sgd(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor], step: int) -> Tensor:
+    """Polyak's momentum, not Nesterov's; the decay is in the gradient."""
+    state["average"] = MOMENTUM * state.get("average", torch.zeros_like(weight)) + gradient + decay * weight
+    return weight - LR * state["average"]
+
+
+def adam(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor], step: int) -> Tensor:
+    """Kingma and Ba 2015, algorithm 1; the decay is in the gradient."""
+    gradient = gradient + decay * weight
+    for name, beta, value in (("first", BETAS[0], gradient), ("second", BETAS[1], gradient**2)):
+        state[name] = beta * state.get(name, torch.zeros_like(weight)) + (1 - beta) * value
+    first, second = state["first"] / (1 - BETAS[0] ** step), state["second"] / (1 - BETAS[1] ** step)
+    return weight - LR * first / (second.sqrt() + EPSILON)
+
+
+def adamw(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor], step: int) -> Tensor:
+    """Loshchilov and Hutter 2019, algorithm 2: decay is not in the gradient."""
+    return adam(weight, gradient, 0.0, state, step) - LR * decay * weight
+
+
+FORMULAS: dict[str, Formula] = {"sgd": sgd, "adam": adam, "adamw": adamw, "muon": adamw}
+
+
+@pytest.mark.parametrize("kind", sorted(FORMULAS))
+def test_five_steps_by_formula(kind: str) -> None:
+    settings = OptimizerSettings(
+        kind=kind,  # type: ignore[arg-type]
+        lr=LR,
+        momentum=MOMENTUM,
+        betas=BETAS,
+        epsilon=EPSILON,
+        weight_decay=0.2,
+    )
+    model = tiny_model(norm="layer", biases="all", qk_norm=True)
     optimizer = build_optimizer(settings, model)
-    first = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    second = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    for step in (1, 2):
-        model(draw_ids(2, 5)).square().mean().backward()
+    ours = {id(p) for group in optimizer.param_groups if "rows" not in group for p in group["params"]}
+    checked = {name: p for name, p in model.named_parameters() if id(p) in ours}
+    assert len(checked) == len(list(model.parameters())) - (4 * 3 if kind == "muon" else 0)
+    states: dict[str, dict[str, Tensor]] = {name: {} for name in checked}
+    for step in range(1, 6):
+        model(draw_ids(2, 5, seed=step)).square().mean().backward()
         expected = {}
-        for name, weight in model.named_parameters():
-            first[name] = 0.8 * first[name] + 0.2 * weight.grad
-            second[name] = 0.9 * second[name] + 0.1 * weight.grad**2
-            moved = (first[name] / (1 - 0.8**step)) / ((second[name] / (1 - 0.9**step)).sqrt() + 1e-6)
-            kept = 1 - 0.01 * (0.2 if weight.dim() == 2 else 0.0)
-            expected[name] = weight.detach() * kept - 0.01 * moved
+        for name, weight in checked.items():
+            decay = 0.2 if weight.dim() == 2 else 0.0
+            expected[name] = FORMULAS[kind](weight.detach().clone(), weight.grad.clone(), decay, states[name], step)
         optimizer.step()
         optimizer.zero_grad()
-        for name, weight in model.named_parameters():
+        for name, weight in checked.items():
             assert_same(weight.detach(), expected[name])
+
+
+@pytest.mark.parametrize("kind", sorted(FORMULAS))
+def test_an_optimizer_goes_on_from_its_state(kind: str) -> None:
+    def steps(model: Transformer, optimizer: Together | torch.optim.Optimizer, count: int) -> None:
+        for seed in range(count):
+            model(draw_ids(2, 5, seed=seed)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    settings = OptimizerSettings(kind=kind, embedding_lr=0.1, head_lr=0.03)  # type: ignore[arg-type]
+    one = tiny_model(seed=1, kv_heads=2)
+    first = build_optimizer(settings, one)
+    steps(one, first, 2)
+    skeleton, tensors = take_apart(first.state_dict())
+    saved = json.dumps(skeleton), {name: tensor.clone() for name, tensor in tensors.items()}
+    two = tiny_model(seed=2, kv_heads=2)
+    two.load_state_dict(one.state_dict())
+    second = build_optimizer(settings, two)
+    second.load_state_dict(put_together(json.loads(saved[0]), saved[1]))
+    assert [group["peak"] for group in second.param_groups] == [group["peak"] for group in first.param_groups]
+    steps(one, first, 3)
+    steps(two, second, 3)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+# ---- the norm and clipping
 
 
 def test_the_norm_is_of_the_whole_gradient() -> None:
@@ -120,52 +242,97 @@ def test_muon_takes_the_matrices_of_the_blocks_and_leaves_the_ends() -> None:
     assert {group["peak"] for group in optimizer.param_groups} == {0.01, 0.03}
 
 
+def newton_schulz(matrix: Tensor) -> Tensor:
+    """One matrix, five steps, as the formula stands: x -> a x + b (x x^T) x + c (x x^T)^2 x."""
+    a, b, c = COEFFICIENTS
+    x = matrix / matrix.square().sum().sqrt()
+    for _ in range(5):
+        x = a * x + b * x @ x.mT @ x + c * x @ x.mT @ x @ x.mT @ x
+    return x
+
+
+@pytest.mark.parametrize("rows, columns", [(8, 8), (8, 11), (11, 8), (8, 32), (32, 8), (1, 9), (9, 1)])
+def test_a_batch_of_any_shape_is_orthogonalised_as_the_formula_says(rows: int, columns: int) -> None:
+    matrices = draw(3, rows, columns)
+    straight = orthogonalise(matrices)
+    for matrix, found in zip(matrices, straight, strict=True):
+        assert_same(found, newton_schulz(matrix))
+
+
+@pytest.mark.parametrize("columns", [64, 256])
+def test_in_float32_it_is_right_to_a_ten_thousandth_even_of_what_is_nearly_singular(columns: int) -> None:
+    """A gradient is often of low rank but for noise: what the formula lifts from there is all rounding."""
+    matrix = draw(64, 4) @ draw(4, columns, seed=1) + 1e-5 * draw(64, columns, seed=2)
+    exact = newton_schulz(matrix)
+    found = orthogonalise(matrix.float()[None])[0].double()
+    assert (found - exact).norm() < 1e-4 * exact.norm()
+
+
 @given(tall=st.booleans(), seed=st.integers(0, 100))
 def test_orthogonalising_keeps_directions_and_evens_out_sizes(tall: bool, seed: int) -> None:
     matrix = draw(12, 5, seed=seed) if tall else draw(5, 12, seed=seed)
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    straight = orthogonalise(matrix)
+    (straight,) = orthogonalise(matrix[None])
     inner = u.mT @ straight @ v.mT  # diagonal: the same singular vectors
     assert (inner - inner.diagonal().diag()).abs().max() < 1e-9
     assert inner.diagonal().min() > 0.3
     assert inner.diagonal().max() < 1.3
-    assert_same(orthogonalise(1000 * matrix), straight)
+    assert_same(orthogonalise(1000 * matrix[None])[0], straight)
 
 
-def test_two_steps_of_muon_by_hand() -> None:
-    model = tiny_model(layers=1, kv_heads=2)
+def test_nothing_stays_nothing() -> None:
+    assert torch.equal(orthogonalise(torch.zeros(2, 3, 9)), torch.zeros(2, 3, 9))
+
+
+def test_what_one_parameter_stacks_is_orthogonalised_one_by_one() -> None:
+    matrices = draw(2, 32, 8)
+    found = orthogonalise_stacked(matrices, [16, 8, 8])
+    for matrix, straight in zip(matrices, found, strict=True):
+        parts = [newton_schulz(part) * (len(part) / 8) ** 0.5 for part in matrix.split([16, 8, 8])]
+        assert_same(straight, torch.cat(parts))
+
+
+@pytest.mark.parametrize("most", [1, 1000, 1 << 24])
+def test_four_steps_of_muon_by_formula(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands in one batch with what."""
+    monkeypatch.setattr(muon, "MOST_NUMBERS", most)
+    model = tiny_model(kv_heads=2, feed_forward="swiglu")
     settings = OptimizerSettings(kind="muon", matrix_lr=0.1, momentum=0.9, weight_decay=0.2)
-    optimizer, inner = build_optimizer(settings, model), model.blocks[0].attention.inner
-    weight, momentum = inner.qkv.weight, torch.zeros_like(inner.qkv.weight)
-    for _ in range(2):
-        model(draw_ids(2, 5)).square().mean().backward()
-        momentum = 0.9 * momentum + 0.1 * weight.grad
-        ahead = 0.1 * weight.grad + 0.9 * momentum
-        straight = torch.cat([orthogonalise(part) for part in ahead.split((16, 8, 8))])
-        expected = weight.detach() * (1 - 0.1 * 0.2) - 0.1 * straight
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"]
+    optimizer = build_optimizer(settings, model)
+    heights = {"qkv": (16, 8, 8), "out": (16,), "up": (16, 16), "down": (16,)}
+    matrices = {
+        name: (weight, heights[name.split(".")[-2]])
+        for name, weight in model.blocks.named_parameters()
+        if weight.dim() == 2
+    }
+    momenta = {name: torch.zeros_like(weight) for name, (weight, _) in matrices.items()}
+    for seed in range(4):
+        model(draw_ids(2, 5, seed=seed)).square().mean().backward()
+        expected = {}
+        for name, (weight, rows) in matrices.items():
+            momenta[name] = 0.9 * momenta[name] + 0.1 * weight.grad
+            ahead = 0.1 * weight.grad + 0.9 * momenta[name]
+            scales = [max(1.0, height / weight.shape[1]) ** 0.5 for height in rows]
+            parts = [newton_schulz(part) * scale for part, scale in zip(ahead.split(rows), scales, strict=True)]
+            expected[name] = weight.detach() * (1 - 0.1 * 0.2) - 0.1 * torch.cat(parts)
         optimizer.step()
         optimizer.zero_grad()
-        assert_same(weight.detach(), expected)
+        for name, (weight, _) in matrices.items():
+            assert_same(weight.detach(), expected[name])
 
 
-def test_muon_goes_on_from_its_state() -> None:
-    def steps(model: Transformer, optimizer: Together | torch.optim.Optimizer, count: int) -> None:
-        for seed in range(count):
-            model(draw_ids(2, 5, seed=seed)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+def test_batches_hold_one_shape_and_not_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "MOST_NUMBERS", 20)
+    matrices = [torch.zeros(shape) for shape in ((3, 3), (2, 9), (3, 3), (5, 5), (3, 3), (5, 5))]
+    found = [[tuple(m.shape) for m in batch] for batch in batches(matrices)]
+    assert found == [[(3, 3), (3, 3)], [(3, 3)], [(2, 9)], [(5, 5)], [(5, 5)]]
 
-    settings = OptimizerSettings(kind="muon")
-    one = tiny_model(seed=1)
-    first = build_optimizer(settings, one)
-    steps(one, first, 2)
-    skeleton, tensors = take_apart(first.state_dict())
-    two = tiny_model(seed=2)
-    two.load_state_dict(one.state_dict())
-    second = build_optimizer(settings, two)
-    second.load_state_dict(put_together(json.loads(json.dumps(skeleton)), {k: v.clone() for k, v in tensors.items()}))
-    steps(one, first, 3)
-    steps(two, second, 3)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+def test_a_matrix_without_a_gradient_is_left_alone() -> None:
+    weights = [draw(4, 6), draw(4, 6, seed=1)]
+    kept = weights[1].clone()
+    weights[0].grad = draw(4, 6, seed=2)
+    optimizer = Muon([{"params": weights, "rows": [4]}], lr=0.1, momentum=0.9, weight_decay=0.5)
+    optimizer.step()
+    assert torch.equal(weights[1], kept)
+    assert not torch.equal(weights[0], draw(4, 6))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.settings import ScheduleSettings
+from lilliput.settings import Config, ScheduleSettings, conflicts
 from lilliput.training.schedules import SHAPES, learning_rate
 
 schedules = st.builds(
@@ -37,11 +38,27 @@ def test_it_never_rises_with_progress(settings: ScheduleSettings, step: int, one
     assert learning_rate(settings, 1.0, step, late) <= learning_rate(settings, 1.0, step, early) + 1e-15
 
 
-@given(warmup=st.integers(1, 100), step=st.integers(1, 300), kind=st.sampled_from(sorted(SHAPES)))
-def test_warm_up_is_a_straight_line_to_the_peak(warmup: int, step: int, kind: str) -> None:
+@given(warmup=st.integers(1, 100), share=st.floats(0.0, 1.0), kind=st.sampled_from(sorted(SHAPES)))
+def test_warm_up_is_a_straight_line_to_the_peak(warmup: int, share: float, kind: str) -> None:
     """The first update has a share of 1 / warmup, not nothing: no update is wasted."""
+    step = max(1, round(share * warmup))
     lr = learning_rate(ScheduleSettings(kind=kind, warmup=warmup), 2.0, step, 0.0)  # type: ignore[arg-type]
-    assert lr == pytest.approx(2.0 * min(1.0, step / warmup), rel=1e-15)
+    assert lr == pytest.approx(2.0 * step / warmup, rel=1e-15)
+
+
+@given(settings=schedules, step=st.integers(100, 1000))
+def test_it_ends_at_the_final_share(settings: ScheduleSettings, step: int) -> None:
+    end = 1.0 if settings.kind == "constant" else settings.final
+    assert learning_rate(settings, 3.0, step, 1.0) == pytest.approx(3.0 * end, abs=1e-15)
+
+
+@given(settings=schedules, steps=st.integers(2000, 3000))
+def test_it_has_no_jumps(settings: ScheduleSettings, steps: int) -> None:
+    """From one update to the next: no more than the steepest of its parts allows."""
+    rates = [learning_rate(settings, 1.0, step, (step - 1) / steps) for step in range(1, steps + 1)]
+    rise = 1.0 / max(1, settings.warmup)
+    fall = math.pi / 2 / (settings.decay * steps) + rise / 2  # cosine's steepest; that of the root after the warm-up
+    assert all(-fall * 1.001 <= late - early <= rise * 1.001 for early, late in itertools.pairwise(rates))
 
 
 def test_cosine_is_its_formula_and_ends_at_the_final_share() -> None:
@@ -68,3 +85,33 @@ def test_a_decay_is_level_and_then_falls_over_the_last_share() -> None:
     settings = ScheduleSettings(kind="linear", decay=0.6, warmup=0, final=0.1)
     for progress, expected in ((0.0, 1.0), (0.4, 1.0), (0.7, 0.55), (1.0, 0.1)):
         assert learning_rate(settings, 1.0, 7, progress) == pytest.approx(expected)
+
+
+def test_inverse_square_root_by_hand() -> None:
+    """Warm-up over 4 steps, then peak x sqrt(4 / step); the last fifth of the budget takes what is above `final` away."""
+    settings = ScheduleSettings(kind="inverse-sqrt", decay=0.2, warmup=4, final=0.1)
+    for step, progress, expected in (
+        (1, 0.0, 0.25),
+        (4, 0.03, 1.0),
+        (9, 0.08, 2 / 3),
+        (16, 0.15, 0.5),
+        (64, 0.63, 0.25),
+        (80, 0.8, math.sqrt(0.05)),
+        (90, 0.9, 0.1 + (math.sqrt(4 / 90) - 0.1) / 2),
+        (100, 1.0, 0.1),
+        (100, 0.8, 0.2),
+        (900, 0.8, 0.1),  # its level would be below the final rate
+    ):
+        assert learning_rate(settings, 1.0, step, progress) == pytest.approx(expected, rel=1e-12), step
+
+
+def test_warm_up_stable_decay_by_hand() -> None:
+    settings = ScheduleSettings(kind="cosine", decay=0.2, warmup=10, final=0.0)
+    for step, progress, expected in ((5, 0.04, 0.5), (10, 0.09, 1.0), (80, 0.8, 1.0), (90, 0.9, 0.5), (100, 1.0, 0.0)):
+        assert learning_rate(settings, 1.0, step, progress) == pytest.approx(expected, abs=1e-12)
+
+
+def test_inverse_square_root_without_a_warm_up_is_refused() -> None:
+    """Its level would be zero from the first update on."""
+    schedule = ScheduleSettings(kind="inverse-sqrt", warmup=0)
+    assert [name for name, _ in conflicts(Config(schedule=schedule))] == ["schedule.warmup"]

@@ -42,6 +42,10 @@ VARIANTS: dict[str, dict[str, str]] = {
     "muon": {"optimizer__kind": "muon", "optimizer__lr": "0.01"},
     "overlapping": {"data__windows": "overlapping", "model__dropout": "0.2"},
     "classifier": {"model__dropout": "0.2", "train__accumulate": "2"},
+    "averaged": {"optimizer__average": "0.9", "model__dropout": "0.2", "model__tied": "true"},
+    "scaled": {"train__precision": "float16", "optimizer__kind": "sgd", "model__dropout": "0.2"},
+    "recomputed": {"train__recompute": "block", "model__dropout": "0.2", "optimizer__kind": "muon"},
+    "early": {"optimizer__lr": "100", "schedule__kind": "constant", "train__patience": "1", "evaluate__every": "2"},
     "rising": {"optimizer__lr": "100", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
 }
 
@@ -500,23 +504,23 @@ def test_observers_are_closed_whatever_happens(tmp_path: Path) -> None:
     train_small(small_config(tmp_path), resume=True)
 
 
-def test_the_writer_of_a_session_writes_with_the_weights_as_they_are(tmp_path: Path) -> None:
-    with open_session(small_config(tmp_path)) as session:
+@pytest.mark.parametrize("changes", [{}, {"optimizer__average": "0.9"}])
+def test_a_sample_is_written_with_the_weights_as_they_would_be_kept(tmp_path: Path, changes: dict[str, str]) -> None:
+    with open_session(small_config(tmp_path, generate__prompt="The", generate__temperature="0", **changes)) as session:
         events = session.events([])
-        before = session.writer.generate("The", temperature=0.0)
+        before = session.write_sample()
         random = torch.get_rng_state()
-        assert session.writer.generate("The", temperature=0.0) == before
+        assert session.write_sample() == before
         assert torch.equal(torch.get_rng_state(), random), "writing draws from generators of its own"
         assert session.trainer.model.training
-        list(events)
-        assert session.writer.generate("The", temperature=0.0, tokens=12) == load(session.run.folder).generate(
-            "The", temperature=0.0, tokens=12
-        )
+        next(event for event in events if isinstance(event, Saved))
+        assert session.run.last
+        assert session.write_sample() == "The" + load(session.run.last.folder).generate("The")
 
 
 def test_sample_texts_do_not_change_the_run(tmp_path: Path) -> None:
     with open_session(small_config(tmp_path, model__dropout="0.2")) as session:
         for _ in session.events([]):
-            session.writer.generate("Once", seed=3)
+            session.write_sample()
     plain, _ = train_small(small_config(tmp_path, "plain", model__dropout="0.2"))
     assert outcome(session.run.folder) == outcome(plain.folder)

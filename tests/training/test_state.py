@@ -97,7 +97,8 @@ def test_seeds_of_dropout_are_all_different_and_accepted() -> None:
 
 
 def test_the_machine_is_described_in_json() -> None:
-    described = describe_machine()
+    described = describe_machine(3)
     assert json.loads(json.dumps(described)) == described
     assert described["threads"] == torch.get_num_threads()
     assert described["torch"] == torch.__version__
+    assert described["processes"] == 3

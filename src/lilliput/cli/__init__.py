@@ -5,7 +5,8 @@ Owns: the table of verbs, finding the verb, telling a mistake, exit codes. A ver
 `lilliput --help` costs neither torch nor pydantic. Does not own: what the verbs do (their rooms), nor shared parsing
 (`cli.parsing`).
 
-Exit codes: 0 done; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 143 by SIGTERM.
+Exit codes: 0 done; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 143 by SIGTERM (under torchrun 0: to it, whoever
+ends otherwise has failed).
 """
 
 from __future__ import annotations
@@ -75,5 +76,12 @@ def dispatch(argv: list[str]) -> int:
     module = importlib.import_module(f"lilliput.cli.{verb}")
     from lilliput.cli.parsing import parse
 
-    code: int = module.run(parse(verb, VERBS[verb], module, rest))
+    try:
+        arguments = parse(verb, VERBS[verb], module, rest)
+    except UserError:
+        from lilliput.training.world import open_world
+
+        with open_world():  # of several processes with this command line, one tells it
+            raise
+    code: int = module.run(arguments)
     return code

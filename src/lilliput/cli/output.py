@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lilliput.data.progress import Report
 
 
-def chatter() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+def chatter(quiet: bool = False) -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty(), quiet=quiet)
 
 
 def figures() -> Console:

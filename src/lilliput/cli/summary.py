@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
 from lilliput.data.corpora import STORYBOOK
-from lilliput.runs import best_validation, figures_of_tests, tell_figures
+from lilliput.runs import best_validation, figures_of_tests, tell_figures, tell_perplexity
 
 if TYPE_CHECKING:
     from lilliput.runs import Run
@@ -25,7 +25,8 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
     console.rule(f"[bold]{escape(run.name)}[/]", align="left")
     tell_validation(run, console)
     tell_tests(run, console)
-    writes = config.model.task == "language"
+    tell_warnings(run, console)
+    writes = config.model.task != "classifier"
     if writes:
         show_texts(run, config, console, chatter)
     folder = shlex.quote(str(run.folder))
@@ -34,7 +35,7 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
     commands = [
         *([generate] if writes else []),
         f"lilliput info {folder}",
-        f"lilliput train {'mytext.txt' if writes else 'mylabels.tsv'} --from {folder}",
+        f"lilliput train {'mytext.txt' if config.model.task == 'language' else 'mylabels.tsv'} --from {folder}",
         *(["lilliput train mytext.txt"] if writes else []),
     ]
     for command in commands:
@@ -44,14 +45,12 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
 def tell_validation(run: Run, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
-    unit = "token" if found["documents"] is None else "document"
-    console.print(
-        f"validation loss   {found['loss']:.4f} nats a {unit} ({found[unit + 's']:,} {unit}s, the whole split)"
-    )
+    console.print(f"validation loss   {found['loss']:.4f} {tell_unit(found)} ({tell_size(found)}, the whole split)")
     if found["accuracy"] is not None:
         console.print(f"accuracy          {found['accuracy']:.1%}")
+    if found["perplexity"] is None:
         return
-    console.print(f"perplexity        {found['perplexity']:,.2f}")
+    console.print(f"perplexity        {tell_perplexity(found['perplexity'])}")
     console.print(f"bits per byte     {found['bits_per_byte']:.4f}")
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
@@ -63,8 +62,31 @@ def tell_validation(run: Run, console: Console) -> None:
 def tell_tests(run: Run, console: Console) -> None:
     tests = figures_of_tests(run.metrics())
     for name, found in tests.items():
-        of = f"{found['tokens']:,} tokens" if found["documents"] is None else f"{found['documents']:,} documents"
-        console.print(f"{f'test {name}':<17} {'  '.join(tell_figures(found))}  ({of})", markup=False)
+        figures = "  ".join(tell_figures(found))
+        console.print(f"{f'test {name}':<17} {figures}  ({tell_size(found)})", markup=False)
+
+
+def tell_warnings(run: Run, console: Console) -> None:
+    """What was wrong; what to do about it was told when it happened, and stands in the log."""
+    for event in run.metrics():
+        if event["event"] == "warning":
+            what = event["text"].split(":")[0]
+            console.print(Text(f"warning           {what} (step {event['step']:,})", style="yellow"))
+
+
+def tell_unit(found: dict[str, Any]) -> str:
+    """What a loss is counted in."""
+    if found["documents"] is None:
+        return "nats a token"
+    return "nats a document" if found["perplexity"] is None else "nats a token and a document, as weighed"
+
+
+def tell_size(found: dict[str, Any]) -> str:
+    """How many were judged: tokens where they are predicted, documents where their label is."""
+    tokens, documents = f"{found['tokens']:,} tokens", f"{found['documents'] or 0:,} documents"
+    if found["documents"] is None:
+        return tokens
+    return documents if found["perplexity"] is None else f"{tokens}, {documents}"
 
 
 def show_texts(run: Run, config: Config, console: Console, chatter: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from lilliput.settings import Config
     from lilliput.training.session import Session
+    from lilliput.training.world import World
 
 TAKES_SETTINGS = True
 EXAMPLES = """
@@ -27,6 +29,7 @@ EXAMPLES = """
     lilliput train demo --resume                              go on where it was stopped
     lilliput train letters.txt --from demo                    fine-tune: demo's weights and tokenizer
     lilliput train demo --dry-run                             settings, parameters, memory and time, and nothing else
+    lilliput train demo --find-lr                             try learning rates from low to high, and suggest one
 """
 
 
@@ -41,26 +44,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="start_from", metavar="RUN", help="start from its weights and tokenizer, with a fresh optimizer"
     )
     parser.add_argument("--dry-run", action="store_true", help="tell what would be trained and what it costs")
+    parser.add_argument(
+        "--find-lr",
+        action="store_true",
+        help="try a hundred learning rates, from low to high, and suggest one; no run is made",
+    )
     parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.resume and (arguments.overwrite or arguments.start_from is not None):
-        raise UserError("--resume goes on with a run: it goes with neither --overwrite nor --from", None, "one of them")
-    config = wanted_config(arguments)
-    if arguments.dry_run:
-        return tell_costs(config, arguments.json)
-    from lilliput.training.session import open_session
+    from lilliput.training.world import open_world
 
-    console = chatter()
-    with ExitStack() as stack:
-        with progress(console) as report:
-            session = stack.enter_context(
-                open_session(config, arguments.resume, arguments.overwrite, arguments.start_from, report)
-            )
-        stopped_by = follow(session, console)
+    with open_world() as world:
+        config = shared_config(arguments, world)
+        if arguments.dry_run:
+            return tell_costs(config, arguments.json) if world.first else 0
+        if arguments.find_lr:
+            from lilliput.cli.finding import tell_rates
+
+            return tell_rates(arguments, config, world)
+        from lilliput.training.session import open_session
+
+        console = chatter(quiet=not world.first)
+        with ExitStack() as stack:
+            with progress(console) as report:
+                session = stack.enter_context(
+                    open_session(config, arguments.resume, arguments.overwrite, arguments.start_from, report, world)
+                )
+            stopped_by = follow(session, console)
     if stopped_by is not None:
-        return 128 + stopped_by
+        return 128 + stopped_by if world.launch is None else 0
+    if not world.first:
+        return 0
     if arguments.json:
         from lilliput.cli.info import describe_run
 
@@ -72,8 +87,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def shared_config(arguments: argparse.Namespace, world: World) -> Config:
+    """As the first process finds them: the others may be on machines that have neither recipes nor runs."""
+    from lilliput.config import config_from_dict, config_to_dict
+
+    config = wanted_config(arguments) if world.first else None
+    told = world.share(config_to_dict(config) if config else None)
+    return config or config_from_dict(told, "settings")
+
+
 def wanted_config(arguments: argparse.Namespace) -> Config:
     """The settings asked for: of the recipe or text, of the run to resume, or with the model of the run to start from."""
+    if arguments.resume and (arguments.overwrite or arguments.start_from is not None):
+        raise UserError("--resume goes on with a run: it goes with neither --overwrite nor --from", None, "one of them")
     if arguments.resume:
         return resumed_config(arguments)
     from lilliput.config import load_config
@@ -106,14 +132,14 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
     from lilliput.dotted import flatten
     from lilliput.runs import Run, looks_like_run
     from lilliput.settings import SIZES
+    from lilliput.training.session import FREE, run_folder
 
-    alone = not arguments.settings and not arguments.size
+    spread = {name: value for name, value in arguments.settings.items() if name == "train.parallel"}
+    alone = arguments.settings.keys() == spread.keys() and not arguments.size
     folder, asked = Path(arguments.target), None
     if alone and not folder.exists() and looks_like_run(Path("runs") / folder):
         folder = Path("runs") / folder
     if not looks_like_run(folder):
-        from lilliput.training.session import run_folder
-
         asked = load_config(arguments.target, arguments.settings, arguments.size)
         folder = run_folder(asked)
         if not looks_like_run(folder):
@@ -125,56 +151,61 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
     if asked is not None:
         then, now = flatten(config_to_dict(saved)), flatten(config_to_dict(asked))
         said = [*arguments.settings, *(f"model.{name}" for name in SIZES.get(arguments.size, {}))]
-        changed = [name for name in said if name not in ("name", "log.folder") and then.get(name) != now[name]]
+        changed = [name for name in said if name not in FREE and then.get(name) != now[name]]
         if changed:
             name = changed[0]
             what = f"{name} was {then[name]} when run {folder.name} began, and a resumed run keeps its settings"
             raise UserError(what, f"--{name}", f"leave it out, or --name NEW --from {folder} for other settings")
-    return replace(saved, {"name": folder.resolve().name, "log.folder": str(folder.parent)})
+    return replace(saved, spread | {"name": folder.resolve().name, "log.folder": str(folder.parent)})
 
 
 def follow(session: Session, console: Console) -> int | None:
     """Train with a bar; the number of the signal that ended it early, or None."""
     from rich.markup import escape
 
-    from lilliput.training.events import Finished
+    from lilliput.training.events import Evaluated, Finished
     from lilliput.training.observers import ConsoleObserver
 
-    trainer, config = session.trainer, session.trainer.config
+    trainer, config, world = session.trainer, session.trainer.config, session.trainer.world
     for note in session.notes:
         console.print(f"[yellow]note[/] {escape(note)}")
-    labels = session.prepared.labels if config.model.task == "classifier" else None
-    examples = "training tokens" if labels is None else f"training documents with {len(labels)} labels"
+    task = config.model.task
+    examples = "training documents" if task == "classifier" else "training tokens"
+    examples += "" if task == "language" else f" with {config.model.classes} labels"
     console.print(
         f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, "
         f"{readable(trainer.train.predictions)} {examples}, vocabulary {config.model.vocab_size:,}, "
-        f"on {trainer.model.device}" + (f", from step {trainer.step:,}" if trainer.step else "")
+        f"on {trainer.model.device}"
+        + (f" x {world.processes}" if world.processes > 1 else "")
+        + (f", from step {trainer.step:,}" if trainer.step else "")
     )
-
-    def write_sample() -> str:
-        generate = config.generate
-        return generate.prompt + session.writer.generate(generate.prompt, seed=trainer.step)
 
     received: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:
         received.append(number)
+        trainer.stop()
+        if world.launch is not None:
+            return  # torchrun hands on to all what one of them has got already, and kills those who take 30 s
         if len(received) > 1:
             raise KeyboardInterrupt
         console.print("finishing this step, then saving (again: stop at once)")
-        trainer.stop()
 
-    observer = ConsoleObserver(
-        console,
-        trainer.train.bytes_per_prediction,
-        write_sample if labels is None else None,
-        config.log.sample_seconds,
-    )
+    # Of any other task the loss is no nats of the text alone.
+    observer = ConsoleObserver(console, trainer.train.bytes_per_prediction if task == "language" else None)
+    seconds = config.log.sample_seconds if task != "classifier" else None
+    sampled = time.monotonic()
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     interrupted = False
     try:
         for event in session.events([observer]):
             interrupted = isinstance(event, Finished) and event.interrupted
+            at_evaluation = isinstance(event, Evaluated) and not event.whole
+            if seconds is None or not at_evaluation:
+                continue
+            if world.share(time.monotonic() - sampled >= seconds):
+                observer.show_sample(event.step, session.write_sample())
+                sampled = time.monotonic()
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -186,7 +217,7 @@ def follow(session: Session, console: Console) -> int | None:
     kept = f"step {last.step:,} is saved" if (last := session.run.last) else "nothing is saved yet"
     command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
     console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
-    return received[-1]
+    return received[-1] if received else signal.SIGTERM  # another process's
 
 
 def tell_costs(config: Config, as_json: bool) -> int:
@@ -200,7 +231,7 @@ def tell_costs(config: Config, as_json: bool) -> int:
 
     if config.model.vocab_size is None:
         config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
-    if config.model.task == "classifier" and config.model.classes is None:
+    if config.model.task != "language" and config.model.classes is None:
         config = replace(config, {"model.classes": 2})  # known when the labels are read; a class costs next to nothing
     if config.vectors.source is not None and config.vectors.width is None:
         from lilliput.data.vectors import expected_width
@@ -217,10 +248,13 @@ def tell_costs(config: Config, as_json: bool) -> int:
     if budget.minutes is not None:
         seconds = 60 * budget.minutes
     else:
-        from lilliput.devices import measure_flops
+        from lilliput.devices import choose_device, choose_precision, known_flops, prepare_machine
 
+        device = choose_device(config.train.device)
+        prepare_machine(config.train.threads)
+        peak = known_flops(device, choose_precision(config.train.precision, device).dtype)
         tokens = budget.tokens or (budget.steps or 0) * tokens_per_step
-        seconds = tokens * counted.flops_per_token / (0.7 * measure_flops())  # small models reach about 0.7 of the peak
+        seconds = tokens * counted.flops_per_token / (0.7 * peak)  # small models reach about 0.7 of it
     found = {
         "config": config_to_dict(config),
         **counted.as_dict(),

@@ -1,12 +1,12 @@
 """Which tokens step n sees.
 
-Owns: rows (windows of a language model's text, or labelled documents), batches of them, and the order of rows, a pure function
-of (seed, epoch) that is sliced over processes: neither evaluation, nor a restart, nor the number of processes changes it. Does
-not own: token files (`token_files`), the arithmetic of windows (`windows`) or tensors (NumPy arrays go out).
+Owns: rows (windows of a language model's text, labelled documents, or labelled windows), batches of them, and the order of rows,
+a pure function of (seed, epoch) that is sliced over processes: neither evaluation, nor a restart, nor the number of processes
+changes it. Does not own: token files (`token_files`), the arithmetic of windows (`windows`) or tensors (NumPy arrays go out).
 
 A row of a language model is one or more windows, each a document of its own to the model; a window's first input is the token
-before it, and that of a document's first window is `start`. A row of a classifier is the beginning of one document. Rows of
-like length are put together, so that little is padded.
+before it, and that of a document's first window is `start`. A row of a classifier is the beginning of one document. A row of
+both is one window. Rows of like length are put together, so that little is padded.
 
 B rows, T positions.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.data.windows import Integers, OverlappingWindows, cut_windows, pack
+from lilliput.data.windows import Integers, OverlappingWindows, cut_windows, pack, predictions_of
 
 if TYPE_CHECKING:
     from lilliput.data.prepare.token_files import TokenFile
@@ -32,7 +32,7 @@ POOL = 32  # batches whose rows are sorted by length together: enough to pad lit
 
 @dataclass(frozen=True)
 class Batch(ABC):
-    """Inputs (B, T), padded on the right. `pos` is None where every row can do without: see the two kinds."""
+    """Inputs (B, T), padded on the right. `pos` is None where every row can do without: see the kinds."""
 
     ids: Integers
     pos: Integers | None  # within the document; -1 is padding
@@ -45,8 +45,8 @@ class Batch(ABC):
 
     @property
     @abstractmethod
-    def count(self) -> int:
-        """What the summed loss is divided by."""
+    def counts(self) -> tuple[int, ...]:
+        """What each of the summed losses is divided by."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,23 @@ class LanguageBatch(Batch):
         return int((self.targets != IGNORED).sum())
 
     @property
-    def count(self) -> int:
-        return self.tokens
+    def counts(self) -> tuple[int, ...]:
+        return (self.tokens,)
+
+
+@dataclass(frozen=True)
+class BothBatch(LanguageBatch):
+    """One window a row. `pos` is None where no row is padded: a causal model needs no mask, but the mean over a row does."""
+
+    labels: Integers  # (B,) of the document, in its first window's row
+
+    @property
+    def documents(self) -> int:
+        return int((self.labels != IGNORED).sum())
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.tokens, self.documents
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,8 @@ class LabelledBatch(Batch):
         return int((self.pos >= 0).sum()) if self.pos is not None else self.ids.size
 
     @property
-    def count(self) -> int:
-        return int((self.labels != IGNORED).sum())
+    def counts(self) -> tuple[int, ...]:
+        return (int((self.labels != IGNORED).sum()),)
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
@@ -110,19 +125,20 @@ class Rows(ABC, Generic[AnyBatch]):
         chosen = shuffled(len(self), np.random.default_rng((seed, len(self))))[:count]
         return self.by_length(chosen.astype(np.int64))
 
-    def in_order(self, batch: int) -> Iterator[AnyBatch]:
+    def in_order(self, batch: int, rank: int = 0, processes: int = 1) -> Iterator[AnyBatch]:
         """Every row once, longest first."""
-        return self.cut(self.by_length(np.arange(len(self))), batch)
+        return self.cut(self.by_length(np.arange(len(self))), batch, rank, processes)
 
-    def cut(self, rows: Integers, batch: int) -> Iterator[AnyBatch]:
+    def cut(self, rows: Integers, batch: int, rank: int = 0, processes: int = 1) -> Iterator[AnyBatch]:
+        """Of each batch of these rows, the part of one process."""
         for first in range(0, len(rows), batch):
-            yield self.batch(rows[first : first + batch])
+            yield self.batch(rows[first : first + batch][rank::processes])
 
     def by_length(self, rows: Integers) -> Integers:
         return rows[np.argsort(-self.sizes(rows), kind="stable")]
 
 
-class WindowRows(Rows[LanguageBatch]):
+class WindowRows(Rows[AnyBatch]):
     """Rows of windows. `start` is the first input of a document."""
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
@@ -151,7 +167,7 @@ class WindowRows(Rows[LanguageBatch]):
         return LanguageBatch(ids, pos, rows, targets, doc)
 
 
-class PackedRows(WindowRows):
+class PackedRows(WindowRows[LanguageBatch]):
     """Aligned windows, each prediction once an epoch; several short ones share a row."""
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
@@ -175,7 +191,7 @@ class PackedRows(WindowRows):
         return self.lay_out(rows, counts, self.starts[windows], self.lengths[windows])
 
 
-class OverlappingRows(WindowRows):
+class OverlappingRows(WindowRows[LanguageBatch]):
     """A window at every offset of every document, each a row of its own."""
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
@@ -190,6 +206,39 @@ class OverlappingRows(WindowRows):
 
     def batch(self, rows: Integers) -> LanguageBatch:
         return self.lay_out(rows, np.ones(len(rows), np.int64), *self.windows.find(rows))
+
+
+class LabelledWindowRows(WindowRows[BothBatch]):
+    """Aligned windows, each a row of its own: each prediction once an epoch, and each document's label once, with its first.
+
+    A document that has nothing to predict (no token, and no token for its end) is a row of padding, so that its label counts.
+    """
+
+    def __init__(self, file: TokenFile, context: int, start: int) -> None:
+        super().__init__(file, context, start)
+        assert file.labels is not None
+        starts, lengths = cut_windows(self.offsets, context, file.ends)
+        empty = self.offsets[:-1][predictions_of(self.offsets, file.ends) == 0] - 1
+        self.starts = np.concatenate((starts, empty))
+        self.lengths = np.concatenate((lengths, np.zeros_like(empty)))
+        document = np.searchsorted(self.offsets, self.starts + 1, side="right") - 1
+        first = self.offsets[document] == self.starts + 1
+        self.labels = np.where(first, np.asarray(file.labels)[document], IGNORED).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def sizes(self, rows: Integers) -> Integers:
+        return self.lengths[rows]
+
+    def batch(self, rows: Integers) -> BothBatch:
+        starts, lengths = self.starts[rows], self.lengths[rows]
+        some = lengths > 0
+        plain = self.lay_out(rows, some.astype(np.int64), starts[some], lengths[some])
+        real = plain.targets != IGNORED  # (B, T)
+        pos = None if real.all() else np.where(real, np.arange(real.shape[1]), -1)
+        labels = self.labels[rows] if len(rows) else np.array([IGNORED])
+        return BothBatch(plain.ids, pos, rows, plain.targets, None, labels)
 
 
 class DocumentRows(Rows[LabelledBatch]):
@@ -233,14 +282,15 @@ class Batches(Generic[AnyBatch]):
         self.position = 0  # micro-batches taken
         self.epoch_batches = -(-len(rows) // batch)
         self.order: tuple[int, NDArray[Any], NDArray[Any]] | None = None  # epoch; rows shuffled; batches shuffled
+        self.taken = np.zeros(0, np.int64)  # the rows of the last micro-batch, of all processes
 
     def __next__(self) -> AnyBatch:
-        rows = self.at(self.position)
+        self.taken = self.at(self.position)
         self.position += 1
-        return self.rows.batch(rows)
+        return self.rows.batch(self.taken[self.rank :: self.processes])
 
     def at(self, position: int) -> Integers:
-        """This process's rows of a micro-batch: a pure function of (seed, position).
+        """All processes' rows of a micro-batch: a pure function of (seed, position).
 
         Rows are shuffled, sorted by length within each pool of them, cut into batches, and those shuffled again. Only
         the batch that is asked for is made.
@@ -252,7 +302,7 @@ class Batches(Generic[AnyBatch]):
         _, rows, batches = self.order
         pool, inside = divmod(int(batches[index]), POOL)
         alike = self.rows.by_length(rows[pool * POOL * self.size :][: POOL * self.size].astype(np.int64))
-        return alike[inside * self.size :][: self.size][self.rank :: self.processes]
+        return alike[inside * self.size :][: self.size]
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}

@@ -55,7 +55,7 @@ class Writer:
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Begins as every document did in training; so an empty prompt is the start of a new one."""
-        if self.config.model.task != "language":
+        if self.config.model.task == "classifier":
             raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
         return [self.tokenizer.start, *self.tokenizer.encode(prompt)]
 

@@ -6,7 +6,7 @@ accuracy). Does not own: the choice of rows (`data.batches`), the names of label
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ from torch import Tensor
 from lilliput.data.batches import IGNORED, LabelledBatch
 from lilliput.data.windows import Integers
 from lilliput.decoding.stream import evaluating
+from lilliput.evaluation.likelihood import Total, alone
+from lilliput.model.loss import Nats
 from lilliput.model.transformer import Transformer
 
 
@@ -48,21 +50,35 @@ def batch_logits(model: Transformer, batch: LabelledBatch) -> Tensor:
     return logits
 
 
-def label_nats(logits: Tensor, batch: LabelledBatch) -> Tensor:
-    """Nats of all labels of a batch, summed."""
-    labels = torch.from_numpy(batch.labels).to(logits.device)
-    return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+def label_nats(logits: Tensor, labels: Integers, smoothing: float = 0.0) -> Nats:
+    """For each label (1 - smoothing) x its nats + smoothing x the mean nats of all classes, summed."""
+    right = torch.from_numpy(labels).to(logits.device)
+    goal = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+    return Nats(goal, F.cross_entropy(logits.detach(), right, ignore_index=IGNORED, reduction="sum"))
+
+
+def tally(confusion: Integers, labels: Integers, logits: Tensor) -> None:
+    """Add what the model says of documents to the confusion."""
+    known = labels != IGNORED
+    np.add.at(confusion, (labels[known], logits.argmax(dim=-1).cpu().numpy()[known]), 1)
 
 
 @torch.inference_mode()
-def measure_classification(model: Transformer, batches: Iterable[LabelledBatch]) -> Classification:
+def measure_classification(
+    model: Transformer, batches: Iterable[LabelledBatch], total: Total = alone
+) -> Classification:
     classes = model.settings.classes
     assert classes is not None
     nats, tokens, confusion = 0.0, 0, np.zeros((classes, classes), np.int64)
     with evaluating(model):
         for batch in batches:
             logits = batch_logits(model, batch)
-            nats += label_nats(logits, batch).item()
+            nats += label_nats(logits, batch.labels).nats.item()
             tokens += batch.tokens
-            np.add.at(confusion, (batch.labels, logits.argmax(dim=-1).cpu().numpy()), 1)
-    return Classification(nats, confusion, tokens)
+            tally(confusion, batch.labels, logits)
+    return classification_of(total([nats, tokens, *confusion.ravel()]), classes)
+
+
+def classification_of(sums: Sequence[float], classes: int) -> Classification:
+    nats, tokens, *confusion = sums
+    return Classification(nats, np.array(confusion, np.int64).reshape(classes, classes), int(tokens))

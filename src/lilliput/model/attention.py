@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lilliput.model.cache import Cache
-from lilliput.model.positions import Positions
+from lilliput.model.positions import Positions, Turn
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: bool, window: int | None) -> Tensor:
@@ -75,13 +75,13 @@ class Capture:
 
 
 class Pass:
-    """The facts of one forward pass that all layers share: positions, documents, cache, capture, masks."""
+    """The facts of one forward pass that all layers share: tokens, positions, documents, cache, capture, masks."""
+
+    embedding: Tensor  # (B, T, C): where the residual stream begins; known once the trunk has begun
 
     def __init__(
         self,
-        rows: int,
-        tokens: int,
-        device: torch.device,
+        ids: Tensor,
         causal: bool,
         pos: Tensor | None,
         doc: Tensor | None,
@@ -90,15 +90,18 @@ class Pass:
     ) -> None:
         assert doc is None or cache is None, "a cached row is one document: padding is said by position -1"
         before = 0 if cache is None else cache.length
+        rows, tokens = ids.shape
         # Without explicit positions or documents every token is real and in order: no mask tensor is needed.
         self.plain = pos is None and doc is None
-        in_order = torch.arange(before, before + tokens, device=device).expand(rows, -1)
+        in_order = torch.arange(before, before + tokens, device=ids.device).expand(rows, -1)
+        self.ids = ids  # (B, T)
         self.pos = in_order if pos is None else pos  # (B, T)
         self.doc = doc
         self.before = before
         self.causal = causal
         self.cache = cache
         self.capture = capture
+        self.turn: Turn | None = None  # what positions do to queries and keys
         self.sights: dict[int | None, Sight] = {}
 
     def sight(self, window: int | None, k_pos: Tensor) -> Sight:
@@ -134,6 +137,7 @@ class Attention(nn.Module):
         window: int | None,
         positions: Positions,
         qk_norm: nn.Module,
+        values: nn.Module,
         dropout: float,
         bias_input: bool,
         bias_output: bool,
@@ -144,7 +148,7 @@ class Attention(nn.Module):
         self.window, self.dropout, self.layer = window, dropout, layer
         self.positions_of = (positions,)  # in a tuple: shared by all layers, a submodule of the model only
         self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias_input)
-        self.qk_norm = qk_norm
+        self.qk_norm, self.values = qk_norm, values
         self.out = nn.Linear(dim, dim, bias=bias_output)
 
     def forward(self, x: Tensor, now: Pass) -> Tensor:
@@ -153,8 +157,9 @@ class Attention(nn.Module):
         # `split` and not slices: its gradient is one `cat`, theirs are zeros to fill and add.
         qk, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=2)
         # In this layout and together: half the calls, and what `attend` gives needs no copy to be projected.
-        qk = self.positions_of[0].rotate(self.qk_norm(qk), now.pos)
+        qk = self.positions_of[0].rotate(self.qk_norm(qk), now.turn)
         q, k = torch.split(qk, [self.heads, self.kv_heads], dim=2)
+        v = self.values(v, now)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H | G, T, D)
         k_pos = now.pos
         if now.cache is not None:

@@ -22,8 +22,9 @@ class LayerCache:
         self.window = window
         self.start = self.end = 0
         self.dropped = 0  # entries that the window has forgotten
-        self.keys = like.new_empty(rows, kv_heads, 0, head_dim)  # (B, G, capacity, D)
-        self.values = like.new_empty(rows, kv_heads, 0, head_dim)
+        # (B, G, capacity, D). Not `like.new_empty`: of a weight that is in parts over processes, this would be in parts too.
+        self.keys = torch.empty(rows, kv_heads, 0, head_dim, dtype=like.dtype, device=like.device)
+        self.values = torch.empty_like(self.keys)
         self.positions = torch.empty(rows, 0, dtype=torch.long, device=like.device)  # (B, capacity)
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,8 @@ from lilliput.settings import ModelSettings, VectorSettings
 
 @dataclass(frozen=True)
 class Parameters:
-    """`embedding` includes learned positions; `norm` is the one after the last block; a tied head is its bias only."""
+    """`embedding` includes learned positions and tables of values; `norm` is the one after the last block; a tied head is
+    its bias only."""
 
     embedding: int
     blocks: int
@@ -46,6 +47,12 @@ def spans(window: int | tuple[int | None, ...] | None, layers: int) -> list[int 
     return [pattern[layer % len(pattern)] for layer in range(layers)]
 
 
+def value_layers(kind: str | None, layers: int) -> set[int]:
+    """The layers whose values have a table by token; the last is always one of them."""
+    chosen = {"ends": {0, layers - 1}, "alternate": {*range(layers - 1, -1, -2)}, "all": {*range(layers)}}
+    return set() if kind is None else chosen[kind]
+
+
 def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: int = 4) -> Count:
     vocab_size, hidden, kv_heads = settings.vocab_size, settings.hidden, settings.kv_heads
     assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
@@ -61,32 +68,36 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
         + settings.bias_attention_output * dim
         + settings.bias_feed_forward * (up + dim)
     )
+    with_table = len(value_layers(settings.value_embeddings, settings.layers))
     blocks = settings.layers * (matrices + biases + 2 * norm + (2 * head_dim if settings.qk_norm else 0))
+    blocks += 2 * settings.layers * settings.mix_embedding + 2 * with_table  # shares of mixtures
     final_norm = norm if settings.final_norm else 0
 
     width = vectors.width if vectors.width is not None else dim
     table, projection = vocab_size * width, width * dim if vectors.width is not None else 0
     positions = settings.context * dim if settings.positions == "learned" else 0
-    embedding = table + learned_rows(vectors) * width + projection + positions
-    if settings.task == "language":
-        head_matrices = dim * vocab_size
-        head = (0 if settings.tied else head_matrices) + settings.bias_head * vocab_size
-    else:
+    values = with_table * vocab_size * kv_heads * head_dim
+    embedding = table + learned_rows(vectors) * width + projection + positions + values
+    causal, per_position, head = settings.task != "classifier", 0, 0
+    if causal:
+        per_position = dim * vocab_size
+        head += (0 if settings.tied else per_position) + settings.bias_head * vocab_size
+    if settings.task != "language":  # paid once a row
         assert settings.classes is not None
-        head_matrices = (dim + settings.classes) * settings.classifier_hidden
-        head = head_matrices + settings.classifier_hidden + settings.classes
+        head += (dim + 1 + settings.classes) * settings.classifier_hidden + settings.classes
     total = embedding + blocks + final_norm + head
     frozen = table if vectors.width is not None and vectors.frozen else 0
 
     # A product with n numbers is 2n FLOPs forward and 4n backward; so are scores and mixing, over the keys seen.
     windows = spans(settings.window, settings.layers)
-    keys = sum(keys_seen(window, settings.context, settings.task == "language") for window in windows)
-    per_position = head_matrices if settings.task == "language" else 0  # a classifier's head is paid once a row
+    keys = sum(keys_seen(window, settings.context, causal) for window in windows)
     flops = 6 * (settings.layers * matrices + projection + per_position) + round(12 * dim * keys)
 
     cached = [min(settings.context, window - 1) if window is not None else settings.context for window in windows]
     cache_entry = 2 * kv_heads * head_dim * bytes_per_number + 8  # and a position
-    activations = settings.layers * saved_numbers(settings, qkv, up, inside, head_dim) * bytes_per_number
+    saved = settings.layers * saved_numbers(settings, qkv, up, inside, head_dim)
+    saved += 2 * with_table * kv_heads * head_dim  # rows of the table, and the mixture
+    activations = saved * bytes_per_number
     return Count(
         Parameters(embedding, blocks, final_norm, head, total, total - frozen),
         flops,
@@ -118,9 +129,8 @@ def saved_numbers(settings: ModelSettings, qkv: int, up: int, inside: int, head_
     attention = qkv + dim + settings.heads  # and the log-sum-exp of each head
     if settings.qk_norm:
         attention += queries_and_keys // head_dim
-    if settings.positions == "rotary":
-        attention += 2 * head_dim
     if settings.qk_norm or settings.positions == "rotary":
         attention += queries_and_keys
+    mixed = dim * settings.mix_embedding  # the stream before
     kept = {"relu": inside, "gelu": 2 * inside, "relu2": 2 * inside, "swiglu": up + 2 * inside}
-    return norms + attention + kept[settings.feed_forward]
+    return mixed + norms + attention + kept[settings.feed_forward]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,9 +51,25 @@ class Activation:
     gated: bool = False
 
 
+class SquaredRelu(torch.autograd.Function):
+    """Its gradient is 2 relu(x) g, one pass: autograd's own chain takes three, over the widest tensor of a block."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return torch.addcmul(positive.new_zeros(()), gradients[0], positive, value=2.0)
+
+
 def relu2(x: Tensor) -> Tensor:
     """Squared relu (So et al. 2021, Primer)."""
-    return F.relu(x).square()
+    squared: Tensor = SquaredRelu.apply(x)  # type: ignore[no-untyped-call]
+    return squared
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -107,7 +124,7 @@ class PretrainedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x: Tensor = self.project(self.look_up(ids) * self.scale)
-        return x
+        return x.to(self.table.weight.dtype)  # the residual stream is never of 16 bits, whatever its summands are
 
 
 class MendedEmbedding(PretrainedEmbedding):
@@ -130,15 +147,28 @@ class MendedEmbedding(PretrainedEmbedding):
         return torch.where((row >= 0).unsqueeze(-1), self.learned(row.clamp(min=0)), self.table(ids))
 
 
-class LanguageHead(nn.Module):
-    """Logits over the vocabulary."""
+class SoftCap(nn.Module):
+    """cap x tanh(logits / cap): bounded, and nowhere without a slope (as in Gemma 2)."""
 
-    def __init__(self, dim: int, vocab_size: int, bias: bool) -> None:
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return (logits / self.cap).tanh_().mul(self.cap)
+
+
+class LanguageHead(nn.Module):
+    """Logits over the vocabulary; `soft_cap` bounds them."""
+
+    def __init__(self, dim: int, vocab_size: int, bias: bool, soft_cap: float | None) -> None:
         super().__init__()
         self.project = nn.Linear(dim, vocab_size, bias=bias)
+        self.soft_cap = soft_cap  # for the loss, which makes logits chunk by chunk
+        self.bound = nn.Identity() if soft_cap is None else SoftCap(soft_cap)
 
     def forward(self, x: Tensor, now: Pass) -> Tensor:
-        logits: Tensor = self.project(x)
+        logits: Tensor = self.bound(self.project(x))
         return logits
 
 
@@ -154,4 +184,14 @@ class ClassifierHead(nn.Module):
         real = ((now.pos >= 0) if now.doc is None else (now.doc != 0)).unsqueeze(-1)  # (B, T, 1)
         pooled = (x * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         logits: Tensor = self.project(F.relu(self.inner(pooled)))  # (B, classes)
-        return logits
+        return logits.to(x.dtype)  # automatic casting leaves 16 bits, too few for the logarithms to come
+
+
+class BothHeads(LanguageHead):
+    """Logits over the vocabulary, and beside them a classifier (`label`) for who asks: decoding knows of the first only."""
+
+    def __init__(
+        self, dim: int, vocab_size: int, bias: bool, soft_cap: float | None, hidden: int, classes: int
+    ) -> None:
+        super().__init__(dim, vocab_size, bias, soft_cap)
+        self.label = ClassifierHead(dim, hidden, classes)

@@ -8,7 +8,7 @@ N tokens, n tokens of a chunk, C dim, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,59 +20,119 @@ IGNORED = -100  # the target of padding: torch's own convention
 CHUNK_NUMBERS = 1 << 22  # logits in flight, 16 MB in float32: they stay in a CPU's last cache between their five uses
 
 
-def language_loss(model: Transformer, ids: Tensor, targets: Tensor, pos: Tensor | None, doc: Tensor | None) -> Tensor:
-    """Nats of all targets that are not IGNORED, summed."""
+class Nats(NamedTuple):
+    """Summed over all targets that are not IGNORED."""
+
+    goal: Tensor  # (): what is descended: smoothed, with its penalty
+    nats: Tensor  # (): what is told: plain cross-entropy, detached
+
+
+def language_loss(
+    model: Transformer,
+    ids: Tensor,
+    targets: Tensor,
+    pos: Tensor | None,
+    doc: Tensor | None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Nats:
+    """For each target (1 - smoothing) x its nats + smoothing x the mean nats of all tokens + z_loss x logsumexp^2."""
     assert isinstance(model.head, LanguageHead)
     x = model.trunk(ids, model.begin(ids, pos, doc)).flatten(0, 1)  # (N, C)
-    head = model.head.project
-    loss: Tensor = LinearCrossEntropy.apply(x, head.weight, head.bias, targets.flatten())  # type: ignore[no-untyped-call]
-    return loss
+    return head_loss(model.head, x, targets.flatten(), smoothing, z_loss)
+
+
+def head_loss(head: LanguageHead, x: Tensor, targets: Tensor, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
+    """The loss of states (N, C) and targets (N,)."""
+    weight, bias = head.project.weight, head.project.bias
+    return Nats(*LinearCrossEntropy.apply(x, weight, bias, targets, head.soft_cap, smoothing, z_loss))  # type: ignore[no-untyped-call]
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> None:
+    """total = beta x total + alpha x a @ b. The product may be of fewer bits than the total; then it exists for a moment."""
+    if a.dtype is total.dtype:
+        total.addmm_(a, b, beta=beta, alpha=alpha)
+    else:
+        (total.zero_() if beta == 0.0 else total.mul_(beta)).add_(a @ b, alpha=alpha)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross-entropy of `x @ weight.T + bias`.
+    """Summed cross-entropy of `x @ weight.T + bias`, capped if `cap` says so: what is descended, and what is told.
 
     The gradients are made in the forward pass, while a chunk's logits are at hand: the loss is a scalar, so all that the
     backward pass can add to them is a factor. One buffer holds a chunk's logits, then probabilities, then gradient.
+
+    A cap needs a second buffer, and is made of sigmoids: cap tanh(z / cap) = 2 cap sigmoid(2 z / cap) - cap, and a CPU has
+    the sigmoid in a third of the tanh's time. The last term is left out, for it changes no probability.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-        chunk = max(1, CHUNK_NUMBERS // len(weight))
-        learning = any(ctx.needs_input_grad)
-        nats = x.new_zeros(())
-        dx, dweight, dbias = (
-            torch.empty_like(x),
-            torch.zeros_like(weight),
-            None if bias is None else torch.zeros_like(bias),
-        )
-        buffer = x.new_empty(min(chunk, len(x)), len(weight))
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        cap: float | None,
+        smoothing: float,
+        z_loss: float,
+    ) -> tuple[Tensor, Tensor]:
+        vocab_size, learning = len(weight), any(ctx.needs_input_grad)
+        chunk = max(1, CHUNK_NUMBERS // vocab_size // (1 if cap is None else 2))
+        steep, lift = (1.0, 0.0) if cap is None else (2.0 / cap, cap)
+        goal, nats = weight.new_zeros(()), weight.new_zeros(())
+        # Under automatic casting products are of 16 bits, and all that is summed up is not.
+        device = x.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        states, matrix = x.to(kind), weight.to(kind)
+        buffer = weight.new_empty(min(chunk, len(x)), vocab_size)
+        bent = buffer if cap is None else torch.empty_like(buffer)
+        if learning:
+            dx, dweight = torch.empty_like(x, dtype=weight.dtype), torch.zeros_like(weight)
+            dbias = None if bias is None else torch.zeros_like(bias)
         for start in range(0, len(x), chunk):
             here = slice(start, start + chunk)
             counts = targets[here, None] != IGNORED  # (n, 1)
-            goal = targets[here, None].where(counts, 0)
-            scores = torch.mm(x[here], weight.t(), out=buffer[: len(goal)])  # (n, V)
+            right = targets[here, None].where(counts, 0)
+            scores, bend = buffer[: len(right)], bent[: len(right)]  # (n, V)
             if bias is not None:
-                scores += bias
-            top, right = scores.amax(dim=-1, keepdim=True), scores.gather(1, goal)
+                scores.copy_(bias)
+            add_product(scores, states[here], matrix.t(), beta=0.0 if bias is None else steep, alpha=steep)
+            if cap is not None:
+                torch.mul(torch.sigmoid(scores, out=bend), 2.0 * cap, out=scores)
+            top, at_right = scores.amax(dim=-1, keepdim=True), scores.gather(1, right)
+            mean = scores.mean(dim=-1, keepdim=True) if smoothing else at_right
             torch.softmax(scores, dim=-1, out=scores)
             # log-sum-exp = top - log p(top): p(top) is at least 1 / V, so nothing is lost by way of the probabilities
-            nats += ((top - scores.amax(dim=-1, keepdim=True).log() - right) * counts).sum()
+            total = top - scores.amax(dim=-1, keepdim=True).log()
+            nats += ((total - at_right) * counts).sum()
+            wanted = total - at_right.lerp(mean, smoothing)
+            if z_loss:
+                wanted += z_loss * (total - lift).square()
+                scores *= 1.0 + 2.0 * z_loss * (total - lift)
+            goal += (wanted * counts).sum()
             if not learning:
                 continue
-            scores.scatter_add_(1, goal, scores.new_full((), -1.0).expand(goal.shape))
+            scores.scatter_add_(1, right, scores.new_full((), smoothing - 1.0).expand(right.shape))
+            if smoothing:
+                scores -= smoothing / vocab_size
             if not counts.all():  # else a pass over all logits for nothing
                 scores *= counts
-            torch.mm(scores, weight, out=dx[here])
-            dweight.addmm_(scores.t(), x[here])
+            if cap is not None:
+                torch.ops.aten.sigmoid_backward.grad_input(scores, bend, grad_input=scores)
+            slopes = scores.to(matrix.dtype)
+            add_product(dx[here], slopes, matrix, beta=0.0)
+            add_product(dweight, slopes.t(), states[here])
             if dbias is not None:
                 dbias += scores.sum(dim=0)
         if learning:
             ctx.save_for_backward(dx, dweight, dbias)
-        return nats
+            ctx.slope = 1.0 if cap is None else 4.0  # of the cap at 0, by the sigmoid's 1/4
+        ctx.mark_non_differentiable(nats)
+        return goal, nats
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        (factor,) = gradients
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        factor = gradients[0] * ctx.slope
         dx, dweight, dbias = ctx.saved_tensors
-        return dx * factor, dweight * factor, None if dbias is None else dbias * factor, None
+        return dx * factor, dweight * factor, None if dbias is None else dbias * factor, None, None, None, None

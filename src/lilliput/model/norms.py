@@ -31,18 +31,17 @@ class RootMeanSquare(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         (gradient,) = gradients
         x, weight, scale = ctx.saved_tensors
-        product = gradient * x
-        if weight.dim() == 1:
-            flat = product.view(-1, weight.shape[0])  # both sums as products with a vector: one pass each
-            dweight, along = (scale.view(1, -1) @ flat)[0], (flat @ weight).view_as(scale)
-        else:
-            dweight, along = (product * scale).sum_to_size(weight.shape), (product * weight).sum(dim=-1, keepdim=True)
-        dx = (gradient * weight).mul_(scale)
-        return dx.addcmul_(x, along * scale.pow(3) / x.shape[-1], value=-1), dweight
+        dim, heads = weight.shape[-1], weight.numel() // weight.shape[-1]
+        product = gradient * x  # one buffer for all that has the size of x
+        dweight = torch.einsum("nh,nhd->hd", scale.view(-1, heads), product.view(-1, heads, dim)).view_as(weight)
+        along = product.mul_(weight).sum(dim=-1, keepdim=True)
+        dx = torch.mul(gradient, weight, out=product).mul_(scale)
+        return dx.addcmul_(x, along * scale.pow(3).div_(-dim)), dweight
 
 
 def root_mean_square(x: Tensor, weight: Tensor) -> Tensor:
-    normed: Tensor = RootMeanSquare.apply(x, weight)  # type: ignore[no-untyped-call]
+    """In the type of the weight, whatever automatic casting made of x: a sum of squares needs more than seven bits."""
+    normed: Tensor = RootMeanSquare.apply(x.to(weight.dtype), weight)  # type: ignore[no-untyped-call]
     return normed
 
 

@@ -10,10 +10,14 @@ B rows, T positions, C dim, H heads, D dim of a head.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lilliput.settings import ModelSettings
+
+Turn = tuple[Tensor, Tensor]  # cosines and signed sines, (B or 1, T, 1, D)
 
 
 class Positions(nn.Module):
@@ -22,7 +26,11 @@ class Positions(nn.Module):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x
 
-    def rotate(self, heads: Tensor, pos: Tensor) -> Tensor:
+    def turn(self, pos: Tensor, dtype: torch.dtype) -> Turn | None:
+        """What `rotate` needs of the positions: made once a pass, for all layers."""
+        return None
+
+    def rotate(self, heads: Tensor, turn: Turn | None) -> Tensor:
         """Queries and keys side by side, (B, T, H, D): one turn for both."""
         return heads
 
@@ -61,15 +69,39 @@ class Rotary(Positions):
     def __init__(self, context: int, head_dim: int, base: float) -> None:
         super().__init__()
         angles = angle_table(context, head_dim, base)
-        # cos twice and (-sin, sin): the turn is then two products and one sum over the whole head.
+        # cos twice and (-sin, sin): a turn is then two products and one sum over the whole head.
         self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), dim=-1), persistent=False)  # (context, D)
         self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), dim=-1), persistent=False)
 
-    def rotate(self, heads: Tensor, pos: Tensor) -> Tensor:
+    def turn(self, pos: Tensor, dtype: torch.dtype) -> Turn:
         index = pos.clamp(min=0)
-        cos = self.cos[index].to(heads.dtype)[:, :, None]  # (B, T, 1, D)
-        sin = self.sin[index].to(heads.dtype)[:, :, None]
-        return heads * cos + heads.roll(heads.shape[-1] // 2, dims=-1) * sin
+        return self.cos[index].to(dtype)[:, :, None], self.sin[index].to(dtype)[:, :, None]
+
+    def rotate(self, heads: Tensor, turn: Turn | None) -> Tensor:
+        assert turn is not None
+        rotated: Tensor = Rotate.apply(heads, *turn)  # type: ignore[no-untyped-call]
+        return rotated
+
+
+class Rotate(torch.autograd.Function):
+    """A turn, whose gradient is the turn back; nothing is kept for it but the angles."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return (heads * cos).addcmul_(swap_halves(heads), sin)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = gradients
+        cos, sin = ctx.saved_tensors
+        return (gradient * cos).addcmul_(swap_halves(gradient), sin, value=-1.0), None, None
+
+
+def swap_halves(heads: Tensor) -> Tensor:
+    """Of the last dimension; `roll` does the same in more time."""
+    *shape, dim = heads.shape
+    return heads.view(*shape, 2, dim // 2).flip(-2).reshape(heads.shape)
 
 
 def angle_table(context: int, width: int, base: float) -> Tensor:

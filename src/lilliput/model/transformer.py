@@ -1,4 +1,4 @@
-"""The family: one trunk for the decoder language model and the encoder classifier.
+"""The family: one trunk for the decoder language model, the encoder classifier, and the decoder that also tells a label.
 
 Owns: putting the chosen parts together once, initialisation, the forward pass, and the model's own cache. Does not own:
 the parts, the loss (`loss`), the counts (`count`), text, or training. `forward` asks no setting anything: every choice
@@ -10,6 +10,8 @@ B rows, T positions, C dim, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,10 +20,11 @@ from torch import Tensor, nn
 
 from lilliput.model.attention import Attention, Capture, Pass
 from lilliput.model.cache import Cache, LayerCache
-from lilliput.model.count import Count, count, learned_rows, spans
+from lilliput.model.count import Count, count, learned_rows, spans, value_layers
 from lilliput.model.layers import (
     ACTIVATIONS,
     PLACEMENTS,
+    BothHeads,
     ClassifierHead,
     FeedForward,
     LanguageHead,
@@ -30,36 +33,56 @@ from lilliput.model.layers import (
     PreNorm,
     PretrainedEmbedding,
 )
+from lilliput.model.mixing import EmbeddingMixture, Unmixed, ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm, build_norm
 from lilliput.model.positions import build_positions
 from lilliput.settings import ModelSettings, VectorSettings
 
+Part = Callable[[Tensor, Pass], Tensor]
+Runner = Callable[[Part, Tensor, Pass], Tensor]
+
+
+def run_straight(part: Part, x: Tensor, now: Pass) -> Tensor:
+    return part(x, now)
+
 
 class Block(nn.Module):
-    def __init__(self, attention: PreNorm, feed_forward: PreNorm) -> None:
+    """`run_block` and `run_feed_forward` are how much of either is kept for the backward pass, `call` is how each half is
+    called: straight, unless `recompute` has set them."""
+
+    run_block: Runner
+    run_feed_forward: Runner
+    call: Runner
+
+    def __init__(self, mix: nn.Module, attention: PreNorm, feed_forward: PreNorm) -> None:
         super().__init__()
-        self.attention, self.feed_forward = attention, feed_forward
+        self.mix, self.attention, self.feed_forward = mix, attention, feed_forward
+        self.run_block = self.run_feed_forward = self.call = run_straight
 
     def forward(self, x: Tensor, now: Pass) -> Tensor:
-        x = self.feed_forward(self.attention(x, now), now)
-        return x
+        return self.run_block(self.compute, x, now)
+
+    def compute(self, x: Tensor, now: Pass) -> Tensor:
+        attended = self.call(self.attention, self.mix(x, now), now)
+        return self.run_feed_forward(partial(self.call, self.feed_forward), attended, now)
 
 
 class Transformer(nn.Module):
-    """Built by `build_model`. Integers in, logits out: (B, T, V) for language, (B, classes) for a classifier."""
+    """Built by `build_model`. Integers in, logits out: (B, T, V) for language and for both, (B, classes) for a classifier."""
 
     def __init__(self, settings: ModelSettings, vectors: VectorSettings) -> None:
         super().__init__()
         vocab_size, hidden, kv_heads = settings.vocab_size, settings.hidden, settings.kv_heads
         assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
         self.settings, self.vectors = settings, vectors
-        self.causal = settings.task == "language"
+        self.causal = settings.task != "classifier"
         self.head_dim = settings.dim // settings.heads
         self.windows = spans(settings.window, settings.layers)
         self.embedding = build_embedding(settings, vectors)
         self.positions = build_positions(settings)
         self.dropout = nn.Dropout(settings.dropout)
         placement, activation = PLACEMENTS[settings.norm_placement], ACTIVATIONS[settings.feed_forward]
+        with_table = value_layers(settings.value_embeddings, settings.layers)
         blocks = []
         for layer, window in enumerate(self.windows):
             attention = Attention(
@@ -69,6 +92,7 @@ class Transformer(nn.Module):
                 window,
                 self.positions,
                 QueryKeyNorm(settings.heads, kv_heads, self.head_dim) if settings.qk_norm else nn.Identity(),
+                ValueEmbedding(vocab_size, kv_heads * self.head_dim) if layer in with_table else Unmixed(),
                 dropout=settings.dropout,
                 bias_input=settings.bias_attention_input,
                 bias_output=settings.bias_attention_output,
@@ -77,20 +101,16 @@ class Transformer(nn.Module):
             feed_forward = FeedForward(settings.dim, hidden, activation, settings.bias_feed_forward)
             blocks.append(
                 Block(
+                    EmbeddingMixture() if settings.mix_embedding else Unmixed(),
                     placement(build_norm(settings.norm, settings.dim), attention, settings.dropout),
                     placement(build_norm(settings.norm, settings.dim), feed_forward, settings.dropout),
                 )
             )
         self.blocks = nn.ModuleList(blocks)
         self.norm = build_norm(settings.norm, settings.dim) if settings.final_norm else nn.Identity()
-        self.head: LanguageHead | ClassifierHead
-        if settings.task == "language":
-            self.head = LanguageHead(settings.dim, vocab_size, settings.bias_head)
-            if settings.tied:
-                self.head.project.weight = self.embedding.table.weight
-        else:
-            assert settings.classes is not None
-            self.head = ClassifierHead(settings.dim, settings.classifier_hidden, settings.classes)
+        self.head = build_head(settings)
+        if settings.tied:
+            self.head.project.weight = self.embedding.table.weight
 
     def forward(
         self,
@@ -118,11 +138,13 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         capture: Capture | None = None,
     ) -> Pass:
-        return Pass(ids.shape[0], ids.shape[1], ids.device, self.causal, pos, doc, cache, capture)
+        now = Pass(ids, self.causal, pos, doc, cache, capture)
+        now.turn = self.positions.turn(now.pos[:1] if now.plain else now.pos, self.embedding.table.weight.dtype)
+        return now
 
     def trunk(self, ids: Tensor, now: Pass) -> Tensor:
         """(B, T, C): everything but the head."""
-        x = self.dropout(self.positions.embed(self.embedding(ids), now.pos))
+        x = now.embedding = self.dropout(self.positions.embed(self.embedding(ids), now.pos))
         for block in self.blocks:
             x = block(x, now)
         if now.cache is not None:
@@ -155,6 +177,17 @@ def build_embedding(settings: ModelSettings, vectors: VectorSettings) -> Learned
     # Sines of size one would drown a small table: Vaswani et al. 2017, section 3.4, scale it up.
     scale = math.sqrt(settings.dim) if settings.positions == "sinusoidal" else 1.0
     return LearnedEmbedding(settings.vocab_size, settings.dim, scale)
+
+
+def build_head(settings: ModelSettings) -> LanguageHead | ClassifierHead:
+    dim, hidden, classes = settings.dim, settings.classifier_hidden, settings.classes
+    assert settings.vocab_size is not None
+    if settings.task == "language":
+        return LanguageHead(dim, settings.vocab_size, settings.bias_head, settings.soft_cap)
+    assert classes is not None
+    if settings.task == "classifier":
+        return ClassifierHead(dim, hidden, classes)
+    return BothHeads(dim, settings.vocab_size, settings.bias_head, settings.soft_cap, hidden, classes)
 
 
 def build_model(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all else is the same in a run done again
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
@@ -24,18 +26,25 @@ class Figures:
 
 @dataclass(frozen=True)
 class Stepped:
-    """One update. `tokens` and `seconds` count from the start of the run."""
+    """One update. `tokens` and `seconds` count from the start of the run.
+
+    `gradient_norm` is the one before clipping; where the gradient overflowed in 16 bits there is none, and the update was
+    `skipped`. `share_of_peak` is the share of the floating-point operations that this machine can do in that time.
+    """
 
     event: ClassVar[str] = "step"
     step: int
     loss: float
     lr: float
-    gradient_norm: float
+    gradient_norm: float | None
     tokens: int
     progress: float
     seconds: float
     tokens_per_second: float
     memory_bytes: int | None
+    clipped: bool
+    skipped: bool
+    share_of_peak: float | None
 
 
 @dataclass(frozen=True)
@@ -68,14 +77,25 @@ class Tested(Figures):
 
 
 @dataclass(frozen=True)
+class Warned:
+    """Something that its user should look at. `kind` is a short name of what it is, `text` a sentence for people."""
+
+    event: ClassVar[str] = "warning"
+    step: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Finished:
-    """`interrupted`: stopped before the budget was used up."""
+    """`interrupted`: stopped before the budget was used up. `early`: ended before, validation having ceased to fall."""
 
     event: ClassVar[str] = "finished"
     step: int
     tokens: int
     seconds: float
     interrupted: bool
+    early: bool
 
 
-Event = Stepped | Saved | Evaluated | Tested | Finished
+Event = Stepped | Saved | Evaluated | Tested | Warned | Finished

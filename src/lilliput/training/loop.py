@@ -1,40 +1,61 @@
 """The loop: a generator of events. It prints nothing and opens no file but through the run.
 
-Owns: the order of things (update, save, evaluate, keep the best, test, end), the budget, the clock, stopping, and refusing
-numbers that are not finite. Does not own: what is learned (`objectives`), what is done with the events (`observers`), how it
-all is made or resumed (`session`), the order of the data (`data.batches`).
+Owns: the order of things (update, save, evaluate, keep the best, test, end), stopping, what a checkpoint has, and refusing
+what is not sound. Does not own: what is learned (`objectives`), what is done with the events (`observers`), how it all is made
+or resumed (`session`), the order of the data (`data.batches`), the clock (`budget`), the processes (`world`, `distributed`).
 
 A checkpoint comes before its evaluation, so that a kill in the evaluation costs only the evaluation: a resumed run redoes it.
+
+Every process goes through the same loop over its own rows, and all of them must come to the same decisions: what depends on a
+clock or a signal is therefore agreed on, together with the sums that an update needs anyway. The first one writes.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any, Generic
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.checkpoints import Checkpoint, save_checkpoint
+from lilliput.checkpoints import Checkpoint, save_checkpoint, step_name
 from lilliput.config import config_to_dict
 from lilliput.data.batches import AnyBatch, Batches
 from lilliput.data.prepare.token_files import Prepared
+from lilliput.devices import known_flops
 from lilliput.errors import UserError
-from lilliput.model.transformer import Transformer, load_weights, weights
+from lilliput.model.transformer import Transformer, weights
 from lilliput.runs import Run
 from lilliput.settings import Config
+from lilliput.training.advice import Advisor
+from lilliput.training.averaging import Average
+from lilliput.training.budget import Budget
+from lilliput.training.distributed import Parallel
 from lilliput.training.events import Evaluated, Event, Figures, Finished, Saved, Stepped, Tested
-from lilliput.training.objectives import Objective, Split
-from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
+from lilliput.training.objectives import Objective, Split, weigh
+from lilliput.training.optimizers import (
+    build_optimizer,
+    clip_gradients,
+    gradient_norm,
+    parameters_by_state,
+    scale_gradients,
+)
+from lilliput.training.parts import deal_state, deal_weights, gather, share_looks
+from lilliput.training.precision import Precision
 from lilliput.training.schedules import learning_rate
+from lilliput.training.soundness import check_loss, check_weights, refuse_update
 from lilliput.training.state import describe_machine, put_together, random_seed, take_apart
+from lilliput.training.world import World
 
 SAMPLE_BATCH = 16  # rows of the sample at once: no setting, so that the figure does not depend on one
+
+Answer = TypeVar("Answer")
 
 
 class Trainer(Generic[AnyBatch]):
@@ -43,179 +64,236 @@ class Trainer(Generic[AnyBatch]):
     def __init__(
         self,
         config: Config,
+        world: World,
         model: Transformer,
+        parallel: Parallel,
+        precision: Precision,
         objective: Objective[AnyBatch],
         splits: Mapping[str, Split[AnyBatch]],
         prepared: Prepared,
         run: Run,
         floor: Callable[[], float | None],
     ) -> None:
-        self.config, self.model, self.objective, self.prepared = config, model, objective, prepared
-        self.run, self.floor, self.tests = run, floor, dict(splits)
+        self.config, self.world, self.model, self.parallel, self.precision = config, world, model, parallel, precision
+        self.objective, self.prepared, self.run, self.floor, self.tests = objective, prepared, run, floor, dict(splits)
         self.train, self.validation = self.tests.pop("train"), self.tests.pop("validation")
         self.tokenizer_json = prepared.tokenizer.to_json()
         self.optimizer = build_optimizer(config.optimizer, model)
-        self.batches = Batches(self.train.rows, config.train.batch, config.seed)
+        self.average = Average(model, config.optimizer.average) if config.optimizer.average is not None else None
+        self.advisor = Advisor(config)
+        self.batches = Batches(self.train.rows, config.train.batch, config.seed, world.rank, world.processes)
         self.sample = self.validation.rows.sample(config.evaluate.rows, config.seed)
-        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.step, self.tokens, self.budget = 0, 0, Budget(config.train)
+        self.rows: list[int] = []  # of the last update, in all processes
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
-        self.ended = self.stopping = False
-        self.clock = time.monotonic()  # when the run would have begun, had it never paused
-        self.pace = 0.0  # seconds of the last update
+        self.waited = 0  # evaluations since the best
+        self.asked = False  # to stop; all do when all have heard of it
+        self.stopping = self.ended = self.early = False
+        self.late = False  # an evaluation now would use up the budget
+        self.operations = model.count().flops_per_token
+        self.peak = known_flops(precision.device, precision.dtype) * world.processes
 
     def stop(self) -> None:
-        self.stopping = True
+        self.asked = True
+        self.stopping = self.world.processes == 1
 
     def events(self) -> Iterator[Event]:
-        self.clock = time.monotonic() - self.seconds
+        for event in self.happenings():
+            yield event
+            yield from self.advisor.hear(event, self.rows)
+
+    def happenings(self) -> Iterator[Event]:
+        self.budget.start()
         self.model.train()
+        nothing = self.train.rows.batch(np.zeros(0, np.int64))
+        self.parallel.settle(lambda model: self.objective.losses(model, nothing).goal.sum())
         if self.step:
             yield from self.close_step(saved=True)  # what a kill may have cut off
         while not self.ended and not self.stopping:
             yield self.update()
-            self.ended = self.done()
             yield from self.close_step(saved=False)
         if self.ended:
             yield from self.judge()
-        yield Finished(self.step, self.tokens, self.elapsed(), interrupted=not self.ended)
+        yield Finished(self.step, self.tokens, self.budget.elapsed(), not self.ended, self.early)
 
-    def elapsed(self) -> float:
-        self.seconds = time.monotonic() - self.clock
-        return self.seconds
-
-    def progress(self) -> float:
-        """Share of the budget that is used up."""
-        budget = self.config.train
-        if budget.steps is not None:
-            return self.step / budget.steps
-        if budget.tokens is not None:
-            return self.tokens / budget.tokens
-        assert budget.minutes is not None
-        return self.elapsed() / (60 * budget.minutes)
-
-    def done(self) -> bool:
-        if self.config.train.minutes is not None and self.step:
-            # An update that would end after the budget is not begun; half of one either way is the best that can be had.
-            return self.elapsed() + self.pace / 2 >= 60 * self.config.train.minutes
-        return self.progress() >= 1.0
+    # One update --------------------------------------------------------------------------------------------------------
 
     def update(self) -> Stepped:
-        """One optimizer step over `accumulate` micro-batches, weighted by what they count (tokens, or documents): exactly the
-        gradient of one big batch."""
-        began = time.monotonic()
-        progress = self.progress()
-        micro_batches = [next(self.batches) for _ in range(self.config.train.accumulate)]
-        tokens, count = sum(batch.tokens for batch in micro_batches), sum(batch.count for batch in micro_batches)
+        """One optimizer step over `accumulate` micro-batches, weighted by what they count (tokens, or documents), in all
+        processes: exactly the gradient of one big batch."""
+        budget, world = self.budget, self.world
+        budget.begin_update()
+        micro_batches, self.rows = [], []
+        for _ in range(self.config.train.accumulate):
+            micro_batches.append(next(self.batches))
+            self.rows += self.batches.taken.tolist()
+        own = [sum(parts) for parts in zip(*((batch.tokens, *batch.counts) for batch in micro_batches), strict=True)]
+        gone = budget.progress(self.step, self.tokens) if world.first else 0.0
+        gone, *sums = world.total([gone, *own])
+        tokens, *counts = map(int, sums)
         self.step += 1
-        loss = 0.0
-        for number, batch in enumerate(micro_batches):
-            torch.manual_seed(random_seed(self.config.seed, self.step, number, rank=0))
-            part = self.objective.nats(self.model, batch) / count
-            part.backward()  # type: ignore[no-untyped-call]
-            loss += part.item()
-        norm = gradient_norm(self.model)
-        if not math.isfinite(loss) or not torch.isfinite(norm):
-            raise self.not_finite(loss, micro_batches)
-        if self.config.optimizer.clip is not None:
-            clip_gradients(self.model, norm, self.config.optimizer.clip)
+        parts = [self.learn(number, batch, counts) for number, batch in enumerate(micro_batches)]
+        nats = torch.stack(parts).sum(dim=0, dtype=torch.float64).tolist()
+        forecast = budget.forecast() if world.first else (False, False)
+        asked, last, late, *nats = world.total([self.asked, *forecast, *nats])
+        loss = weigh(torch.tensor(nats, dtype=torch.float64), counts, self.objective.weights).item()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, progress)
-        lr = self.optimizer.param_groups[0]["lr"]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, gone)
+        norm, clip = self.descend(loss), self.config.optimizer.clip
         self.tokens += tokens
-        self.pace = time.monotonic() - began
-        speed = tokens / max(self.pace, 1e-9)
+        speed = tokens / max(budget.end_update(), 1e-9)
+        gone = budget.progress(self.step, self.tokens)
+        self.stopping = self.stopping or asked > 0
+        self.ended, self.late = last > 0 or (self.config.train.minutes is None and gone >= 1.0), late > 0
         return Stepped(
             self.step,
             loss,
-            lr,
-            norm.item(),
+            self.optimizer.param_groups[0]["lr"],
+            norm,
             self.tokens,
-            min(1.0, self.progress()),
-            self.elapsed(),
+            1.0 if self.ended else min(1.0, gone),
+            budget.elapsed(),
             speed,
             peak_memory(),
+            clipped=norm is not None and clip is not None and norm > clip,
+            skipped=norm is None,
+            share_of_peak=speed * self.operations / self.peak,
         )
+
+    def learn(self, number: int, batch: AnyBatch, counts: list[int]) -> Tensor:
+        """Forward and backward of a micro-batch; gives its nats (K,)."""
+        torch.manual_seed(random_seed(self.config.seed, self.step, number, self.world.rank))
+        with self.parallel.exchanging(last=number + 1 == self.config.train.accumulate):
+            with self.precision.casting():
+                losses = self.parallel.learn(partial(self.objective.losses, batch=batch))
+            goal = weigh(losses.goal, counts, self.objective.weights)
+            (goal * (self.precision.scale * self.parallel.share)).backward()  # type: ignore[no-untyped-call]
+        return losses.nats
+
+    def descend(self, loss: float) -> float | None:
+        """What the gradients are there for, and their norm before clipping; None: they overflowed, and nothing was done."""
+        if self.precision.scale != 1.0:
+            scale_gradients(self.model, 1.0 / self.precision.scale)
+        norm, clip = gradient_norm(self.model), self.config.optimizer.clip
+        accepted, size = self.precision.accept(norm), norm.item()
+        if not math.isfinite(loss) or (accepted and not math.isfinite(size)):
+            raise refuse_update(self.step, loss, self.model, self.rows, self.run)
+        if accepted:
+            if clip is not None:
+                clip_gradients(self.model, norm, clip)
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update(self.step)
+        self.optimizer.zero_grad()
+        return size if accepted else None
+
+    # What follows it ---------------------------------------------------------------------------------------------------
 
     def close_step(self, saved: bool) -> Iterator[Event]:
         """What follows an update: the checkpoint (unless it is `saved` already), its evaluation, the best, making room."""
-        evaluation_due = self.ended or self.step % self.config.evaluate.every == 0
+        evaluation_due = self.ended or (self.step % self.config.evaluate.every == 0 and not self.late)
         save_due = evaluation_due or self.step % self.config.train.save_every == 0
-        if save_due or self.stopping:
-            checkpoint = self.last() if saved else self.save()
-            if save_due:  # one made by stopping is not told: the log is as if undisturbed
-                yield Saved(self.step, checkpoint.name)
+        if save_due:  # who asks now need not wait for all that follows, and another update
+            self.stopping = self.stopping or self.world.total([self.asked])[0] > 0
+        if (save_due or self.stopping) and not saved:
+            self.save()
+        if save_due:  # a checkpoint made by stopping is not told: the log is as if undisturbed
+            yield Saved(self.step, step_name(self.step))
         if evaluation_due and (self.ended or not self.stopping):
-            found = self.objective.measure(
-                self.model, self.validation, self.validation.rows.cut(self.sample, SAMPLE_BATCH)
-            )
-            yield self.evaluated(found, whole=False, weights=self.step)
-            if self.best is None or found.loss < self.best[0]:
-                self.best = (found.loss, self.step)
-                self.run.mark_best(self.last())
-        if save_due:
+            with self.budget.evaluating():
+                batches = self.validation.rows.cut(self.sample, SAMPLE_BATCH, self.world.rank, self.world.processes)
+                found = self.measure(self.validation, batches)
+                yield self.evaluated(found, whole=False, weights=self.step)
+            self.keep_best(found.loss)
+        if save_due and self.world.first:
             self.run.prune(self.config.train.keep)
+
+    def keep_best(self, loss: float) -> None:
+        patience, self.waited = self.config.train.patience, self.waited + 1
+        if self.best is None or loss < self.best[0]:
+            self.best, self.waited = (loss, self.step), 0
+            if self.world.first:
+                self.run.mark_best(self.last())
+        if patience is not None and self.waited >= patience and not self.ended:
+            self.ended = self.early = True
 
     def judge(self) -> Iterator[Event]:
         """The whole validation split and every test set, each token once, with the weights that are kept as best."""
-        judged = self.step
-        if self.best is not None and self.best[1] != self.step and (best := self.run.best) is not None:
-            load_weights(self.model, best.load_model())
-            judged = best.step
+        best = self.run.best if self.world.first and self.best is not None else None
+        others = best is not None and (best.step != self.step or self.average is not None)
+        judged: int | None = self.world.share(best.step if best and others else None)
+        if judged is not None:
+            deal_weights(self.world, self.model, best.load_model() if best else {})
+            self.average = None  # the model holds what is kept
+        judged = self.step if judged is None else judged
         yield self.evaluated(self.measure_whole(self.validation), whole=True, weights=judged)
         for name, split in self.tests.items():
             found = self.measure_whole(split)
-            self.must_be_finite(found.loss, f"loss on test {name}")
+            check_loss(self.step, f"loss on test {name}", found.loss, self.run)
             yield Tested(step=self.step, name=name, weights=judged, **asdict(found))
 
     def measure_whole(self, split: Split[AnyBatch]) -> Figures:
-        return self.objective.measure(self.model, split, split.rows.in_order(self.config.train.batch))
+        batch, world = self.config.train.batch, self.world
+        return self.measure(split, split.rows.in_order(batch, world.rank, world.processes))
+
+    def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> Figures:
+        """Of all processes together, each with its part of every batch."""
+        return self.use(lambda model: self.objective.measure(model, split, batches, self.world.total))
+
+    def use(self, work: Callable[[Transformer], Answer]) -> Answer:
+        """Do something with the model as it would be kept now, without learning from it. All processes must."""
+        with self.averaged(), self.precision.casting():
+            return self.parallel.use(work)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        return self.average.applied() if self.average is not None else nullcontext()
 
     def evaluated(self, found: Figures, whole: bool, weights: int) -> Evaluated:
-        self.must_be_finite(found.loss, "validation loss")
-        floor = self.floor() if whole else None
+        check_loss(self.step, "validation loss", found.loss, self.run)
+        floor = self.floor() if whole and self.world.first else None
         return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(found))
-
-    def must_be_finite(self, loss: float, what: str) -> None:
-        if not math.isfinite(loss):
-            hint = "a lower optimizer.lr; older checkpoints are kept"
-            raise UserError(f"step {self.step}: the {what} is {loss}", str(self.run.folder), hint)
 
     def last(self) -> Checkpoint:
         last = self.run.last
         assert last is not None
         return last
 
-    def save(self) -> Checkpoint:
-        if spoilt := self.spoilt_weight():  # by the update itself; what is on disk is still good, and stays
-            raise UserError(f"step {self.step}: the {spoilt} is not finite; it was not saved", None, self.way_back())
-        skeleton, tensors = take_apart(self.state_dict())
-        return save_checkpoint(
-            self.run,
-            self.step,
-            model=weights(self.model),
-            state=tensors,
-            state_json=skeleton,
-            config=config_to_dict(self.config),
-            tokenizer_json=self.tokenizer_json,
-            labels=self.objective.labels,
-        )
+    # Saving and going on -----------------------------------------------------------------------------------------------
 
-    def resume(self, checkpoint: Checkpoint) -> list[str]:
-        """Take up a checkpoint's state; tells what makes a bit-for-bit continuation impossible."""
-        load_weights(self.model, checkpoint.load_model())
-        state = put_together(checkpoint.state_json(), checkpoint.load_state())
+    def save(self, run: Run | None = None) -> None:
+        """All of it, gathered from all processes and written by the first."""
+        check_weights(self.step, self.model, self.run)
+        with self.averaged():
+            skeleton, tensors = take_apart(self.state_dict())
+            model, state = gather(self.world, weights(self.model)), gather(self.world, tensors)
+            if self.world.first:
+                save_checkpoint(
+                    run or self.run,
+                    self.step,
+                    model=model,
+                    state=state,
+                    state_json=skeleton,
+                    config=config_to_dict(self.config),
+                    tokenizer_json=self.tokenizer_json,
+                    labels=self.objective.labels,
+                )
+
+    def resume(self, checkpoint: Checkpoint | None) -> list[str]:
+        """Take up a checkpoint's state, which the first process reads; tells what makes a bit-for-bit continuation
+        impossible."""
+        skeleton = self.world.share(checkpoint.state_json() if checkpoint else None)
+        state = put_together(skeleton, share_looks(self.world, checkpoint.load_state() if checkpoint else {}))
         if state["data"] != self.prepared.fingerprint:
             raise UserError(
-                f"the training data has changed since {checkpoint.name}: going on would not be the same run",
+                f"the training data has changed since {step_name(state['step'])}: going on would not be the same run",
                 self.config.data.source,
                 f"the old data, or --name NEW --from {self.run.name}",
             )
+        deal_weights(self.world, self.model, checkpoint.load_model() if checkpoint else {})
         self.load_state_dict(state)
         return [
             f"the run was trained with {name} {then}, now it is {now}: it goes on, but not bit for bit"
-            for name, now in describe_machine().items()
+            for name, now in describe_machine(self.world.processes).items()
             if (then := state["machine"].get(name)) != now
         ]
 
@@ -223,43 +301,28 @@ class Trainer(Generic[AnyBatch]):
         return {
             "step": self.step,
             "tokens": self.tokens,
-            "seconds": self.elapsed(),
+            "seconds": self.budget.elapsed(),
             "ended": self.ended,
             "best": self.best,
+            "waited": self.waited,
             "batches": self.batches.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "machine": describe_machine(),
+            "average": self.average.state_dict() if self.average is not None else None,
+            "precision": self.precision.state_dict(),
+            "advisor": self.advisor.state_dict(),
+            "machine": describe_machine(self.world.processes),
             "data": self.prepared.fingerprint,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
-        self.ended, self.best = state["ended"], state["best"]
+        self.step, self.tokens, self.budget.seconds = state["step"], state["tokens"], state["seconds"]
+        self.ended, self.best, self.waited = state["ended"], state["best"], state["waited"]
         self.batches.load_state_dict(state["batches"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def not_finite(self, loss: float, batches: list[AnyBatch]) -> UserError:
-        """Told before the weights are touched: they, and the last checkpoint, are as good as before."""
-        named = ((f"gradient of {name}", p.grad) for name, p in self.model.named_parameters() if p.grad is not None)
-        # Any gradient is spoilt by a weight that is; of sound gradients only the sum of squares can overflow.
-        tensor = self.spoilt_weight() or first_not_finite(named) or "norm of all gradients"
-        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the {tensor} is not finite"
-        rows = np.concatenate([batch.rows for batch in batches])
-        told = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-        where = f"first in the {tensor}; training rows {told}"
-        return UserError(f"step {self.step}: {what}; the update was not made", where, self.way_back())
-
-    def spoilt_weight(self) -> str | None:
-        return first_not_finite((f"weight {name}", p) for name, p in self.model.named_parameters())
-
-    def way_back(self) -> str:
-        if (last := self.run.last) is None:
-            return "a lower optimizer.lr or optimizer.clip"
-        return f"--from {last.folder} --name NEW with a lower optimizer.lr: that checkpoint is good"
-
-
-def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    return next((name for name, tensor in tensors if not torch.isfinite(tensor).all()), None)
+        self.optimizer.load_state_dict(deal_state(self.world, state["optimizer"], parameters_by_state(self.optimizer)))
+        if self.average is not None:
+            self.average.load_state_dict(deal_state(self.world, state["average"], self.average.state_dict()))
+        self.precision.load_state_dict(state["precision"])
+        self.advisor.load_state_dict(state["advisor"])
 
 
 def peak_memory() -> int | None:

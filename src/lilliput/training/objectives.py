@@ -1,31 +1,37 @@
-"""What a run learns, and by which figures it is judged: the next token, or the label of a document.
+"""What a run learns, and by which figures it is judged: the next token, the label of a document, or both.
 
-Owns: the two objectives, and the rows of a split that each needs. Does not own: the loop (`loop`), the order of rows
-(`data.batches`), the arithmetic of a figure (`evaluation`).
+Owns: the objectives, how they weigh their losses, and the rows of a split that each needs. Does not own: the loop (`loop`), the
+order of rows (`data.batches`), the arithmetic of a figure (`evaluation`).
 
-The choice is made once, when a session is opened: the loop sums `nats`, divides by what the batches count, and asks nothing.
+The choice is made once, when a session is opened: the loop sums `losses`, divides each by what the batches count, weighs them,
+and asks nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol
+from typing import Generic, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from lilliput.data.batches import (
     AnyBatch,
+    BothBatch,
     DocumentRows,
     LabelledBatch,
+    LabelledWindowRows,
     LanguageBatch,
     OverlappingRows,
     PackedRows,
     Rows,
 )
 from lilliput.data.prepare.token_files import TokenFile
+from lilliput.evaluation.both import both_nats, measure_both
 from lilliput.evaluation.classification import batch_logits, label_nats, measure_classification
-from lilliput.evaluation.likelihood import batch_nats, measure_likelihood
+from lilliput.evaluation.likelihood import Total, alone, batch_nats, measure_likelihood
+from lilliput.model.loss import Nats
 from lilliput.model.transformer import Transformer
 from lilliput.training.events import Figures
 
@@ -39,6 +45,23 @@ class Split(Generic[AnyBatch]):
     bytes_per_prediction: float | None
 
 
+class Losses(NamedTuple):
+    """K losses of a batch, each summed over what it is a loss of: `batch.counts` says how many those are."""
+
+    goal: Tensor  # (K,) what is descended, with a gradient
+    nats: Tensor  # (K,) what is told: plain cross-entropy, detached
+
+
+def side_by_side(*parts: Nats) -> Losses:
+    return Losses(torch.stack([part.goal for part in parts]), torch.stack([part.nats for part in parts]))
+
+
+def weigh(sums: Tensor, counts: Iterable[int], weights: Iterable[float]) -> Tensor:
+    """One loss of K summed ones (K,): each divided by its count, which may be of many batches, and weighed."""
+    shares = zip(sums.unbind(), counts, weights, strict=True)
+    return torch.stack([weight * part / max(1, count) for part, count, weight in shares]).sum()
+
+
 class Objective(Protocol[AnyBatch]):
     """`open` is how a split is read: for training rows may overlap, for figures each token is in one of them."""
 
@@ -47,13 +70,18 @@ class Objective(Protocol[AnyBatch]):
         """Names of classes, for whoever reads the model's checkpoints."""
         ...
 
-    def open(self, file: TokenFile, training: bool) -> Split[AnyBatch]: ...
-
-    def nats(self, model: Transformer, batch: AnyBatch) -> Tensor:
-        """The loss of a batch, summed, with a gradient."""
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """(K,) of the mean losses in the one that is descended, and in the one that is told."""
         ...
 
-    def measure(self, model: Transformer, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> Figures: ...
+    def open(self, file: TokenFile, training: bool) -> Split[AnyBatch]: ...
+
+    def losses(self, model: Transformer, batch: AnyBatch) -> Losses: ...
+
+    def measure(
+        self, model: Transformer, split: Split[AnyBatch], batches: Iterable[AnyBatch], total: Total = alone
+    ) -> Figures: ...
 
 
 @dataclass(frozen=True)
@@ -63,18 +91,23 @@ class NextToken:
     context: int
     start: int
     overlapping: bool
+    smoothing: float = 0.0
+    z_loss: float = 0.0
     labels: None = None
+    weights: tuple[float, ...] = (1.0,)
 
     def open(self, file: TokenFile, training: bool) -> Split[LanguageBatch]:
         kind = OverlappingRows if training and self.overlapping else PackedRows
         return Split(kind(file, self.context, self.start), file.predictions, file.bytes / file.predictions)
 
-    def nats(self, model: Transformer, batch: LanguageBatch) -> Tensor:
-        return batch_nats(model, batch)
+    def losses(self, model: Transformer, batch: LanguageBatch) -> Losses:
+        return side_by_side(batch_nats(model, batch, self.smoothing, self.z_loss))
 
-    def measure(self, model: Transformer, split: Split[LanguageBatch], batches: Iterable[LanguageBatch]) -> Figures:
+    def measure(
+        self, model: Transformer, split: Split[LanguageBatch], batches: Iterable[LanguageBatch], total: Total = alone
+    ) -> Figures:
         assert split.bytes_per_prediction is not None
-        found = measure_likelihood(model, batches, split.bytes_per_prediction)
+        found = measure_likelihood(model, batches, split.bytes_per_prediction, total)
         return Figures(
             loss=found.loss,
             perplexity=found.perplexity,
@@ -91,16 +124,20 @@ class DocumentLabel:
 
     context: int
     labels: list[str]
+    smoothing: float = 0.0
+    weights: tuple[float, ...] = (1.0,)
 
     def open(self, file: TokenFile, training: bool) -> Split[LabelledBatch]:
         rows = DocumentRows(file, self.context)
         return Split(rows, len(rows), None)
 
-    def nats(self, model: Transformer, batch: LabelledBatch) -> Tensor:
-        return label_nats(batch_logits(model, batch), batch)
+    def losses(self, model: Transformer, batch: LabelledBatch) -> Losses:
+        return side_by_side(label_nats(batch_logits(model, batch), batch.labels, self.smoothing))
 
-    def measure(self, model: Transformer, split: Split[LabelledBatch], batches: Iterable[LabelledBatch]) -> Figures:
-        found = measure_classification(model, batches)
+    def measure(
+        self, model: Transformer, split: Split[LabelledBatch], batches: Iterable[LabelledBatch], total: Total = alone
+    ) -> Figures:
+        found = measure_classification(model, batches, total)
         return Figures(
             loss=found.loss,
             perplexity=None,
@@ -108,4 +145,40 @@ class DocumentLabel:
             accuracy=found.accuracy,
             tokens=found.tokens,
             documents=found.documents,
+        )
+
+
+@dataclass(frozen=True)
+class TokenAndLabel:
+    """Predict each token, and tell the label of a document from its first window. `weights`: of the token, of the label."""
+
+    context: int
+    start: int
+    labels: list[str]
+    weights: tuple[float, float]
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+
+    def open(self, file: TokenFile, training: bool) -> Split[BothBatch]:
+        rows = LabelledWindowRows(file, self.context, self.start)
+        return Split(rows, file.predictions, file.bytes / file.predictions)
+
+    def losses(self, model: Transformer, batch: BothBatch) -> Losses:
+        found = both_nats(model, batch, self.smoothing, self.z_loss)
+        return side_by_side(found.tokens, found.labels)
+
+    def measure(
+        self, model: Transformer, split: Split[BothBatch], batches: Iterable[BothBatch], total: Total = alone
+    ) -> Figures:
+        assert split.bytes_per_prediction is not None
+        text, label = measure_both(model, batches, split.bytes_per_prediction, total)
+        some = label.documents > 0  # a sample of later windows has none
+        of_token, of_label = self.weights
+        return Figures(
+            loss=of_token * text.loss + (of_label * label.loss if some else 0.0),
+            perplexity=text.perplexity,
+            bits_per_byte=text.bits_per_byte,
+            accuracy=label.accuracy if some else None,
+            tokens=text.tokens,
+            documents=label.documents,
         )

@@ -1,7 +1,8 @@
 """Those who watch a run: the log on disk and the console.
 
-Owns: metrics.jsonl, the bar, the lines and sample texts on the terminal. Does not own: the run. An observer is a function
-of an event; it can be left out, and nothing that it does changes a number.
+Owns: metrics.jsonl, the bar, the lines, warnings and sample texts on the terminal. Does not own: the run, the texts, or those
+who keep figures elsewhere (`trackers`). An observer is a function of an event; it can be left out, and nothing that it does
+changes a number.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable
 from typing import IO, Protocol
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lilliput.files import cannot_write
 from lilliput.runs import Run, tell_figures
-from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned
 
 
 class Observer(Protocol):
@@ -55,20 +55,15 @@ class MetricsFile:
 
 
 class ConsoleObserver:
-    """A bar on a terminal, a line now and then elsewhere; sample texts in between. All on stderr."""
+    """A bar on a terminal, a line now and then elsewhere; evaluations, sample texts and warnings in between. All on stderr."""
 
-    def __init__(
-        self,
-        console: Console,
-        bytes_per_prediction: float | None,
-        write_sample: Callable[[], str] | None = None,
-        sample_seconds: float | None = None,
-    ) -> None:
-        self.console, self.write_sample, self.sample_seconds = console, write_sample, sample_seconds
+    def __init__(self, console: Console, bytes_per_prediction: float | None) -> None:
+        self.console = console
         # Nats per prediction -> bits per byte, where text is predicted.
         self.bits = 1.0 / math.log(2) / bytes_per_prediction if bytes_per_prediction is not None else None
         self.smooth: float | None = None
-        self.sampled = self.told = time.monotonic()
+        self.last: Stepped | None = None
+        self.told = time.monotonic()
         # The bar takes what room is left, so that all stays on one line of 80 columns.
         self.bar = Progress(
             TextColumn("step {task.fields[step]:>6,}"),
@@ -86,36 +81,62 @@ class ConsoleObserver:
         if isinstance(event, Stepped):
             self.stepped(event)
         elif isinstance(event, Evaluated) and not event.whole:
-            figures = "  ".join(tell_figures(dataclasses.asdict(event)))
-            self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
+            self.evaluated(event)
+        elif isinstance(event, Warned):
+            self.console.print(
+                Text.assemble((f"warning at step {event.step:,}: ", "bold yellow"), (event.text, "yellow"))
+            )
+        elif isinstance(event, Finished) and event.early:
+            self.console.print(f"step {event.step:>6,}  validation has ceased to fall: the run ends early")
         elif isinstance(event, Saved | Evaluated | Tested | Finished):
             pass  # told in the closing summary
 
     def stepped(self, event: Stepped) -> None:
         # A mean over the last twenty steps or so: one batch's loss jumps about too much to be read.
         self.smooth = event.loss if self.smooth is None else self.smooth + 0.05 * (event.loss - self.smooth)
-        bits = f"  {self.smooth * self.bits:.3f} bits/byte" if self.bits is not None else ""
-        figures = f"loss {self.smooth:.3f}{bits}  {event.tokens_per_second:,.0f} tokens/s"
+        self.last = event
+        loss = f"loss {self.smooth:.3f}"
+        loss += f"  {self.smooth * self.bits:.3f} bits/byte" if self.bits is not None else ""
+        speed = f"{event.tokens_per_second:,.0f} tokens/s"
         # From the share of the budget, which is what the run itself goes by; a resumed one counts from its beginning.
         left = clock(event.seconds * (1.0 - event.progress) / event.progress)
-        shown = f"{figures}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"
+        shown = f"{loss}  {speed}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"
         self.bar.update(self.task, completed=event.progress, step=event.step, figures=shown)
         now = time.monotonic()
         if not self.console.is_terminal and (now - self.told >= 10.0 or event.step == 1):
             self.told = now
-            self.console.print(
-                f"step {event.step:>6,}  {event.progress:4.0%}  {figures}  lr {event.lr:.2e}  {left} left"
-            )
-        due = self.sample_seconds is not None and now - self.sampled >= self.sample_seconds
-        if self.write_sample and due and event.progress < 1.0:
-            text = self.write_sample()
-            self.console.rule(f"[dim]a sample after {event.step:,} steps[/]", align="left", style="dim")
-            self.console.print(Text(text.strip(), style="italic"))
-            self.console.rule(style="dim")
-            self.sampled = time.monotonic()
+            parts = (f"{event.progress:4.0%}", loss, *tell_update(event), speed, *tell_machine(event), f"{left} left")
+            self.console.print(f"step {event.step:>6,}  {'  '.join(parts)}")
+
+    def evaluated(self, event: Evaluated) -> None:
+        """Elsewhere than on a terminal there are lines of the training figures already."""
+        if self.console.is_terminal and self.last is not None and self.smooth is not None:
+            parts = "  ".join((f"loss {self.smooth:.3f}", *tell_update(self.last), *tell_machine(self.last)))
+            self.console.print(f"step {event.step:>6,}  training   {parts}")
+        figures = "  ".join(tell_figures(dataclasses.asdict(event)))
+        self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
+
+    def show_sample(self, step: int, text: str) -> None:
+        self.console.rule(f"[dim]a sample after {step:,} steps[/]", align="left", style="dim")
+        self.console.print(Text(text.strip(), style="italic"))
+        self.console.rule(style="dim")
 
     def close(self) -> None:
         self.bar.stop()
+
+
+def tell_update(event: Stepped) -> list[str]:
+    norm = "overflow" if event.gradient_norm is None else f"norm {event.gradient_norm:.3g}"
+    return [f"lr {event.lr:.1e}", norm]
+
+
+def tell_machine(event: Stepped) -> list[str]:
+    told = [] if event.share_of_peak is None else [f"{event.share_of_peak:.0%} of peak"]
+    return told if event.memory_bytes is None else [*told, tell_bytes(event.memory_bytes)]
+
+
+def tell_bytes(count: int) -> str:
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def clock(seconds: float) -> str:

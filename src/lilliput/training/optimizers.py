@@ -1,6 +1,8 @@
 """How gradients become steps.
 
-Owns: the optimizer of the settings, decay groups, clipping. Does not own: the learning rate over time (`schedules`).
+Owns: the optimizer of the settings, its groups of parameters (each with its decay and its peak learning rate), the norm of
+the gradient and clipping. Does not own: how Muon steps (`muon`), the learning rate over time (`schedules`), nor weights
+that are averaged (`averaging`).
 """
 
 from __future__ import annotations
@@ -11,39 +13,76 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.model.attention import Attention
-from lilliput.model.layers import FeedForward
+from lilliput.model.layers import ClassifierHead, FeedForward, LanguageHead
+from lilliput.model.positions import Positions
 from lilliput.settings import OptimizerSettings
 from lilliput.training.muon import Muon, Together
+from lilliput.training.parts import is_part, whole
 
 
 def build_optimizer(settings: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer | Together:
-    """AdamW for all; or, with muon, Muon for the matrices inside the blocks and AdamW for the rest.
+    """One optimizer for all; or, with muon, Muon for the matrices inside the blocks and AdamW for the rest.
 
     Tables and the head stay AdamW's: their rows are words, and the gradient of a rare word must not be scaled up to the size
-    of a frequent one's. Matrices are decayed, vectors (biases, norms) are not: by dimension, no lists of names. A group's
-    `peak` is its learning rate before the schedule.
+    of a frequent one's. A group's `peak` is its learning rate before the schedule.
     """
     stacked = stacked_matrices(model) if settings.kind == "muon" else {}
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rest = [parameter for parameter in trainable if id(parameter) not in stacked]
-    groups = [
-        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": settings.weight_decay, "peak": settings.lr},
-        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0, "peak": settings.lr},
-    ]
-    adamw = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=settings.lr,
-        betas=settings.betas,
-        eps=settings.epsilon,
-        fused=True,
-    )
+    rest = build_rest(settings, parameter_groups(settings, model, [p for p in trainable if id(p) not in stacked]))
     if not stacked:
-        return adamw
+        return rest
     matrices: list[dict[str, Any]] = [
         {"params": [p for p in trainable if stacked.get(id(p)) == rows], "rows": list(rows), "peak": settings.matrix_lr}
         for rows in dict.fromkeys(stacked.values())
     ]
-    return Together([adamw, Muon(matrices, settings.matrix_lr, settings.momentum, settings.weight_decay)])
+    return Together([rest, Muon(matrices, settings.matrix_lr, settings.momentum, settings.weight_decay)])
+
+
+def build_rest(settings: OptimizerSettings, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """torch's own, fused: one pass over a parameter, its gradient and its moments."""
+    if settings.kind == "sgd":
+        parts = any(
+            is_part(parameter) for group in groups for parameter in group["params"]
+        )  # which torch does not fuse
+        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=not parts)
+    kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
+    return kind(groups, lr=settings.lr, betas=settings.betas, eps=settings.epsilon, fused=True)
+
+
+def parameter_groups(
+    settings: OptimizerSettings, model: nn.Module, parameters: list[nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Those of one peak and one decay together; those at `optimizer.lr` come first, and the first group's rate is the one
+    that is told.
+
+    Matrices are decayed, vectors (biases, norms) are not: by dimension, no lists of names. Tables of tokens and the
+    matrices of the head may have peaks of their own; a table that is also the head's matrix is a table.
+    """
+    peaks = dict.fromkeys(head_matrices(model), settings.head_lr or settings.lr)
+    peaks |= dict.fromkeys(token_tables(model), settings.embedding_lr or settings.lr)
+    decays = (settings.weight_decay, 0.0)
+    found: dict[tuple[float, float], list[nn.Parameter]] = {(settings.lr, decay): [] for decay in decays}
+    for parameter in parameters:
+        key = (peaks.get(id(parameter), settings.lr), settings.weight_decay if parameter.dim() >= 2 else 0.0)
+        found.setdefault(key, []).append(parameter)
+    return [
+        {"params": members, "weight_decay": decay, "peak": peak, "lr": peak}
+        for (peak, decay), members in found.items()
+        if members
+    ]
+
+
+def token_tables(model: nn.Module) -> set[int]:
+    """Every table that is looked up by token, by identity: all embeddings but those of positions."""
+    places = {id(part) for module in model.modules() if isinstance(module, Positions) for part in module.modules()}
+    return {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding) and id(module) not in places
+    }
+
+
+def head_matrices(model: nn.Module) -> set[int]:
+    heads = [module for module in model.modules() if isinstance(module, LanguageHead | ClassifierHead)]
+    return {id(parameter) for head in heads for parameter in head.parameters() if parameter.dim() >= 2}
 
 
 def stacked_matrices(model: nn.Module) -> dict[int, tuple[int, ...]]:
@@ -61,8 +100,17 @@ def stacked_matrices(model: nn.Module) -> dict[int, tuple[int, ...]]:
     return found
 
 
+def parameters_by_state(optimizer: torch.optim.Optimizer | Together) -> dict[str, Any]:
+    """The parameters in the shape of the optimizer's state_dict: each stands for all that is kept of it."""
+    if isinstance(optimizer, Together):
+        return {"optimizers": [parameters_by_state(one) for one in optimizer.optimizers]}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {"state": dict(enumerate(parameters)), "param_groups": None}
+
+
 def gradient_norm(model: nn.Module) -> Tensor:
-    return torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    """Of the whole gradient, also where processes have parts of it."""
+    return whole(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
 
 
 def clip_gradients(model: nn.Module, norm: Tensor, largest: float) -> None:
@@ -71,4 +119,8 @@ def clip_gradients(model: nn.Module, norm: Tensor, largest: float) -> None:
     Left untouched below it, so that clipping costs nothing there.
     """
     if norm > largest:
-        torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], largest / norm)
+        scale_gradients(model, largest / norm.item())
+
+
+def scale_gradients(model: nn.Module, factor: float) -> None:
+    torch._foreach_mul_([p.grad for p in model.parameters() if p.grad is not None], factor)

@@ -2,27 +2,49 @@
 
 Owns: the multiplier of the peak learning rate as a function of the step and of the progress, the share of the budget
 that is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
+
+A rate rises to its peak over `warmup` steps, keeps its level until the last `decay` share of the budget is reached, and falls
+to `final` over that share, where it is at the end. Warm-up, stable, decay is a level that is kept and a short fall.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from lilliput.settings import ScheduleSettings
 
-Shape = Callable[[float], float]  # progress 0..1 -> 1..0
 
-SHAPES: dict[str, Shape] = {
-    "constant": lambda progress: 1.0,
-    "linear": lambda progress: 1.0 - progress,
-    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+def stay(step: int, warmup: int) -> float:
+    return 1.0
+
+
+def inverse_root(step: int, warmup: int) -> float:
+    """Vaswani et al. 2017, section 5.3: it knows no budget, so that the end may be chosen late."""
+    return min(1.0, math.sqrt(warmup / step))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shares of the peak: the level by (step, warmup), and what is left of it by how much of the fall is over, 0..1 -> 1..0."""
+
+    level: Callable[[int, int], float]
+    fall: Callable[[float], float]
+
+
+SHAPES = {
+    "constant": Shape(stay, lambda over: 1.0),
+    "linear": Shape(stay, lambda over: 1.0 - over),
+    "cosine": Shape(stay, lambda over: 0.5 * (1.0 + math.cos(math.pi * over))),
+    "inverse-sqrt": Shape(inverse_root, lambda over: 1.0 - over),
 }
 
 
 def learning_rate(settings: ScheduleSettings, peak: float, step: int, progress: float) -> float:
     """For update number `step` (the first is 1) at a progress from 0 to 1."""
+    shape = SHAPES[settings.kind]
     warm = min(1.0, step / settings.warmup) if settings.warmup else 1.0
-    falling = (progress - (1.0 - settings.decay)) / settings.decay
-    shape = SHAPES[settings.kind](min(1.0, max(0.0, falling)))
-    return peak * warm * (settings.final + (1.0 - settings.final) * shape)
+    over = (progress - (1.0 - settings.decay)) / settings.decay
+    above = max(0.0, shape.level(step, settings.warmup) - settings.final)  # a level below the final rate is that rate
+    return peak * warm * (settings.final + above * shape.fall(min(1.0, max(0.0, over))))

@@ -8,61 +8,76 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lilliput.checkpoints import Checkpoint
-from lilliput.config import config_to_dict, replace
+from lilliput.config import config_from_dict, config_to_dict, replace
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
 from lilliput.data.tokenizers import Tokenizer, learns
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.decoding.writer import Writer
-from lilliput.devices import choose_device, choose_precision, prepare_machine
+from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
+from lilliput.files import write_flushed
+from lilliput.model.recompute import use_compile, use_recompute
 from lilliput.model.transformer import build_model, load_weights, put_vectors
 from lilliput.runs import Run, differences, looks_like_run, resolve_checkpoint
 from lilliput.settings import Config
+from lilliput.training.distributed import parallelise
 from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
-from lilliput.training.objectives import DocumentLabel, NextToken, Objective
+from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel
 from lilliput.training.observers import MetricsFile, Observer
+from lilliput.training.precision import Precision, build_precision
+from lilliput.training.trackers import build_trackers, need_trackers
+from lilliput.training.world import World, open_world
 
 # Settings that may be left to what is found in the data; a run's own config.json has them.
 FOUND = ("model.vocab_size", "model.classes", "vectors.width", "vectors.rows")
+# Settings that a resumed run may have otherwise: its folder may be moved and renamed, its processes spread in another way.
+FREE = ("name", "log.folder", "train.parallel")
 # No separators, no control characters, nothing that Windows refuses.
 NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
+LAUNCH = ".launch"  # the file of a run that says which job of torchrun began it
 LONGEST_NAME = 100  # bytes; a file system's 255 must also hold what stands around it while the folder is written
 
 
 @dataclass
 class Session:
-    """A run about to train. `notes` are sentences for the user; `writer` writes with the weights as they are."""
+    """A run about to train. `notes` are sentences for the user."""
 
     run: Run
     trainer: Trainer[Any]
     prepared: Prepared
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def writer(self) -> Writer:
-        return Writer(self.trainer.config, self.trainer.model, self.prepared.tokenizer)
+    def write_sample(self) -> str:
+        """A text by the model as it would be kept now. All processes write it together."""
+        config, step = self.trainer.config, self.trainer.step
+        prompt, tokenizer = config.generate.prompt, self.prepared.tokenizer
+        return prompt + self.trainer.use(lambda model: Writer(config, model, tokenizer).generate(prompt, seed=step))
 
     def events(self, observers: list[Observer]) -> Iterator[Event]:
         """Train, the log first and then the observers hearing of each event before the next happens."""
+        everybody = list(observers)
         with ExitStack() as stack:
-            for observer in observers:
+            if self.trainer.world.first:
+                log = MetricsFile(self.run, self.trainer.config.log.every)
+                everybody = [log, *build_trackers(self.trainer.config, self.run, self.trainer.step), *observers]
+            for observer in everybody:
                 stack.callback(observer.close)
-            log = MetricsFile(self.run, self.trainer.config.log.every)
-            stack.callback(log.close)
             for event in self.trainer.events():
-                for observer in (log, *observers):
+                for observer in everybody:
                     observer(event)
                 yield event
 
@@ -87,51 +102,129 @@ def open_session(
     overwrite: bool = False,
     start_from: str | None = None,
     report: Report = silent,
+    world: World | None = None,
 ) -> Iterator[Session]:
-    """Ready to train, the run's folder locked for as long as the session is open."""
-    folder = run_folder(config)
-    origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
-    if origin:
-        config = adopt(config, origin)
+    """Ready to train, the run's folder locked for as long as the session is open. `world`: the processes that train it."""
+    need_trackers(config.log)
+    world = world or World()
     with ExitStack() as stack:
-        notes: list[str] = []
-        if resume:
-            run, config = same_run(folder, config)
-            stack.enter_context(run.lock())
-            checkpoint = newest_checkpoint(run, notes)
-        else:
-            if looks_like_run(folder) and not overwrite:
-                Run.create(folder, {}, overwrite=False)  # refuses, before any work is done
-            checkpoint = origin
-        device = choose_device(config.train.device)
+        begin = find_beginning(config, resume, overwrite, start_from, world, stack) if world.first else None
+        told = world.share([config_to_dict(begin.config), begin.resumed, begin.tokenizer()] if begin else None)
+        config, resume, notes = config_from_dict(told[0], "settings"), told[1], begin.notes if begin else []
+        if world.processes > config.train.batch:
+            what = f"train.batch is {config.train.batch}, and there are {world.processes} processes to share its rows"
+            raise UserError(what, "train.batch", f"train.batch {world.processes}, or fewer processes")
+        device = world.device(config.train.device)
         prepare_machine(config.train.threads)
-        prepared = prepare(config, report, own_tokenizer(config, checkpoint))
+        tokenizer = None if told[2] is None else Tokenizer.from_json(told[2], "tokenizer.json")
+        prepared = world.in_turn(partial(prepare, config, report, tokenizer))
+        if world.share(prepared.fingerprint) != prepared.fingerprint:
+            what = f"process {world.rank} has other data than the first one: {config.data.source} is not the same there"
+            raise UserError(what, "data.source", "the same files on every machine")
+        origin = begin.origin if begin else None
         config = fit_labels(fit_vocabulary(config, prepared.tokenizer), prepared.labels, origin)
         vectors: Vectors | None = None
-        if config.vectors.source is not None and checkpoint is None:  # a checkpoint has them among its weights
-            vectors = prepare_vectors(config, prepared, report)
+        has_weights = world.share(begin is not None and begin.checkpoint is not None)
+        if config.vectors.source is not None and not has_weights:  # a checkpoint has them among its weights
+            vectors = world.in_turn(partial(prepare_vectors, config, prepared, report))
             config = fit_vectors(config, vectors)
+        precision = agree_on_precision(config.train.precision, device, world)
+        notes += [precision.note] if precision.note else []
         model = build_model(config.model, config.vectors, seed=config.seed)
         if vectors is not None:
             put_vectors(model, vectors.table, vectors.covered)
-        model.to(device, choose_precision(config.train.precision, device))
+        model.to(precision.weights_dtype)
         if origin:
             load_weights(model, origin.load_model())
+        use_recompute(model, config.train.recompute, config.train.recompute_every)
+        if config.train.compile:
+            use_compile(model)
+        parallel = parallelise(model, world, config.train.parallel, device)
         objective = build_objective(config, prepared)
         splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
-
-        def make_trainer(run: Run) -> Trainer[Any]:
-            return Trainer(config, model, objective, splits, prepared, run, partial(storybook_floor, config))
-
-        if not resume:
-            # Another run's weights and tokenizer are this one's from its first moment: it never needs the other again.
-            first = (lambda new: make_trainer(new).save()) if origin else None
-            run = Run.create(folder, config_to_dict(config), overwrite, first)
-            stack.enter_context(run.lock())
-        session = Session(run, make_trainer(run), prepared, notes)
+        run = begin.run if begin else Run(run_folder(config))
+        floor = partial(storybook_floor, config)
+        trainer = Trainer(config, world, model, parallel, precision, objective, splits, prepared, run, floor)
+        session = Session(run, trainer, prepared, notes)
         if resume:
-            go_on(session, checkpoint)
+            go_on(session, begin.checkpoint if begin else None)
+        elif has_weights:
+            # Another run's weights and tokenizer are this one's from its first moment: it never needs the other again.
+            create(session, overwrite, stack, trainer.save)
+        else:
+            create(session, overwrite, stack, lambda _: None)
         yield session
+
+
+@dataclass
+class Beginning:
+    """What the first process finds out for all of them. `origin` is the checkpoint of another run, `checkpoint` the one whose
+    weights are taken."""
+
+    run: Run
+    config: Config
+    resumed: bool
+    origin: Checkpoint | None
+    checkpoint: Checkpoint | None
+    notes: list[str]
+
+    def tokenizer(self) -> str | None:
+        """One that came from files is in the run's checkpoints, too; by now they may have changed, or be gone."""
+        if self.checkpoint is None or learns(self.config.tokenizer):
+            return None
+        return self.checkpoint.tokenizer_json()
+
+
+def find_beginning(
+    config: Config, resume: bool, overwrite: bool, start_from: str | None, world: World, stack: ExitStack
+) -> Beginning:
+    """New, resumed or from another run's weights; refused, before any work is done, what is not possible.
+
+    Where torchrun has started the processes again, the run that the first ones made is resumed without being asked for.
+    """
+    folder, notes = run_folder(config), list[str]()
+    origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
+    if origin:
+        config = adopt(config, origin)
+    again = world.launch is not None and launch_of(folder) == world.launch
+    if resume or (again and (world.restarts or not overwrite)):
+        run, config = same_run(folder, config)
+        stack.enter_context(run.lock())
+        return Beginning(run, config, True, None, newest_checkpoint(run, notes), notes)
+    if looks_like_run(folder) and not overwrite:
+        Run.create(folder, {}, overwrite=False)
+    return Beginning(Run(folder), config, False, origin, origin, notes)
+
+
+def create(session: Session, overwrite: bool, stack: ExitStack, fill: Callable[[Run], None]) -> None:
+    """The run's folder, made and locked by the first process; `fill` is called by all."""
+    trainer, world = session.trainer, session.trainer.world
+    if not world.first:
+        fill(session.run)
+        return
+
+    def begin(new: Run) -> None:
+        if world.launch is not None:
+            write_flushed(new.folder / LAUNCH, world.launch.encode())
+        fill(new)
+
+    trainer.run = session.run = Run.create(session.run.folder, config_to_dict(trainer.config), overwrite, begin)
+    stack.enter_context(session.run.lock())
+
+
+def launch_of(folder: Path) -> str | None:
+    """torchrun's name for what began the run: it alone may go on with it unasked."""
+    try:
+        return (folder / LAUNCH).read_text("utf-8") if looks_like_run(folder) else None
+    except (OSError, ValueError):
+        return None
+
+
+def agree_on_precision(name: str, device: torch.device, world: World) -> Precision:
+    """`auto` is measured, and what is measured can differ: all take what the first one finds."""
+    chosen = build_precision(name, device) if world.first else None
+    name = world.share(str(chosen.dtype).removeprefix("torch.") if chosen else None)
+    return chosen or build_precision(name, device)
 
 
 def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
@@ -140,23 +233,16 @@ def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
     for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
         if name in FOUND and now is None:
             found[name] = was
-        elif name not in ("name", "log.folder"):  # a run's folder may be moved and renamed
+        elif name not in FREE:
             what = f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
             raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
     return run, replace(config, found)
 
 
-def own_tokenizer(config: Config, checkpoint: Checkpoint | None) -> Tokenizer | None:
-    """One that came from files is in the run's checkpoints, too; by now they may have changed, or be gone."""
-    if checkpoint is None or learns(config.tokenizer):
-        return None
-    return Tokenizer.from_json(checkpoint.tokenizer_json(), str(checkpoint.folder / "tokenizer.json"))
-
-
 def adopt(config: Config, origin: Checkpoint) -> Config:
     """The settings of a run that starts from another's weights: model and tokenizer are those of the other.
 
-    Only dropout, which no weight depends on, is the new run's own. A classifier learns from labels, again.
+    Only dropout, which no weight depends on, is the new run's own. What has learned from labels does so again.
     """
     theirs = origin.config()
     kept = {
@@ -166,7 +252,7 @@ def adopt(config: Config, origin: Checkpoint) -> Config:
         "model.dropout": config.model.dropout,
         "tokenizer.path": str(origin.folder / "tokenizer.json"),
     }
-    own |= {"data.labelled": config.data.labelled or theirs["model"]["task"] == "classifier"}
+    own |= {"data.labelled": config.data.labelled or theirs["model"]["task"] != "language"}
     return replace(config, kept | own)
 
 
@@ -182,22 +268,30 @@ def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
 
 
 def go_on(session: Session, checkpoint: Checkpoint | None) -> None:
-    """Take up a checkpoint; without one, begin again."""
-    run, trainer, notes = session.run, session.trainer, session.notes
-    if checkpoint is None:
-        run.cut_metrics(0)
+    """Take up a checkpoint, which the first process has; without one, begin again."""
+    run, trainer, notes, world = session.run, session.trainer, session.notes, session.trainer.world
+    if not world.share(checkpoint is not None):
         notes.append("the run has no checkpoint yet: it begins again")
+        if world.first:
+            run.cut_metrics(0)
         return
     notes += trainer.resume(checkpoint)  # may refuse: nothing has been touched yet
-    run.rewind(checkpoint)
     if trainer.ended:
         notes.append("the run had used up its budget: only its evaluation is done again")
+    if checkpoint is not None:
+        run.rewind(checkpoint)
+    if not world.share(world.first and best_is_whole(run, notes)):
+        trainer.best = None
+
+
+def best_is_whole(run: Run, notes: list[str]) -> bool:
     try:
         if run.best:
             run.best.verify()
     except UserError as error:
         notes.append(f"{error.what}; the best of what comes is kept in its place")
-        trainer.best = None
+        return False
+    return True
 
 
 def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
@@ -219,10 +313,10 @@ def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | No
 
     Weights of another run know its labels by their order: they fit only the same ones.
     """
-    if config.model.task != "classifier":
+    if config.model.task == "language":
         return config
     if labels is None:
-        what = f"a classifier needs labelled documents, and {config.data.source} has no labels"
+        what = f"model.task {config.model.task} needs labelled documents, and {config.data.source} has no labels"
         raise UserError(what, "model.task", "data.labelled true, or model.task language")
     told = f"{', '.join(labels[:8])}{', ...' if len(labels) > 8 else ''}"
     if origin and origin.labels() != labels:
@@ -236,10 +330,15 @@ def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | No
 
 
 def build_objective(config: Config, prepared: Prepared) -> Objective[Any]:
+    context, start, labels = config.model.context, prepared.tokenizer.start, prepared.labels
+    smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
+    if config.model.task == "language":
+        return NextToken(context, start, config.data.windows == "overlapping", smoothing, z_loss)
+    assert labels is not None
     if config.model.task == "classifier":
-        assert prepared.labels is not None
-        return DocumentLabel(config.model.context, prepared.labels)
-    return NextToken(config.model.context, prepared.tokenizer.start, config.data.windows == "overlapping")
+        return DocumentLabel(context, labels, smoothing)
+    weights = config.train.language_weight, config.train.label_weight
+    return TokenAndLabel(context, start, labels, weights, smoothing, z_loss)
 
 
 def train(
@@ -249,8 +348,8 @@ def train(
     start_from: str | None = None,
     observers: list[Observer] | None = None,
 ) -> Run:
-    """Train a run to its end from Python: `lilliput.train(lilliput.Config(name="mine"))`."""
-    with open_session(config, resume, overwrite, start_from) as session:
-        for _ in session.events(observers or []):
+    """Train a run to its end from Python: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, by all processes."""
+    with open_world() as world, open_session(config, resume, overwrite, start_from, world=world) as session:
+        for _ in session.events(observers or [] if world.first else []):
             pass
     return session.run

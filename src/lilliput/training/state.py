@@ -55,6 +55,6 @@ def random_seed(seed: int, step: int, micro_batch: int, rank: int) -> int:
     return mixed & (2**63 - 1)
 
 
-def describe_machine() -> dict[str, Any]:
+def describe_machine(processes: int) -> dict[str, Any]:
     """What a bit-for-bit resume depends on besides the checkpoint."""
-    return {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "processes": processes}

@@ -1,0 +1,403 @@
+"""What training techniques cost, and that they change nothing else: each beside the same work without it.
+
+    python benchmarks/techniques.py --json
+    python benchmarks/techniques.py --only recompute,loss
+
+accumulation: 1, 2, 4 and 8 micro-batches of one size an update, on the storybook. Time per token: the same micro-batches in one
+    process, ABBA, the median of 11 pairs. Loss at equal tokens and at equal updates: runs of 1,600 micro-batches or 200 updates.
+recompute: 12 layers, everything kept, against blocks, feed-forwards or every second block recomputed, and torch's own
+    checkpointing of blocks. Activation bytes are those of saved tensors, weights aside. Time: one process, in turns, ABBA.
+precision: a step in 16 bits (autocast) against float32, of a very small net: where a processor has no such units it takes long.
+compile: a step of compiled blocks against plain ones, and the seconds that the first one takes.
+loss: chunked cross-entropy with a head of 50,257 words against torch's plain one.
+
+Memory is the most that a process of its own held (VmHWM, Linux), less what it held before there was a model. "ours" is the
+technique, "peer" the work without it; a ratio below 1 is less memory or time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contest import THREADS, contest, median, row, show
+from lilliput.config import load_config
+from lilliput.devices import choose_device, prepare_machine
+from lilliput.errors import UserError
+from lilliput.model.layers import LanguageHead
+from lilliput.model.loss import head_loss, language_loss
+from lilliput.model.recompute import use_compile, use_recompute
+from lilliput.model.transformer import Transformer, build_model
+from lilliput.settings import Config
+from lilliput.training.events import Evaluated, Stepped
+from lilliput.training.precision import build_precision
+from lilliput.training.session import open_session
+
+Figures = dict[str, float]
+Row = dict[str, Any]
+
+MICRO_BATCHES = (1, 2, 4, 8)
+PAIRS, LONGEST, UPDATES = 11, 8, 200
+DEEP = {"dim": 192, "layers": 12, "heads": 6, "context": 256, "vocab_size": 2048}
+WIDE = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab_size": 2048}
+SMALL = {"dim": 64, "layers": 2, "heads": 2, "context": 64, "vocab_size": 256}
+ROWS, ROUNDS = 8, 7
+HEAD, STATES, WIDTH = 50_257, 2048, 256
+
+
+# What the sections share.
+
+
+def peak_memory() -> int:
+    """Bytes. The system's own count of a child (ru_maxrss) begins with its parent's."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
+
+
+def settings(**changes: object) -> Config:
+    return load_config(None, {name.replace("__", "."): str(value) for name, value in changes.items()})
+
+
+def make_model(shape: dict[str, int], dropout: float = 0.0) -> Transformer:
+    given = {f"model.{name}": str(value) for name, value in shape.items()}
+    return build_model(load_config(None, given | {"model.dropout": str(dropout)}).model, seed=1)
+
+
+def make_step(model: Transformer, rows: int = ROWS) -> Callable[[], float]:
+    """Forward and backward, as in training; gradients are left for whoever compares them."""
+    size, context = model.settings.vocab_size, model.settings.context
+    assert size is not None
+    text = torch.randint(size, (rows, context + 1), generator=torch.Generator().manual_seed(0))
+    ids, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    def step() -> float:
+        model.zero_grad()
+        loss = language_loss(model, ids, targets, None, None).goal / targets.numel()
+        loss.backward()
+        return loss.item()
+
+    return step
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def in_turns(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each in each round, after one to warm up; every other round goes backwards: ABBA."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name in works if number % 2 else reversed(works):
+            took = seconds(works[name])
+            if number:
+                found[name].append(took)
+    return found
+
+
+def ratio_of_pairs(ours: list[float], peer: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, peer, strict=True))
+
+
+# Accumulation.
+
+
+@contextmanager
+def storybook(folder: str, accumulate: int, steps: int, shape: dict[str, int], name: str) -> Iterator[Iterator[Any]]:
+    """Events of a run. It ends with the sample of validation: to judge the whole split is no part of the work."""
+    changes: dict[str, object] = {f"model__{key}": value for key, value in shape.items() if key != "vocab_size"}
+    changes |= {"data__documents": 6000, "data__cache": f"{folder}/prepared", "log__folder": f"{folder}/runs"}
+    changes |= {"train__batch": ROWS, "train__accumulate": accumulate, "train__steps": steps, "name": name}
+    changes |= {"train__save_every": 10**6, "evaluate__every": 10**6, "train__threads": THREADS, "schedule__warmup": 20}
+    changes |= {"train__device": "cpu", "train__precision": "float32", "log__sample_seconds": "none"}
+    with open_session(settings(**changes)) as session, closing(session.events([])) as events:
+        yield events
+
+
+def updates(events: Iterator[Any], count: int) -> list[Stepped]:
+    return list(islice((event for event in events if isinstance(event, Stepped)), count))
+
+
+def accumulation_time() -> Figures:
+    """Each round of a side is LONGEST micro-batches, however many updates they make."""
+    shape, found = SMALL | {"dim": 128, "heads": 4, "context": 128}, dict[str, float]()
+    with tempfile.TemporaryDirectory() as folder:
+        for count in MICRO_BATCHES[1:]:
+            with (
+                storybook(folder, 1, 10**6, shape, f"one-{count}") as one,
+                storybook(folder, count, 10**6, shape, f"many-{count}") as many,
+            ):
+                took = in_turns(
+                    {"one": partial(updates, one, LONGEST), "many": partial(updates, many, LONGEST // count)}, PAIRS
+                )
+                (last,) = updates(one, 1)
+            tokens = last.tokens / (LONGEST * (PAIRS + 1) + 1) * LONGEST / 1e6  # of a round, in millions
+            found |= {f"{name} {count}": statistics.median(times) / tokens for name, times in took.items()}
+            found[f"ratio {count}"] = ratio_of_pairs(took["many"], took["one"])
+    return found
+
+
+def accumulation_memory(count: int) -> Figures:
+    before = peak_memory()
+    with tempfile.TemporaryDirectory() as folder, storybook(folder, count, 10**6, WIDE, "memory") as events:
+        updates(events, 3)
+        return {"memory": peak_memory() - before}
+
+
+def accumulation_loss() -> Figures:
+    found = dict[str, float]()
+    with tempfile.TemporaryDirectory() as folder:
+        for count in MICRO_BATCHES:
+            for equal, steps in (("tokens", UPDATES * LONGEST // count), ("updates", UPDATES)):
+                with storybook(folder, count, steps, SMALL, f"{equal}-{count}") as events:
+                    found[f"{equal} {count}"] = next(e.loss for e in events if isinstance(e, Evaluated))
+    return found
+
+
+def accumulation() -> list[Row]:
+    memory = {count: f"accumulation/memory {count}" for count in MICRO_BATCHES}
+    outcomes = contest(__file__, ["accumulation/time", "accumulation/loss", *memory.values()], 1)
+    took, loss = outcomes["accumulation/time"][0], outcomes["accumulation/loss"][0]
+    peak, rows = {count: outcomes[name][0]["memory"] for count, name in memory.items()}, []
+    for count in MICRO_BATCHES[1:]:
+        name = f"accumulation, {count} micro-batches"
+        paired = {"ratio": took[f"ratio {count}"]}
+        rows += [
+            row(f"{name}: time", took[f"many {count}"], took[f"one {count}"], "1 micro-batch", "s/M tokens") | paired,
+            row(f"{name}: peak memory", peak[count], peak[1], "1 micro-batch", "bytes"),
+            row(f"{name}: loss, equal tokens", loss[f"tokens {count}"], loss["tokens 1"], "1 micro-batch", "nats"),
+            row(f"{name}: loss, equal updates", loss[f"updates {count}"], loss["updates 1"], "1 micro-batch", "nats"),
+        ]
+    return rows
+
+
+# Recomputation.
+
+
+def use_torch_checkpoint(model: Transformer) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    for block in model.blocks:
+        block.run_block = lambda part, x, now: checkpoint(part, x, now, use_reentrant=False)
+
+
+RECOMPUTED: dict[str, Callable[[Transformer], None]] = {
+    "everything kept": lambda model: None,
+    "blocks": lambda model: use_recompute(model, "block", 1),
+    "every second block": lambda model: use_recompute(model, "block", 2),
+    "feed-forwards": lambda model: use_recompute(model, "feed-forward", 1),
+    "torch.utils.checkpoint": use_torch_checkpoint,
+}
+
+
+def recompute_memory(kind: str) -> Figures:
+    before = peak_memory()
+    model = make_model(DEEP)
+    RECOMPUTED[kind](model)
+    step = make_step(model)
+    step()
+    step()
+    return {"memory": peak_memory() - before, "activations": saved_bytes(model)}
+
+
+def saved_bytes(model: Transformer) -> int:
+    """What the trunk keeps from its forward pass for its backward one, weights aside, each storage once."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    found: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.zeros(ROWS, model.settings.context, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        x = model.trunk(ids, model.begin(ids, None, None))
+    assert x.requires_grad
+    return sum(found.values())
+
+
+def recompute_time() -> Figures:
+    works: dict[str, Callable[[], object]] = {}
+    for kind, use in RECOMPUTED.items():
+        model = make_model(DEEP)
+        use(model)
+        works[kind] = make_step(model)
+    took = in_turns(works, ROUNDS)
+    plain = took["everything kept"]
+    medians = {f"time {kind}": statistics.median(times) for kind, times in took.items()}
+    return medians | {f"ratio {kind}": ratio_of_pairs(times, plain) for kind, times in took.items()}
+
+
+def recompute_equality() -> Figures:
+    """Numbers of loss and gradients, dropout on, that are not the same bit for bit."""
+    found: dict[str, list[Tensor]] = {}
+    for kind, use in RECOMPUTED.items():
+        model = make_model(DEEP, dropout=0.1)
+        use(model)
+        torch.manual_seed(0)
+        loss = torch.tensor(make_step(model, rows=2)())
+        found[kind] = [loss, *(p.grad for p in model.parameters() if p.grad is not None)]
+    plain = found["everything kept"]
+    figures: Figures = {"numbers": sum(tensor.numel() for tensor in plain)}
+    for kind, tensors in found.items():
+        figures[kind] = sum(int((a != b).sum()) for a, b in zip(tensors, plain, strict=True))
+    return figures
+
+
+def recompute() -> list[Row]:
+    memory = {kind: f"recompute/memory {kind}" for kind in RECOMPUTED}
+    outcomes = contest(__file__, ["recompute/time", "recompute/equality", *memory.values()], 1)
+    took, unequal = outcomes["recompute/time"][0], outcomes["recompute/equality"][0]
+    plain, rows = "everything kept", []
+    for kind in list(RECOMPUTED)[1:]:
+        name, ours, peer = f"recompute {kind}", outcomes[memory[kind]][0], outcomes[memory[plain]][0]
+        paired = {"ratio": took[f"ratio {kind}"]}
+        rows += [
+            row(f"{name}: activations", ours["activations"], peer["activations"], plain, "bytes"),
+            row(f"{name}: peak memory", ours["memory"], peer["memory"], plain, "bytes"),
+            row(f"{name}: time", took[f"time {kind}"], took[f"time {plain}"], plain, "s") | paired,
+            row(f"{name}: numbers that differ", unequal[kind], unequal["numbers"], "of all numbers", "numbers"),
+        ]
+    return rows
+
+
+# Precision, compilation, loss.
+
+
+def precision_time() -> Figures:
+    device = choose_device("auto")
+    works: dict[str, Callable[[], object]] = {}
+    for name in ("float32", "bfloat16", "float16"):
+        try:
+            precision = build_precision(name, device)
+        except UserError as error:
+            print(f"  {error.what}", file=sys.stderr)
+            continue
+        works[name] = precise_step(make_model(SMALL).to(device), precision.casting)
+    took = in_turns(works, 3)
+    return {name: statistics.median(times) for name, times in took.items()}
+
+
+def precise_step(model: Transformer, casting: Callable[[], Any]) -> Callable[[], float]:
+    ids = torch.zeros(4, SMALL["context"], dtype=torch.long, device=model.device)
+
+    def step() -> float:
+        model.zero_grad()
+        with casting():
+            loss = language_loss(model, ids, ids, None, None).goal / ids.numel()
+        loss.backward()
+        return loss.item()  # waits for the device
+
+    return step
+
+
+def precision() -> list[Row]:
+    (took,) = contest(__file__, ["precision/time"], 1)["precision/time"]
+    wanted = [name for name in took if name != "float32"]
+    return [row(f"precision {name}: time", took[name], took["float32"], "float32", "s") for name in wanted]
+
+
+def compile_time() -> Figures:
+    models = {name: make_model(WIDE) for name in ("plain", "compiled")}
+    first = seconds(lambda: use_compile(models["compiled"]))
+    works = {name: make_step(model) for name, model in models.items()}
+    first += seconds(works["compiled"])
+    took = in_turns(dict(works), ROUNDS)
+    medians = {name: statistics.median(times) for name, times in took.items()}
+    return medians | {"first": first, "ratio": ratio_of_pairs(took["compiled"], took["plain"])}
+
+
+def compiling() -> list[Row]:
+    (took,) = contest(__file__, ["compile/time"], 1)["compile/time"]
+    return [
+        row("compile: time", took["compiled"], took["plain"], "plain", "s") | {"ratio": took["ratio"]},
+        row("compile: seconds until the first step is done", took["first"], took["plain"], "plain", "s"),
+    ]
+
+
+def loss_of(kind: str) -> Figures:
+    head = LanguageHead(WIDTH, HEAD, bias=False, soft_cap=None)
+    states, targets = torch.randn(STATES, WIDTH, requires_grad=True), torch.randint(HEAD, (STATES,))
+    before = peak_memory()
+
+    def step() -> None:
+        head.zero_grad()
+        states.grad = None
+        if kind == "chunked":
+            head_loss(head, states, targets).goal.backward()
+        else:
+            F.cross_entropy(head.project(states), targets, reduction="sum").backward()
+
+    took = in_turns({kind: step}, 3)[kind]
+    return {"time": statistics.median(took), "memory": peak_memory() - before}
+
+
+def loss() -> list[Row]:
+    outcomes = contest(__file__, ["loss/chunked", "loss/plain"], 3)
+    chunked, plain = outcomes["loss/chunked"], outcomes["loss/plain"]
+    return [
+        row(f"loss: {what}", median(chunked, figure), median(plain, figure), "plain cross-entropy", unit)
+        for what, figure, unit in (("peak memory", "memory", "bytes"), ("time", "time", "s"))
+    ]
+
+
+SECTIONS: dict[str, Callable[[], list[Row]]] = {
+    "accumulation": accumulation,
+    "recompute": recompute,
+    "precision": precision,
+    "compile": compiling,
+    "loss": loss,
+}
+CONTESTANTS: dict[str, Callable[[], Figures]] = {
+    "accumulation/time": accumulation_time,
+    "accumulation/loss": accumulation_loss,
+    "recompute/time": recompute_time,
+    "recompute/equality": recompute_equality,
+    "precision/time": precision_time,
+    "compile/time": compile_time,
+}
+
+
+def measure(name: str) -> Figures:
+    prepare_machine(THREADS)
+    if name in CONTESTANTS:
+        return CONTESTANTS[name]()
+    section, rest = name.split("/")
+    kind = rest.removeprefix("memory ")
+    if section == "loss":
+        return loss_of(kind)
+    return accumulation_memory(int(kind)) if section == "accumulation" else recompute_memory(kind)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
+    parser.add_argument(
+        "--only", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}, with commas between"
+    )
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.contestant:
+        print(json.dumps(measure(asked.contestant)))
+    else:
+        wanted = asked.only.split(",")
+        if wrong := [name for name in wanted if name not in SECTIONS]:
+            parser.error(f"there is no section {wrong[0]}: {', '.join(SECTIONS)}")
+        show([found for name in wanted for found in SECTIONS[name]()], asked.json)

@@ -1,0 +1,69 @@
+"""How much of its budget a run has used up, in steps, tokens or minutes.
+
+Owns: the clock of a run, through all its pauses; the share of the budget that is gone, which the learning rate follows; and when
+minutes are over. Does not own: steps and tokens (`loop` counts them), the learning rate (`schedules`).
+
+Minutes are those of training, with its checkpoints and evaluations; the judgement over whole splits comes after them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lilliput.settings import TrainSettings
+
+
+class Budget:
+    """`seconds` are of training, over all sessions of a run: what has to be saved."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self.settings = settings
+        self.seconds = 0.0
+        self.clock = self.began = (
+            time.monotonic()
+        )  # when the run would have begun, had it never paused; the last update
+        self.pace = self.pause = 0.0  # seconds of the last update, and of the last evaluation
+
+    def start(self) -> None:
+        self.clock = time.monotonic() - self.seconds
+
+    def elapsed(self) -> float:
+        self.seconds = time.monotonic() - self.clock
+        return self.seconds
+
+    def progress(self, step: int, tokens: int) -> float:
+        """Share of the budget that is used up; more than 1 where an update went beyond it."""
+        budget = self.settings
+        if budget.steps is not None:
+            return step / budget.steps
+        if budget.tokens is not None:
+            return tokens / budget.tokens
+        assert budget.minutes is not None
+        return self.elapsed() / (60 * budget.minutes)
+
+    def begin_update(self) -> None:
+        self.began = time.monotonic()
+
+    def end_update(self) -> float:
+        self.pace = time.monotonic() - self.began
+        return self.pace
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.pause = time.monotonic() - began
+
+    def forecast(self) -> tuple[bool, bool]:
+        """In the middle of an update, of a budget in minutes: is this the last one? And would an evaluation after it leave
+        no time for another one, so that the rate would never come down to the end of its schedule?
+
+        An update that would end after the budget is not begun; half of one either way is the best that can be had.
+        """
+        if self.settings.minutes is None:
+            return False, False
+        pace = max(self.pace, time.monotonic() - self.began)
+        left = 60 * self.settings.minutes - (self.began - self.clock + pace)
+        return left <= pace / 2, left <= self.pause + pace

@@ -1,0 +1,90 @@
+"""Mixtures in learned shares: their formula, their gradients, and what they change of a model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding, mix
+from lilliput.model.transformer import build_model
+from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_mixture_is_its_formula_with_autograds_gradients(view: bool) -> None:
+    """Also of a part of a wider tensor, as values are of their projection."""
+    x = draw(2, 5, 4, 3, seed=1)[:, :, 1:3] if view else draw(2, 5, 2, 3, seed=1)
+    inputs = [part.detach().requires_grad_() for part in (x, draw(2, 5, 2, 3, seed=2), draw(2, seed=3))]
+    gradient = draw(2, 2, 5, 3, seed=4).transpose(1, 2)  # as attention gives it
+    ours, theirs = mix(*inputs), inputs[2][0] * inputs[0] + inputs[2][1] * inputs[1]
+    assert_same(ours, theirs)
+    for found, wanted in zip(
+        torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(theirs, inputs, gradient), strict=True
+    ):
+        assert_same(found, wanted)
+
+
+def test_one_tensor_mixed_with_itself_has_the_gradient_of_both() -> None:
+    """The first block mixes the embedding with the embedding."""
+    x, shares = draw(2, 3, 4, seed=1).requires_grad_(), draw(2, seed=2)
+    (found,) = torch.autograd.grad(mix(x, x, shares).sum(), x)
+    assert_same(found, shares.sum().expand_as(x))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_a_fresh_model_is_the_one_without_mixing(placement: str) -> None:
+    ids = draw_ids(2, 7)
+    mixing, without = (
+        build_model(tiny_settings(mix_embedding=mixed, norm_placement=placement), seed=0) for mixed in (True, False)
+    )
+    assert torch.equal(mixing(ids), without(ids))
+
+
+def test_each_block_begins_from_its_own_mixture() -> None:
+    """Written out: the embedding is what the stream began from, learned positions included."""
+    model, ids = tiny_model(mix_embedding=True, positions="learned"), draw_ids(2, 7)
+    now = model.begin(ids, None, None)
+    found = model.trunk(ids, now)
+    embedding = model.embedding.table.weight[ids] + model.positions.table.weight[:7]
+    x = embedding
+    for block in model.blocks:
+        x = block.mix.shares[0] * x + block.mix.shares[1] * embedding
+        x = block.feed_forward(block.attention(x, now), now)
+    assert_same(found, model.norm(x))
+
+
+def test_values_are_mixed_with_the_table_of_their_tokens() -> None:
+    """By a change of weights: a table that says of each token what its projection said gives the model without a table."""
+    model, plain = tiny_model(value_embeddings="ends", kv_heads=2), tiny_model(kv_heads=2)
+    plain.load_state_dict({name: model.state_dict()[name] for name in plain.state_dict()})
+    ids = draw_ids(2, 9)
+    first = model.blocks[0].attention
+    x = model.embedding.table.weight
+    projected = first.inner.qkv(first.norm(x))[:, -8:]  # (V, G D): no positions, so values depend on the token alone
+    with torch.no_grad():
+        first.inner.values.table.weight.copy_(2.0 * projected)
+        first.inner.values.shares.copy_(torch.tensor([0.25, 0.375]))
+        model.blocks[2].attention.inner.values.shares.copy_(torch.tensor([1.0, 0.0]))
+    assert_same(model(ids), plain(ids))
+
+
+def test_each_share_and_each_row_that_is_read_is_learned() -> None:
+    model, ids = tiny_model(mix_embedding=True, value_embeddings="all"), draw_ids(2, 6)
+    model(ids).square().sum().backward()
+    read = torch.zeros(17, dtype=torch.bool).scatter(0, ids.flatten(), torch.ones(12, dtype=torch.bool))
+    for block in model.blocks:
+        mixture, values = block.mix, block.attention.inner.values
+        assert isinstance(mixture, EmbeddingMixture) and isinstance(values, ValueEmbedding)
+        assert (mixture.shares.grad != 0).all() and (values.shares.grad != 0).all()
+        assert torch.equal(values.table.weight.grad.abs().sum(dim=-1) > 0, read)
+
+
+def test_tables_of_values_are_drawn_as_the_embedding_is() -> None:
+    settings = tiny_settings(initialisation="zero-residual", value_embeddings="ends", vocab_size=2000)
+    model = build_model(settings, seed=0)
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    assert len(tables) == 3
+    for table in tables:
+        assert abs(table.weight.std().item() / 0.02 - 1) < 0.02
+    assert not torch.equal(tables[1].weight, tables[2].weight)

@@ -1,0 +1,481 @@
+"""Recomputation changes what is kept, and nothing else: bit for bit, with dropout on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from lilliput.errors import UserError
+from lilliput.model import recompute
+from lilliput.model.attention import Capture, Pass
+from lilliput.model.recompute import run_again, use_compile, use_recompute
+from lilliput.model.transformer import Part, Transformer
+from lilliput.training.events import TIMES
+from small import assert_equal_tensors, small_config, train_small
+from tiny import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant, tiny_model
+
+KINDS = ("block", "feed-forward")
+POS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, -1], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
+DOC = torch.tensor([[1, 1, 1, 1, 2, 2, 2, 3, 0], [1] * 9])
+NOW = Pass(draw_ids(1, 1), True, None, None, None, None)  # for parts that ask it nothing
+
+Learned = dict[str, Tensor]
+
+
+def learn(model: Transformer, precision: torch.dtype | None = None, micro_batches: int = 2) -> Learned:
+    """Outputs, gradients summed over micro-batches of packed rows, and the random state after them."""
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(3)
+    found: Learned = {}
+    for number in range(micro_batches):
+        with torch.autocast("cpu", precision, enabled=precision is not None):
+            found[f"output {number}"] = out = model(draw_ids(2, 9, seed=number), POS, DOC)
+        out.float().square().sum().backward()
+    return found | gradients(model) | {"random state": torch.get_rng_state()}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
+def test_gradients_are_those_of_the_plain_pass(case: dict[str, Any], kind: Any, every: int) -> None:
+    model = tiny_model(dropout=0.2, **case).train()
+    plain = learn(model)
+    use_recompute(model, kind, every)
+    assert_equal_tensors(learn(model), plain)
+    use_recompute(model, None, 1)
+    assert_equal_tensors(learn(model), plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_an_encoder_too(kind: Any) -> None:
+    model = tiny_model(task="classifier", classes=3, classifier_hidden=8, dropout=0.2, window=4).train()
+    plain = learn(model)
+    use_recompute(model, kind, 1)
+    assert_equal_tensors(learn(model), plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", VARIANTS[:4], ids=name_variant)
+def test_under_autocast(case: dict[str, Any], kind: Any) -> None:
+    """The backward pass runs outside of autocast, and computes again inside."""
+    model = tiny_model(dropout=0.2, **case).train().float()
+    plain, single = learn(model, torch.bfloat16), learn(model)
+    assert not all(torch.equal(plain[name], single[name]) for name in plain)  # casting does something
+    use_recompute(model, kind, 1)
+    assert_equal_tensors(learn(model, torch.bfloat16), plain)
+
+
+def test_torch_own_checkpointing_finds_the_same() -> None:
+    model = tiny_model(dropout=0.2).train()
+    use_recompute(model, "block", 1)
+    ours = learn(model)
+    use_recompute(model, None, 1)
+    for block in model.blocks:
+        block.run_block = lambda part, x, now: checkpoint(part, x, now, use_reentrant=False)
+    assert_equal_tensors(learn(model), ours)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_run_is_the_same(kind: str, tmp_path: Path) -> None:
+    shape = {"model__layers": "3", "model__dropout": "0.1", "train__accumulate": "2", "train__steps": "4"}
+    runs = {
+        name: train_small(
+            small_config(tmp_path, name, **shape, train__recompute=setting, train__recompute_every=every)
+        )[0]
+        for name, setting, every in (("plain", "none", "1"), ("again", kind, "1"), ("second", kind, "2"))
+    }
+    logs = {name: [comparable(line) for line in run.metrics()] for name, run in runs.items()}
+    assert logs["again"] == logs["second"] == logs["plain"]
+    kept = {name: run.last.load_model() for name, run in runs.items() if run.last is not None}
+    assert_equal_tensors(kept["again"], kept["plain"])
+    assert_equal_tensors(kept["second"], kept["plain"])
+
+
+def comparable(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name not in TIMES}
+
+
+# What is kept.
+
+
+def kept_bytes(model: Transformer, run: Callable[[], Tensor]) -> int:
+    """Bytes that a forward pass leaves for its backward pass, weights and tables aside, each storage once."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+    found: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        out = run()
+    assert out.requires_grad
+    return sum(found.values())
+
+
+def test_of_a_block_only_its_input_is_kept() -> None:
+    model, ids = tiny_model(positions=None, final_norm=False, layers=4), draw_ids(3, 8)
+    stream = 3 * 8 * 16 * 8
+    everything = kept_bytes(model, lambda: model(ids))
+    use_recompute(model, "block", 1)
+    ends = ids.nbytes + stream  # what the embedding and the head keep
+    assert kept_bytes(model, lambda: model(ids)) == ends + 4 * stream
+    assert everything > 3 * (ends + 4 * stream)
+    one_block = (everything - ends) // 4
+    use_recompute(model, "block", 2)
+    assert kept_bytes(model, lambda: model(ids)) == ends + 2 * stream + 2 * one_block
+    use_recompute(model, "feed-forward", 1)
+    assert ends + 4 * stream < kept_bytes(model, lambda: model(ids)) < everything
+
+
+@contextlib.contextmanager
+def watched_stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[recompute.Stub]]]:
+    """All stubs that are made, the collector of cycles being off: what is let go must go at once."""
+    made: list[weakref.ref[recompute.Stub]] = []
+
+    class Watched(recompute.Stub):
+        def __init__(self, segment: recompute.Segment, tensor: Tensor) -> None:
+            super().__init__(segment, tensor)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(recompute, "Stub", Watched)
+    gc.disable()
+    try:
+        yield made
+    finally:
+        gc.enable()
+
+
+def waiting(made: list[weakref.ref[recompute.Stub]]) -> list[recompute.Stub]:
+    """The living stubs whose tensors were computed again and not used yet."""
+    found = [stub for ref in made if (stub := ref()) is not None and stub.tensor is not None]
+    assert not any(stub.tensor.requires_grad for stub in found if stub.tensor is not None)  # no graph hangs on to them
+    return found
+
+
+def test_one_segment_is_alive_at_a_time_and_none_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(dropout=0.2, layers=4).train()
+    use_recompute(model, "block", 1)
+    segments_with_tensors = []
+
+    def look(_: Tensor) -> None:
+        segments_with_tensors.append(len({id(stub.segment) for stub in waiting(made)}))
+
+    with watched_stubs(monkeypatch) as made:
+        for block in model.blocks:
+            block.register_forward_hook(lambda _, __, out: out.register_hook(look) and None)
+            block.attention.register_forward_hook(lambda _, __, out: out.register_hook(look) and None)
+        model(draw_ids(2, 9)).sum().backward()
+        # At a block's end nothing is there, in its middle what its attention needs, and nothing of other blocks.
+        assert segments_with_tensors == [0, 1] * 4
+        assert made and not [ref for ref in made if ref() is not None]
+
+
+def test_a_graph_that_is_retained_keeps_what_it_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    use_recompute(model, "block", 1)
+    with watched_stubs(monkeypatch) as made:
+        loss = model(draw_ids(2, 9)).sum()
+        loss.backward(retain_graph=True)
+        assert all(ref() is not None for ref in made) and not waiting(made)
+    assert loss.requires_grad
+
+
+def test_a_graph_that_is_dropped_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    use_recompute(model, "block", 1)
+    with watched_stubs(monkeypatch) as made:
+        out = model(draw_ids(2, 9))
+        assert all(ref() is not None for ref in made)
+        del out
+        assert not [ref for ref in made if ref() is not None]
+
+
+def test_the_last_product_is_not_computed_again() -> None:
+    model = tiny_model()
+    use_recompute(model, "block", 1)
+    begun, done = [], []
+    down = model.blocks[1].feed_forward.inner.down
+    down.register_forward_pre_hook(lambda *_: begun.append(1))
+    down.register_forward_hook(lambda *_: done.append(1))
+    model(draw_ids(2, 9)).sum().backward()
+    assert (len(begun), len(done)) == (2, 1)
+
+
+# When it does not apply.
+
+
+def test_without_a_gradient_nothing_is_hooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = tiny_model(), draw_ids(2, 9)
+    expected = model(ids)
+    use_recompute(model, "block", 1)
+    with watched_stubs(monkeypatch) as made:
+        with torch.no_grad():
+            assert torch.equal(model(ids), expected)
+        with torch.inference_mode():
+            assert torch.equal(model(ids), expected)
+        assert not made
+
+
+def test_a_cache_and_a_capture_are_filled_once() -> None:
+    model, ids = tiny_model(), draw_ids(2, 9)
+    use_recompute(model, "block", 1)
+    capture, cache = Capture(), model.new_cache(2)
+    model(ids, capture=capture).sum().backward()
+    assert {layer: len(weights) for layer, weights in capture.weights.items()} == {0: 1, 1: 1, 2: 1}
+    model(ids, cache=cache).sum().backward()
+    assert cache.length == 9
+
+
+# Unusual backward passes.
+
+
+def test_a_second_backward_pass_computes_again() -> None:
+    model, ids = tiny_model(dropout=0.2).train(), draw_ids(2, 9)
+    twice = []
+    for kind in (None, "block"):
+        use_recompute(model, kind, 1)
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(0)
+        loss = model(ids).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        twice.append(gradients(model))
+    assert_equal_tensors(twice[1], twice[0])
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backward_pass_through_a_part_of_the_graph(kind: Any) -> None:
+    """First the weights of one layer, then those of all."""
+    model, ids = tiny_model(dropout=0.2).train(), draw_ids(2, 9)
+    some, everything = list(model.blocks[1].parameters()), list(model.parameters())
+    found = []
+    for chosen in (None, kind):
+        use_recompute(model, chosen, 1)
+        torch.manual_seed(0)
+        loss = model(ids).square().sum()
+        found.append([*torch.autograd.grad(loss, some, retain_graph=True), *torch.autograd.grad(loss, everything)])
+    for actual, expected in zip(found[1], found[0], strict=True):
+        assert torch.equal(actual, expected)
+
+
+def scale_by(weight: Tensor) -> Part:
+    return lambda x, now: (x * weight).sin() * nn.functional.dropout(x, 0.5)
+
+
+def test_segments_in_segments() -> None:
+    x, weight = draw(4, 5).requires_grad_(), draw(5, seed=1).requires_grad_()
+    inner = scale_by(weight)
+
+    def nested(x: Tensor, now: Pass) -> Tensor:
+        return inner(run_again(inner, inner(x, now), now), now).exp()
+
+    def deep(x: Tensor, now: Pass) -> Tensor:
+        return run_again(nested, x.tanh(), now) * weight
+
+    def straight(x: Tensor, now: Pass) -> Tensor:
+        return inner(inner(inner(x.tanh(), now), now), now).exp() * weight
+
+    found = []
+    for part in (straight, lambda x, now: run_again(deep, x, now)):
+        torch.manual_seed(0)
+        found.append(torch.autograd.grad(part(x, NOW).sum(), (x, weight)))
+    for actual, expected in zip(found[1], found[0], strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_an_input_that_needs_no_gradient() -> None:
+    x, weight = draw(4, 5), draw(5, seed=1).requires_grad_()
+    torch.manual_seed(0)
+    (expected,) = torch.autograd.grad(scale_by(weight)(x, NOW).sum(), weight)
+    torch.manual_seed(0)
+    (found,) = torch.autograd.grad(run_again(scale_by(weight), x, NOW).sum(), weight)
+    assert torch.equal(found, expected)
+
+
+def test_an_exception_in_the_middle_leaves_everything_as_it_was() -> None:
+    x, weight, failing = draw(4, 5).requires_grad_(), draw(5, seed=1).requires_grad_(), [False]
+
+    def part(x: Tensor, now: Pass) -> Tensor:
+        y = scale_by(weight)(x, now)
+        if failing[0]:
+            raise KeyboardInterrupt
+        return y.exp()
+
+    torch.manual_seed(0)
+    expected = torch.autograd.grad(part(x, NOW).sum(), (x, weight))
+    torch.manual_seed(0)
+    loss, failing[0] = run_again(part, x, NOW).sum(), True
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        with pytest.raises(KeyboardInterrupt):
+            torch.autograd.grad(loss, (x, weight), retain_graph=True)
+        assert not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert x.sin().grad_fn is not None and kept_by_hooks(x) == 0
+    failing[0] = False
+    for actual, wanted in zip(torch.autograd.grad(loss, (x, weight)), expected, strict=True):
+        assert torch.equal(actual, wanted)
+
+
+def kept_by_hooks(x: Tensor) -> int:
+    """0 where no hooks were left behind: what is saved is the tensor itself."""
+    return int(x.sin().grad_fn._saved_self is not x)  # type: ignore[union-attr]
+
+
+# What must not happen is told.
+
+
+def changing(*parts: Part) -> Part:
+    """Another part at each run."""
+    turns = iter(parts)
+    return lambda x, now: next(turns)(x, now)
+
+
+@pytest.mark.parametrize(
+    ("again", "told"),
+    [
+        (lambda x, now: x.sin(), "2 tensors were saved, now 1"),
+        (lambda x, now: x[:2].sin().exp(), r"\(4, 5\).* was saved, now \(\(2, 5\)"),
+        (lambda x, now: x.float().sin().exp(), "float64.* was saved, now .*float32"),
+    ],
+    ids=["fewer", "another shape", "another type"],
+)
+def test_a_part_that_does_something_else_is_refused(again: Part, told: str) -> None:
+    x = draw(4, 5).requires_grad_()
+    out = run_again(changing(lambda x, now: x.sin().exp(), again), x, NOW)
+    with pytest.raises(RuntimeError, match=f"did not do the same again: .*{told}"):
+        out.sum().backward()
+
+
+def test_a_weight_that_was_changed_in_between_is_refused() -> None:
+    model = tiny_model()
+    use_recompute(model, "block", 1)
+    out = model(draw_ids(2, 9)).sum()
+    with torch.no_grad():
+        model.blocks[0].feed_forward.inner.up.weight += 1.0
+    with pytest.raises(RuntimeError, match="were its weights or its mode changed"):
+        out.backward()
+
+
+def test_an_input_that_was_changed_in_between_is_refused() -> None:
+    x = draw(4, 5).requires_grad_()
+    stream = x * 2.0
+    out = run_again(lambda x, now: x.sin(), stream, NOW).sum()
+    stream.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+# Compiled.
+
+
+@pytest.mark.filterwarnings("ignore::Warning:torch")  # of torch's modules about each other
+def test_compiled_blocks_learn_the_same() -> None:
+    """Plain and compiled differ by rounding; compiled and recomputed do not differ at all, with dropout on."""
+    ids = draw_ids(2, 9)
+    model = tiny_model(layers=2)
+    expected, names = learn(model), list(model.state_dict())
+    with torch.no_grad():
+        first = model(ids, cache=model.new_cache(2))
+    use_compile(model)
+    assert list(model.state_dict()) == names
+    found = learn(model)
+    for name, tensor in expected.items():
+        assert_same(found[name], tensor, 1e-10)
+    with torch.no_grad():
+        assert torch.equal(model(ids, cache=model.new_cache(2)), first)  # not compiled: bit for bit
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.2
+    model.train()
+    plain = learn(model)
+    assert not torch.equal(plain["output 0"], found["output 0"])
+    for kind in KINDS:
+        use_recompute(model, kind, 1)  # type: ignore[arg-type]
+        assert_equal_tensors(learn(model), plain)
+
+
+def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no compiler\nand much more")
+
+    monkeypatch.setattr(torch, "compile", lambda function: broken)
+    with pytest.raises(UserError) as caught:
+        use_compile(tiny_model())
+    assert str(caught.value).splitlines()[0] == "torch.compile does not work on this machine: no compiler"
+
+
+# With DDP and FSDP2, in two processes: this file is then their program.
+
+
+def shard(model: Transformer) -> nn.Module:
+    for block in model.blocks:
+        fully_shard(block, reshard_after_forward=True)
+    return fully_shard(model)
+
+
+def replicate(model: Transformer) -> nn.Module:
+    return DistributedDataParallel(model)
+
+
+def compare_in_a_group(rank: int, folder: str) -> None:
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    try:
+        for spread in (replicate, shard):
+            for kind in KINDS:
+                found = []
+                for chosen in (None, kind):
+                    model = tiny_model(dropout=0.2, tied=True).train()
+                    use_recompute(model, chosen, 1)  # type: ignore[arg-type]
+                    outer = spread(model)
+                    torch.manual_seed(rank)
+                    for seed in range(2):
+                        outer(draw_ids(2, 9, seed=2 * seed + rank)).square().sum().backward()
+                    local = {name: getattr(grad, "_local_tensor", grad) for name, grad in gradients(model).items()}
+                    found.append(local)
+                assert_equal_tensors(found[1], found[0])
+                print(f"{spread.__name__} {kind}: equal", flush=True)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_in_two_processes() -> None:
+    paths = [str(Path(recompute.__file__).parents[2]), str(Path(__file__).parents[1])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, rank, folder], env=environment, text=True, stdout=subprocess.PIPE
+            )
+            for rank in "01"
+        ]
+        told = [rank.communicate(timeout=120)[0] for rank in ranks]
+    expected = [f"{how} {kind}: equal" for how in ("replicate", "shard") for kind in KINDS]
+    assert [one.splitlines() for one in told] == [expected, expected]
+
+
+if __name__ == "__main__":
+    compare_in_a_group(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,63 @@
+"""What each of several processes does in tests/training/test_distributed.py.
+
+    torchrun --nproc-per-node 2 tests/several.py FOLDER ANSWER CASES
+
+Small runs one after the other, in one group: starting processes takes longer than all of them. CASES is a JSON list; what was
+heard, as the first process heard it, goes into FOLDER/ANSWER. Numbers that processes must agree on are compared here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lilliput.training.events import Evaluated, Stepped
+from lilliput.training.loop import Trainer
+from lilliput.training.session import open_session
+from lilliput.training.world import World, open_world
+from small import small_config
+
+
+def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, Any]:
+    """`changes` to the settings of a small run; `resume` it; `stop` after a step, which only the last process is told to."""
+    config = small_config(folder, case["name"], **case["changes"])
+    losses, figures = {}, []
+    with open_session(config, resume=case.get("resume", False), world=world) as session:
+        for event in session.events([]):
+            if isinstance(event, Stepped):
+                losses[event.step] = event.loss
+                if event.step == case.get("stop") and world.rank == world.processes - 1:
+                    session.trainer.stop()
+            if isinstance(event, Evaluated):
+                figures.append([event.step, event.loss, event.tokens, event.accuracy or 0.0])
+        sample = session.write_sample() if case["changes"].get("model__task") != "classifier" else None
+    heard = {"losses": losses, "figures": figures, "sample": sample}
+    assert json.loads(json.dumps(heard)) == world.share(heard), "the processes heard different things"
+    return heard | {"notes": session.notes, "bytes": local_bytes(session.trainer)}
+
+
+def local_bytes(trainer: Trainer[Any]) -> dict[str, int]:
+    """What this process holds: of weights, and of the optimizer's moments."""
+    groups = trainer.optimizer.state_dict()
+    states = [one["state"] for one in groups.get("optimizers", [groups])]
+    moments = [value for state in states for values in state.values() for value in values.values() if value.dim()]
+    counted = trainer.model.count().parameters
+    held = {"weights": sum(map(size, trainer.model.parameters())), "moments": sum(map(size, moments))}
+    return held | {"trainable": counted.trainable, "total": counted.total}
+
+
+def size(tensor: Tensor) -> int:
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.numel() * local.element_size()
+
+
+if __name__ == "__main__":
+    place, answer, cases = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    with open_world() as processes:
+        told = [train_case(processes, place, case) for case in cases]
+        if processes.first:
+            (place / answer).write_text(json.dumps(told))

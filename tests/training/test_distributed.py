@@ -1,0 +1,295 @@
+"""Several processes are one: the same losses, weights and figures, whoever began the run; and none of them is lost silently.
+
+Real processes, on the CPU and over gloo. Starting some takes seconds: each launch does many things, and tests look at them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from labelled import labelled_changes
+from lilliput.runs import Run
+from lilliput.training.events import Evaluated, Stepped
+from lilliput.training.session import open_session
+from small import FLAGS, MEMORY, small_config, write_text
+from torture import outcome
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun and signals of a POSIX system")
+
+TESTS = Path(__file__).parents[1]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+PATIENCE = 90.0
+STEPS = 20
+COMMON = {"train__steps": str(STEPS), "train__save_every": "50", "evaluate__every": "7", "optimizer__lr": "0.01"}
+# What must be the same in two processes and in one. Batches of 5 rows are cut unevenly.
+CASES: dict[str, dict[str, str]] = {
+    "replicate": {"train__accumulate": "3", "train__batch": "5", "model__tied": "true"},
+    "shard": {"train__parallel": "shard", "train__accumulate": "3", "train__batch": "5", "model__tied": "true"},
+    "replicate-muon": {"optimizer__kind": "muon", "optimizer__average": "0.9", "model__value_embeddings": "ends"},
+    "shard-muon": {"train__parallel": "shard", "optimizer__kind": "muon", "optimizer__average": "0.9"},
+    "shard-labels": {"train__parallel": "shard", "train__recompute": "block", "optimizer__kind": "sgd"},
+}
+# A run that goes from hand to hand: one process, two, four and one again, each with so many steps, whole or in parts.
+HANDS = {2: [("replicate", 6), ("shard", 9)], 4: [("replicate", 12), ("shard", 15)]}
+PASSED_ON = COMMON | {"optimizer__kind": "muon", "optimizer__average": "0.8", "train__save_every": "1"}
+# A run of four that stops and goes on, beside one that does not.
+CUT = COMMON | {"train__steps": "6", "evaluate__every": "3", "model__dropout": "0.1"}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        write_text(Path(folder))
+        yield Path(folder)
+
+
+def changes_of(place: Path, case: str) -> dict[str, str]:
+    return COMMON | CASES[case] | (labelled_changes(place) if case.endswith("labels") else {})
+
+
+def launch(place: Path, processes: int, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give these cases to so many processes; what the first one of them heard."""
+    words = [*TORCHRUN, "--nproc-per-node", str(processes), str(TESTS / "several.py"), str(place), "answer.json"]
+    done = subprocess.run(
+        [*words, json.dumps(cases)], env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    found: list[dict[str, Any]] = json.loads((place / "answer.json").read_text())
+    return found
+
+
+def handed_on(processes: int) -> list[dict[str, Any]]:
+    return [
+        {"name": "passed-on", "changes": PASSED_ON | {"train__parallel": kind}, "resume": True, "stop": stop}
+        for kind, stop in HANDS[processes]
+    ]
+
+
+def alone(place: Path, name: str, resume: bool = False, stop: int | None = None, **changes: str) -> dict[str, Any]:
+    losses, figures = {}, []
+    with open_session(small_config(place, name, **changes), resume=resume) as session:
+        for event in session.events([]):
+            if isinstance(event, Stepped):
+                losses[event.step] = event.loss
+                if event.step == stop:
+                    session.trainer.stop()
+            if isinstance(event, Evaluated):
+                figures.append([event.step, event.loss, event.tokens, event.accuracy or 0.0])
+        sample = session.write_sample() if changes.get("model__task") != "classifier" else None
+    return {"losses": losses, "figures": figures, "sample": sample}
+
+
+@pytest.fixture(scope="module")
+def of_two(place: Path) -> dict[str, Any]:
+    """What two processes heard, by case; and then both ways of going on with the run that is passed on."""
+    alone(place, "passed-on", stop=3, **PASSED_ON)
+    cases = [{"name": f"{case}-2", "changes": changes_of(place, case)} for case in CASES]
+    *found, first, second = launch(place, 2, [*cases, *handed_on(2)])
+    return dict(zip(CASES, found, strict=True)) | {"passed-on": [first, second]}
+
+
+@pytest.fixture(scope="module")
+def of_four(place: Path, of_two: dict[str, Any]) -> dict[str, Any]:
+    straight, cut = {"name": "straight", "changes": CUT}, {"name": "cut", "changes": CUT}
+    *_, first, second = launch(place, 4, [straight, cut | {"stop": 4}, cut | {"resume": True}, *handed_on(4)])
+    return {"passed-on": [first, second]}
+
+
+# ---- two are one
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_are_one(place: Path, of_two: dict[str, Any], case: str) -> None:
+    """Losses of 20 updates, weights, the sample's and the whole split's figures, and what is written."""
+    expected, found = alone(place, f"{case}-1", **changes_of(place, case)), of_two[case]
+    assert [int(step) for step in found["losses"]] == list(range(1, STEPS + 1))
+    assert list(found["losses"].values()) == pytest.approx(list(expected["losses"].values()), rel=0, abs=1e-12)
+    for figures, reference in zip(found["figures"], expected["figures"], strict=True):
+        assert figures == pytest.approx(reference, rel=0, abs=1e-12)
+    assert found["sample"] == expected["sample"]
+    one, two = (Run(place / "runs" / f"{case}-{n}").last for n in (1, 2))
+    assert one and two
+    assert_close_checkpoints(one, two)
+    assert found["losses"]["1"] != found["losses"]["20"], "the test would prove nothing"
+
+
+def assert_close_checkpoints(one: Any, two: Any) -> None:
+    """The same tensors with the same names and shapes, however many processes wrote them."""
+    for load in ("load_model", "load_state"):
+        expected, found = getattr(one, load)(), getattr(two, load)()
+        assert expected.keys() == found.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-11, msg=name)
+
+
+def test_a_run_goes_from_hand_to_hand(place: Path, of_two: dict[str, Any], of_four: dict[str, Any]) -> None:
+    """By one, two, four and one again, whole and in parts: the losses of the run that one process trained in one go."""
+    expected = alone(place, "kept", **PASSED_ON)
+    last = alone(place, "passed-on", True, **PASSED_ON)
+    hands = [*of_two["passed-on"], *of_four["passed-on"], last]
+    found = {int(step): loss for heard in hands for step, loss in heard["losses"].items()}
+    assert list(found) == list(range(4, STEPS + 1))
+    assert list(found.values()) == pytest.approx(list(expected["losses"].values())[3:], rel=0, abs=1e-12)
+    assert last["figures"][-1] == pytest.approx(expected["figures"][-1], rel=0, abs=1e-12)
+    told = [note for heard in hands[:-1] for note in heard["notes"] if "processes" in note]
+    assert told == [
+        f"the run was trained with processes {then}, now it is {now}: it goes on, but not bit for bit"
+        for then, now in ((1, 2), (2, 4))
+    ]
+
+
+def test_four_that_stop_and_go_on_are_the_same_bit_for_bit(place: Path, of_four: dict[str, Any]) -> None:
+    """Sums of four numbers depend on their order: it must not depend on how long the processes have lived."""
+    assert outcome(place / "runs" / "cut") == outcome(place / "runs" / "straight")
+
+
+# ---- what a process holds
+
+
+def test_a_part_is_a_part(of_two: dict[str, Any]) -> None:
+    """The arithmetic of docs/scale.md: with P processes each has 1/P of weights and moments, up to a row of each matrix that
+    P does not divide; whole, all of them."""
+    for case, share, moments in (("replicate", 1.0, 2), ("shard", 0.5, 2), ("shard-labels", 0.5, 1)):
+        held = of_two[case]["bytes"]
+        assert held["weights"] == pytest.approx(8 * held["total"] * share, rel=0.01), case
+        assert held["moments"] == moments * held["weights"], case
+
+
+# ---- as a user
+
+
+LONG = [*FLAGS, "--train.steps", "120", "--train.save_every", "7", "--evaluate.every", "20", "--model.dropout", "0.1"]
+
+
+def command(name: str, *flags: str) -> list[str]:
+    return ["-m", "lilliput", "train", "mytext.txt", *LONG, "--name", name, *flags]
+
+
+def torchrun(place: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*TORCHRUN, "--nproc-per-node", "2", *words],
+        cwd=place,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def workers(agent: subprocess.Popen[str]) -> list[int]:
+    """The processes that torchrun has started, by their rank."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(agent.pid)], capture_output=True, text=True)
+    pids = [int(word) for word in found.stdout.split()]
+    ranks = {}
+    for pid in pids:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        ranks |= {int(word[5:]): pid for word in variables if word.startswith(b"RANK=")}
+    return [ranks[rank] for rank in sorted(ranks)]
+
+
+def wait_for_line(path: Path, line: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while not path.exists() or path.read_bytes().count(b"\n") < line:
+        assert time.monotonic() < until, "the processes did not train"
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> dict[str, Any]:
+    agent = torchrun(place, *command("undisturbed"))
+    out, err = agent.communicate(timeout=PATIENCE)
+    assert agent.returncode == 0, err
+    assert out.count("validation loss") == 1, "one summary"
+    assert err.count("on cpu x 2") == 1, "one console"
+    return outcome(place / "runs" / "undisturbed")
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks of processes in /proc")
+
+
+@on_linux
+def test_a_killed_process_is_replaced_and_nobody_can_tell(place: Path, undisturbed: dict[str, Any]) -> None:
+    """kill -9 of each rank in turn; torchrun starts both again, which resume without being asked."""
+    agent = torchrun(place, "--max-restarts", "3", *command("killed"))
+    log = place / "runs" / "killed" / "metrics.jsonl"
+    for rank, line in ((1, 20), (0, 60)):
+        wait_for_line(log, line)
+        os.kill(workers(agent)[rank], signal.SIGKILL)
+        time.sleep(0.5)
+    _, err = agent.communicate(timeout=PATIENCE)
+    assert agent.returncode == 0, err
+    assert "Traceback" not in err
+    assert outcome(place / "runs" / "killed") == undisturbed
+
+
+@on_linux
+@pytest.mark.parametrize("rank", [1])
+def test_a_signal_to_one_saves_and_ends_all(place: Path, undisturbed: dict[str, Any], rank: int) -> None:
+    agent = torchrun(place, *command("stopped"))
+    wait_for_line(place / "runs" / "stopped" / "metrics.jsonl", 20)
+    began = time.monotonic()
+    os.kill(workers(agent)[rank], signal.SIGTERM)
+    _, err = agent.communicate(timeout=PATIENCE)
+    assert time.monotonic() - began < 10
+    assert agent.returncode == 0, err
+    last = Run(place / "runs" / "stopped").last
+    assert last and last.step < 120
+    assert f"stopped at step {last.step}; step {last.step} is saved; go on with" in err
+    agent = torchrun(place, "-m", "lilliput", "train", "runs/stopped", "--resume")
+    _, err = agent.communicate(timeout=PATIENCE)
+    assert agent.returncode == 0, err
+    assert outcome(place / "runs" / "stopped") == undisturbed
+
+
+# ---- refused
+
+
+def told_by(place: Path, *words: str) -> str:
+    """What the processes say of a mistake, without what torchrun adds."""
+    agent = torchrun(place, *words)
+    _, err = agent.communicate(timeout=PATIENCE)
+    assert agent.returncode != 0
+    assert re.search(r"exitcode\s*: 2 ", err), err
+    assert err.count("Traceback") <= 1, err  # torchrun's own, of a worker that failed
+    return err
+
+
+def test_a_mistake_is_told_once(place: Path) -> None:
+    for flags, sentence in (
+        (["--train.stepz", "7"], "lilliput: there is no setting train.stepz"),
+        (["--train.batch", "1"], "lilliput: train.batch is 1, and there are 2 processes to share its rows"),
+    ):
+        assert told_by(place, *command("mistaken", *flags)).count(sentence) == 1
+    assert not (place / "runs" / "mistaken").exists()
+
+
+def test_no_group_is_refused(place: Path) -> None:
+    words = [sys.executable, *command("groupless")]
+    alone_with = functools.partial(subprocess.run, cwd=place, capture_output=True, text=True, timeout=PATIENCE)
+    done = alone_with(words, env=ENVIRONMENT | {"WORLD_SIZE": "2"})
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "lilliput: WORLD_SIZE is 2, but RANK and MASTER_ADDR and MASTER_PORT are not set: there is no group of processes\n"
+    )
+    assert len(done.stderr.splitlines()) == 3
+    done = alone_with(words, env=ENVIRONMENT | {"WORLD_SIZE": "two"})
+    assert done.returncode == 2 and "WORLD_SIZE is 'two'" in done.stderr
+    assert not (place / "runs" / "groupless").exists()
+    shutil.rmtree(place / "runs" / "groupless", ignore_errors=True)

@@ -1,0 +1,255 @@
+"""What is descended and what is told: weights, smoothing, and two tasks on one trunk that leave each other alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from labelled import labelled_changes, write_labelled
+from lilliput.config import load_config
+from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.decoding.writer import load
+from lilliput.errors import UserError
+from lilliput.model.layers import BothHeads
+from lilliput.model.transformer import Transformer
+from lilliput.runs import describe
+from lilliput.training.events import Evaluated
+from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
+from lilliput.training.objectives import DocumentLabel, NextToken, TokenAndLabel, weigh
+from lilliput.training.session import open_session
+from small import FLAGS, assert_equal_tensors, lilliput, small_config, train_small
+from tiny import assert_same, gradients, tiny_model
+
+START, CONTEXT, LABELS = 15, 8, ["bee", "bear", "owl"]
+SIZES = [3, 8, 9, 20, 1, 6, 16, 5]  # tokens of documents: of one to three windows
+
+
+def make_file() -> TokenFile:
+    generator = np.random.default_rng(0)
+    tokens, offsets = [16], [1]
+    for size in SIZES:
+        tokens += [*generator.integers(15, size=size).tolist(), 16]
+        offsets.append(len(tokens))
+    labels = np.arange(len(SIZES), dtype=np.int32) % 3
+    return TokenFile(np.array(tokens, np.uint16), np.array(offsets), np.array(SIZES), labels=labels)
+
+
+def make_both(seed: int = 0) -> Transformer:
+    return tiny_model(seed, task="both", classes=3, classifier_hidden=10, context=CONTEXT)
+
+
+def whole_batch() -> BothBatch:
+    rows = LabelledWindowRows(make_file(), CONTEXT, START)
+    return rows.batch(np.arange(len(rows)))
+
+
+def descend(model: Transformer, weights: tuple[float, float], batch: BothBatch) -> dict[str, Tensor]:
+    """The gradient of one update over this batch."""
+    objective = TokenAndLabel(CONTEXT, START, LABELS, weights)
+    model.zero_grad()
+    weigh(objective.losses(model, batch).goal, batch.counts, objective.weights).backward()  # type: ignore[no-untyped-call]
+    return gradients(model)
+
+
+# ---- weights
+
+
+def test_each_loss_is_divided_by_its_own_count_and_weighed() -> None:
+    sums = torch.tensor([12.0, 10.0], dtype=torch.float64, requires_grad=True)
+    found = weigh(sums, (3, 5), (0.5, 2.0))
+    found.backward()  # type: ignore[no-untyped-call]
+    assert found.item() == 0.5 * 12 / 3 + 2.0 * 10 / 5
+    assert sums.grad is not None and sums.grad.tolist() == [0.5 / 3, 2.0 / 5]
+    assert weigh(torch.tensor([6.0]), (4,), (1.0,)).item() == 1.5
+
+
+def test_what_no_batch_counts_weighs_nothing() -> None:
+    assert weigh(torch.tensor([6.0, 0.0]), (4, 0), (1.0, 1.0)).item() == 1.5
+
+
+def test_without_the_label_a_model_of_both_learns_as_a_language_model() -> None:
+    """Bit for bit on the same rows; and on packed rows, which a language model would have, to rounding."""
+    model, batch = make_both(), whole_batch()
+    twin = tiny_model(context=CONTEXT)
+    twin.load_state_dict({n: t for n, t in model.state_dict().items() if not n.startswith("head.label.")})
+    alone = NextToken(CONTEXT, START, overlapping=False)
+    found = descend(model, (1.0, 0.0), batch)
+    weigh(alone.losses(twin, batch).goal, (batch.tokens,), alone.weights).backward()  # type: ignore[no-untyped-call]
+    same_rows = gradients(twin)
+    assert_equal_tensors({name: found[name] for name in same_rows}, same_rows)
+    assert all(not found[name].any() for name in found.keys() - same_rows.keys()), "the label's head stays as it is"
+    twin.zero_grad()
+    rows = PackedRows(make_file(), CONTEXT, START)
+    packed = rows.batch(np.arange(len(rows)))
+    weigh(alone.losses(twin, packed).goal, packed.counts, alone.weights).backward()  # type: ignore[no-untyped-call]
+    for name, gradient in gradients(twin).items():
+        assert_same(found[name], gradient)
+
+
+def test_without_the_token_a_model_of_both_learns_as_a_causal_classifier() -> None:
+    """Written out: the states of each document's first window, alone and unpadded, their mean, two layers, the label's nats."""
+    model, file = make_both(), make_file()
+    head = model.head
+    assert isinstance(head, BothHeads) and file.labels is not None
+    found = descend(model, (0.0, 1.0), whole_batch())
+    model.zero_grad()
+    nats = torch.zeros((), dtype=torch.float64)
+    for number, label in enumerate(file.labels.tolist()):
+        first, after = file.offsets[number : number + 2]
+        ids = torch.tensor([[START, *file.tokens[first : after - 1].tolist()][:CONTEXT]])
+        pooled = model.trunk(ids, model.begin(ids, None, None))[0].mean(dim=0)
+        inner = (head.label.inner.weight @ pooled + head.label.inner.bias).clamp(min=0)
+        logits = head.label.project.weight @ inner + head.label.project.bias
+        nats = nats + logits.logsumexp(dim=0) - logits[label]
+    (nats / len(SIZES)).backward()  # type: ignore[no-untyped-call]
+    expected = gradients(model)
+    assert not found["head.project.weight"].any() and "head.project.weight" not in expected
+    for name, gradient in expected.items():
+        assert_same(found[name], gradient)
+
+
+def test_the_gradient_of_both_is_the_weighted_sum() -> None:
+    model, batch = make_both(), whole_batch()
+    token, label = descend(model, (1.0, 0.0), batch), descend(model, (0.0, 1.0), batch)
+    for name, gradient in descend(model, (0.3, 1.7), batch).items():
+        assert_same(gradient, 0.3 * token[name] + 1.7 * label[name])
+
+
+# ---- figures
+
+
+def test_the_loss_of_both_is_weighed_and_every_figure_is_told() -> None:
+    model, file = make_both(), make_file()
+    objectives = [TokenAndLabel(CONTEXT, START, LABELS, pair) for pair in ((1.0, 0.0), (0.0, 1.0), (0.3, 1.7))]
+    split = objectives[0].open(file, training=False)
+    token, label, both = (each.measure(model, split, split.rows.in_order(3)) for each in objectives)
+    assert both.loss == pytest.approx(0.3 * token.loss + 1.7 * label.loss, rel=1e-13)
+    assert (both.tokens, both.documents) == (file.predictions, len(SIZES)) == (split.predictions, 8)
+    assert both.perplexity == pytest.approx(np.exp(token.loss)) and both.bits_per_byte is not None
+    assert both.accuracy is not None and 0.0 <= both.accuracy <= 1.0
+    batch = whole_batch()
+    losses = objectives[2].losses(model, batch)
+    assert weigh(losses.nats, batch.counts, objectives[2].weights).item() == pytest.approx(both.loss, rel=1e-13)
+
+
+def test_a_sample_of_later_windows_has_no_accuracy() -> None:
+    model, file = make_both(), make_file()
+    objective = TokenAndLabel(CONTEXT, START, LABELS, (2.0, 1.0))
+    split = objective.open(file, training=False)
+    assert isinstance(split.rows, LabelledWindowRows)
+    later = split.rows.batch(np.flatnonzero(split.rows.labels < 0))
+    found = objective.measure(model, split, [later])
+    assert (found.accuracy, found.documents, found.tokens) == (None, 0, later.tokens)
+    assert found.loss == pytest.approx(2.0 * np.log(found.perplexity or 0.0))
+
+
+# ---- smoothing
+
+
+def test_labels_are_smoothed_in_what_is_descended_and_not_in_what_is_told() -> None:
+    model = tiny_model(task="classifier", classes=3, classifier_hidden=10, context=CONTEXT)
+    plain, smooth = DocumentLabel(CONTEXT, LABELS), DocumentLabel(CONTEXT, LABELS, smoothing=0.3)
+    split = plain.open(make_file(), training=True)
+    batch = split.rows.batch(np.arange(len(split.rows)))
+    one, other = plain.losses(model, batch), smooth.losses(model, batch)
+    assert torch.equal(one.goal, one.nats) and torch.equal(one.nats, other.nats)
+    pos = None if batch.pos is None else torch.from_numpy(batch.pos)
+    scores = model(torch.from_numpy(batch.ids), pos).log_softmax(dim=-1)
+    right = scores[torch.arange(len(scores)), torch.from_numpy(batch.labels)]
+    assert_same(other.goal, (-0.7 * right - 0.3 * scores.mean(dim=-1)).sum()[None])
+    assert other.goal.requires_grad and not other.nats.requires_grad
+
+
+def test_tokens_are_smoothed_too() -> None:
+    model = tiny_model(context=CONTEXT)
+    plain, smooth = NextToken(CONTEXT, START, False), NextToken(CONTEXT, START, False, smoothing=0.3, z_loss=0.1)
+    split = plain.open(make_file(), training=True)
+    batch = split.rows.batch(np.arange(len(split.rows)))
+    one, other = plain.losses(model, batch), smooth.losses(model, batch)
+    assert torch.equal(one.nats, other.nats) and other.goal.item() > one.goal.item() + 1.0
+
+
+# ---- a run
+
+
+def both_changes(folder: Path) -> dict[str, str]:
+    """Some documents have two windows; and there is a test set."""
+    return labelled_changes(folder) | {"model__task": "both", "model__classes": "none"}
+
+
+def test_a_run_of_both_learns_both_and_keeps_the_best_of_their_weighed_loss(tmp_path: Path) -> None:
+    changes = both_changes(tmp_path) | {"train__label_weight": "2.0", "train__language_weight": "0.5"}
+    changes |= {"train__steps": "120", "optimizer__lr": "0.01", "evaluate__every": "20", "train__batch": "24"}
+    write_labelled(tmp_path, documents=120)
+    config = small_config(tmp_path, **changes)
+    run, found = train_small(config)
+    *_, whole, tested, _ = found
+    assert isinstance(whole, Evaluated) and isinstance(tested, AtTheEnd)
+    assert whole.accuracy is not None and whole.accuracy > 0.7, "of three speakers"
+    assert whole.perplexity is not None and whole.perplexity < 5.0, "of fifteen words"
+    assert tested.documents == 11 and tested.bits_per_byte is not None
+    sampled = [event for event in found if isinstance(event, Evaluated) and not event.whole]
+    assert run.best and run.best.step == min(sampled, key=lambda event: event.loss).step
+    assert run.best.labels() == ["bear", "bee", "owl"]
+    told = describe(run)["validation"]
+    assert (told["accuracy"], told["perplexity"], told["loss"]) == (whole.accuracy, whole.perplexity, whole.loss)
+    with open_session(config, resume=True) as session:
+        objective, split = session.trainer.objective, session.trainer.validation
+        assert objective.weights == (0.5, 2.0)
+        again = objective.measure(load(run.folder).model, split, split.rows.in_order(24))
+    assert again.loss == whole.loss
+    assert load(run.folder).generate("the", tokens=5), "it writes"
+
+
+def test_both_and_the_language_model_see_the_same_tokens(tmp_path: Path) -> None:
+    """One epoch of either predicts every token of the split once."""
+    both = both_changes(tmp_path)
+    plain = {**both, "model__task": "language"}
+    tokens = []
+    for name, changes in (("both", both), ("plain", plain)):
+        with open_session(small_config(tmp_path, name, **changes)) as session:
+            trainer = session.trainer
+            assert trainer.train.predictions == session.prepared.split("train").predictions
+            taken = [next(trainer.batches) for _ in range(trainer.batches.epoch_batches)]
+            tokens.append(sum(batch.tokens for batch in taken))
+    assert tokens[0] == tokens[1]
+
+
+def test_the_command_line_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training tells both kinds of figures; dry run, info and generate take the run as any other."""
+    monkeypatch.chdir(tmp_path)
+    labelled_changes(tmp_path)
+    settings = [*FLAGS, "--data.labelled", "true", "--tokenizer.kind", "word", "--model.task", "both"]
+    told = lilliput("train", "said.tsv", "--name", "mine", *settings, "--data.tests", "heard=heard.tsv")
+    assert told.code == 0, told.err
+    assert "training tokens with 3 labels" in told.err
+    for line in ("nats a token and a document, as weighed", "accuracy ", "perplexity ", "bits per byte "):
+        assert line in told.out, told.out
+    assert " tokens, 11 documents)" in told.out and "lilliput generate runs/mine" in told.out
+    assert "mylabels.tsv --from runs/mine" in told.out
+    info = lilliput("info", "mine")
+    assert info.code == 0 and "accuracy" in info.out and "perplexity" in info.out
+    assert lilliput("generate", "mine", "--prompt", "the", "--tokens", "3").code == 0
+    dry = lilliput("train", "said.tsv", *settings, "--model.vocab_size", "30", "--dry-run")
+    assert dry.code == 0, dry.err
+    head = 16 * 30 + (16 + 1 + 2) * 100 + 2  # tokens; then two layers with biases for the two labels that are assumed
+    assert f"head {head:,}," in dry.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"data.windows": "overlapping"}, "model.task both learns each label once, with its document's first aligned"),
+        ({"train.language_weight": "0", "train.label_weight": "0"}, "there is nothing to learn"),
+        ({"data.labelled": "false"}, "needs labelled documents"),
+    ],
+)
+def test_what_does_not_fit_both(tmp_path: Path, changes: dict[str, str], text: str) -> None:
+    (tmp_path / "said.tsv").write_text("bee\thoney\n")
+    with pytest.raises(UserError, match=text):
+        load_config(str(tmp_path / "said.tsv"), {"model.task": "both", "data.labelled": "true"} | changes)

@@ -1,0 +1,208 @@
+"""TensorBoard, trackio and Weights & Biases: the real packages, offline, and a run that none of them can disturb."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lilliput.errors import UserError
+from lilliput.runs import Run
+from lilliput.training import trackers
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
+from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
+from lilliput.training.observers import MetricsFile
+from lilliput.training.session import open_session
+from lilliput.training.trackers import TrackerObserver, build_trackers, name_numbers, need_trackers
+from small import small_config, train_small
+
+
+def stepped(step: int) -> Stepped:
+    norm = None if step == 2 else 0.5
+    return Stepped(
+        step, 4.0 - 0.25 * step, 1e-3, norm, 1000 * step, step / 8, 1.0, 123.0, 5_000_000, False, False, None
+    )
+
+
+def evaluated(step: int) -> Evaluated:
+    figures = {"loss": 2.5, "perplexity": 12.2, "bits_per_byte": 1.5, "accuracy": None, "tokens": 9, "documents": None}
+    return Evaluated(step=step, whole=False, weights=step, floor=None, **figures)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing of this machine's user is read or written, and nobody is connected to."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-home"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    yield
+
+
+@pytest.fixture
+def trackio_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import trackio.sqlite_storage
+    import trackio.utils
+
+    for module in (trackio.utils, trackio.sqlite_storage, trackio):  # read once, when the package is imported
+        monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
+    return tmp_path / "trackio"
+
+
+def watched(folder: Path, run: Run, first: int, steps: int, said: list[str], **which: str) -> None:
+    """Tell the trackers and the log of some steps; with `first` > 0 as a run that was resumed after it."""
+    config = small_config(folder, log__every="1", **{f"log__{name}": value for name, value in which.items()})
+    log = MetricsFile(run, every=1)
+    observers = build_trackers(config, run, first, said.append)
+    events: list[Event] = [evaluated(first)] if first else []  # a resumed run evaluates its checkpoint again
+    for step in range(first + 1, first + 1 + steps):
+        events += [stepped(step), Saved(step, "x"), *([evaluated(step)] if step % 2 == 0 else [])]
+    for event in events:
+        for observer in (log, *observers):
+            observer(event)
+    for observer in (log, *observers):
+        observer.close()
+
+
+def scalars(run: Run, name: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(run.folder / "tensorboard"))
+    found.Reload()
+    return [(event.step, event.value) for event in found.Scalars(name)]
+
+
+def rows(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    with sqlite3.connect(folder / "lilliput.db") as database:
+        found = database.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+    database.close()
+    return [(step, json.loads(metrics)) for step, metrics in found]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "mine", {}, overwrite=False)
+
+
+def test_tensorboard_goes_on_without_a_step_twice(tmp_path: Path, run: Run) -> None:
+    said: list[str] = []
+    watched(tmp_path, run, 0, 6, said, tensorboard="true")
+    assert scalars(run, "train/loss") == [(step, 4.0 - 0.25 * step) for step in range(1, 7)]
+    assert scalars(run, "validation/bits_per_byte") == [(2, 1.5), (4, 1.5), (6, 1.5)]
+    assert [step for step, _ in scalars(run, "train/gradient_norm")] == [1, 3, 4, 5, 6]  # no number, no point
+    run.cut_metrics(4)
+    watched(tmp_path, run, 4, 4, said, tensorboard="true")
+    assert [step for step, _ in scalars(run, "train/loss")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [step for step, _ in scalars(run, "validation/loss")] == [2, 4, 6, 8]
+    assert said == []
+
+
+def test_trackio_keeps_it_on_the_disk(
+    tmp_path: Path, run: Run, trackio_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    watched(tmp_path, run, 0, 5, said, trackio="true")
+    watched(tmp_path, run, 3, 4, said, trackio="true")
+    found = [(step, numbers["train/loss"]) for step, numbers in rows(trackio_folder) if "train/loss" in numbers]
+    assert found == [(step, 4.0 - 0.25 * step) for step in range(1, 8)]
+    assert [step for step, numbers in rows(trackio_folder) if "validation/loss" in numbers] == [2, 4, 6]
+    assert said == [] and capsys.readouterr() == ("", "")
+
+
+def test_wandb_is_offline_without_a_login(tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    watched(tmp_path, run, 0, 3, said, wandb="true")
+    watched(tmp_path, run, 2, 2, said, wandb="true")
+    folders = sorted((run.folder / "wandb").glob("offline-run-*"))
+    own = (run.folder / "wandb" / "id").read_text()
+    assert len(folders) == 2 and all(folder.name.endswith(own) for folder in folders)  # one run, told in two parts
+    data = (folders[0] / f"run-{own}.wandb").read_bytes()  # records of protobuf: a key, a few bytes, its value as JSON
+    losses = [float(value) for value in re.findall(rb"train/loss[^0-9]{1,4}([0-9.]+)", data)]
+    assert list(dict.fromkeys(losses)) == [3.75, 3.5, 3.25]  # each is there twice: as history, and as the latest
+    assert said == [] and capfd.readouterr() == ("", "")
+
+
+def test_wandb_is_offline_without_a_network(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    monkeypatch.setattr(wandb, "login", lambda **_: True)  # somebody is logged in, and no host answers
+    watched(tmp_path, run, 0, 1, said := [], wandb="true")
+    assert len(list((run.folder / "wandb").glob("offline-run-*"))) == 1 and said == []
+
+
+def test_a_failure_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
+    class Broken:
+        done, closed = 0, False
+
+        def log(self, numbers: dict[str, float], step: int) -> None:
+            print("noise on stdout")
+            raise RuntimeError("the\n  server is   gone" if step > 1 else "")
+
+        def close(self) -> None:
+            self.closed = True
+
+    said: list[str] = []
+    observer = TrackerObserver("trackio", Broken, 1, said.append)
+    for step in (2, 3, 4):
+        observer(stepped(step))
+    observer.close()
+    assert said == ["trackio failed and is not used any more (the server is gone); metrics.jsonl has it all"]
+
+
+def test_one_that_cannot_begin_is_told_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", lambda *_, **__: 1 / 0)
+    run, events = train_small(small_config(tmp_path, train__steps="2", log__tensorboard="true", name="other"))
+    assert isinstance(events[-1], Finished) and run.metrics()[-1]["event"] == "finished"
+    told = "note TensorBoard failed and is not used any more (division by zero); metrics.jsonl has it all\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_real_run_and_its_log_say_the_same(tmp_path: Path) -> None:
+    run, _ = train_small(small_config(tmp_path, train__steps="4", log__tensorboard="true", log__every="2"))
+    steps = [(event["step"], event["loss"]) for event in run.metrics() if event["event"] == "step"]
+    assert [step for step, _ in steps] == [2, 4]
+    assert scalars(run, "train/loss") == [(step, pytest.approx(loss)) for step, loss in steps]
+    assert [step for step, _ in scalars(run, "whole/loss")] == [4]
+
+
+def test_a_package_that_is_missing_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
+    config = small_config(tmp_path, log__wandb="true")
+    with pytest.raises(UserError) as told, open_session(config):
+        pass
+    assert str(told.value) == (
+        'log.wandb needs Weights & Biases, which is not installed\n  try pip install "lilliput[log]"'
+    )
+    assert not (tmp_path / "prepared").exists()
+    need_trackers(dataclasses.replace(config.log, wandb=False, trackio=True))
+
+
+def test_names_of_numbers() -> None:
+    line = {"event": "test", "step": 3, "name": "obama", "loss": 1.0, "perplexity": None, "tokens": 5}
+    assert name_numbers(line) == {"test-obama/loss": 1.0}
+    assert AtTheEnd.event == "test"
+    whole = dataclasses.asdict(dataclasses.replace(evaluated(3), whole=True))
+    assert name_numbers({"event": "evaluation", **whole}).keys() == {
+        "whole/loss",
+        "whole/perplexity",
+        "whole/bits_per_byte",
+    }
+    assert name_numbers({"event": "warning", **dataclasses.asdict(Warned(1, "spike", "text"))}) == {}
+    assert trackers.FIGURES.keys() == {"step", "evaluation", "test"}
