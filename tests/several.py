@@ -27,6 +27,7 @@ def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, An
     config = small_config(folder, case["name"], **case["changes"])
     losses, figures = {}, []
     with open_session(config, resume=case.get("resume", False), world=world) as session:
+        gradients = watch_gradients(session.trainer)
         for event in session.events([]):
             if isinstance(event, Stepped):
                 losses[event.step] = event.loss
@@ -37,17 +38,24 @@ def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, An
         sample = session.write_sample() if case["changes"].get("model__task") != "classifier" else None
     heard = {"losses": losses, "figures": figures, "sample": sample}
     assert json.loads(json.dumps(heard)) == world.share(heard), "the processes heard different things"
-    return heard | {"notes": session.notes, "bytes": local_bytes(session.trainer)}
+    return heard | {"notes": session.notes, "bytes": local_bytes(session.trainer) | {"gradients": max(gradients)}}
+
+
+def watch_gradients(trainer: Trainer[Any]) -> list[int]:
+    """Bytes of all gradients in this process, whenever they are about to be used."""
+    found: list[int] = []
+    one = getattr(trainer.optimizer, "optimizers", [trainer.optimizer])[0]
+    parameters = list(trainer.model.parameters())
+    one.register_step_pre_hook(lambda *_: found.append(sum(size(p.grad) for p in parameters if p.grad is not None)))
+    return found
 
 
 def local_bytes(trainer: Trainer[Any]) -> dict[str, int]:
-    """What this process holds: of weights, and of the optimizer's moments."""
+    """What this process holds of weights and of the optimizer's moments."""
     groups = trainer.optimizer.state_dict()
     states = [one["state"] for one in groups.get("optimizers", [groups])]
     moments = [value for state in states for values in state.values() for value in values.values() if value.dim()]
-    counted = trainer.model.count().parameters
-    held = {"weights": sum(map(size, trainer.model.parameters())), "moments": sum(map(size, moments))}
-    return held | {"trainable": counted.trainable, "total": counted.total}
+    return {"weights": sum(map(size, trainer.model.parameters())), "moments": sum(map(size, moments))}
 
 
 def size(tensor: Tensor) -> int:

@@ -2,8 +2,10 @@
 
     python tests/torture.py --kills 100
 
-For each of four settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
+For each of the settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
 random moments (kill -9, SIGTERM or SIGINT; in start-up, in a step, in a save, in an evaluation) and resumed, over and over.
+The last two settings are trained by two processes of torchrun, of which one at a time is ended: by kill -9, and torchrun starts
+both again, or by SIGTERM, and both save and end.
 What is compared: every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and
 the log but for its fields of time, speed and memory. The last line is `N kills, M differences`.
 """
@@ -11,8 +13,10 @@ the log but for its fields of time, speed and memory. The last line is `N kills,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -65,6 +69,26 @@ SETTINGS: dict[str, dict[str, str]] = {
         "data.tests": "again=storybook",
     },
 }
+TOGETHER: dict[str, dict[str, str]] = {
+    "replicate": {
+        "tokenizer.vocab_size": "400",
+        "model.dim": "32",
+        "model.layers": "2",
+        "model.heads": "2",
+        "model.dropout": "0.1",
+        "train.accumulate": "2",
+        "optimizer.average": "0.95",
+    },
+    "shard": {
+        "tokenizer.kind": "byte",
+        "model.dim": "32",
+        "model.layers": "2",
+        "model.heads": "2",
+        "model.dropout": "0.1",
+        "optimizer.kind": "muon",
+        "train.parallel": "shard",
+    },
+}
 COMMON = {
     "data.documents": "300",
     "model.context": "64",
@@ -80,14 +104,27 @@ TIMES = ("seconds", "tokens_per_second", "memory_bytes", "share_of_peak")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
+RESTARTS = 3  # that torchrun makes before it gives up; after a SIGTERM it has ended, and is started again
+
+
 def command(name: str, setting: str, resume: bool) -> list[str]:
-    settings = COMMON | SETTINGS[setting]
+    settings = COMMON | (SETTINGS | TOGETHER)[setting]
     if "train.tokens" in settings:
         del settings["train.steps"]
     # A resumed run has its settings: the folder is enough.
     target = [f"runs/{name}", "--resume"] if resume else ["storybook", "--name", name]
     flags = [] if resume else [word for key, value in settings.items() for word in (f"--{key}", value)]
-    return [sys.executable, "-m", "lilliput", "train", *target, *flags, "--json"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(RESTARTS)]
+    return [
+        sys.executable,
+        *(launcher if setting in TOGETHER else []),
+        "-m",
+        "lilliput",
+        "train",
+        *target,
+        *flags,
+        "--json",
+    ]
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -104,6 +141,48 @@ def outcome(run: Path) -> dict[str, Any]:
         "state": [item for item in state["dict"] if item[0] not in TIMES],
         "log": [{key: value for key, value in line.items() if key not in TIMES} for line in log],
     }
+
+
+def ranks(agent: int) -> list[int]:
+    """The processes that torchrun has started; Linux tells."""
+    children = Path(f"/proc/{agent}/task/{agent}/children")
+    return [int(word) for word in children.read_text().split()] if children.exists() else []
+
+
+def disturb_together(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
+    """The same for two processes under torchrun, one of which is ended at a time."""
+    reference, killed, differences, attempt = outcome(folder / "runs" / f"{setting}-reference"), 0, 0, 0
+    while killed < kills:
+        attempt += 1
+        name = f"{setting}-{attempt}"
+        while not ended(folder / "runs" / name):
+            resume = (folder / "runs" / name / "config.json").exists()
+            with (folder / "errors.txt").open("w+") as errors:  # a pipe that nobody reads would fill, and stop them
+                agent = subprocess.Popen(
+                    command(name, setting, resume), cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
+                )
+                ends = 0
+                while agent.poll() is None:
+                    time.sleep(chance.uniform(0.0, longest))
+                    found = ranks(agent.pid)
+                    if killed < kills and ends < RESTARTS and len(found) == 2:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(chance.choice(found), chance.choice((signal.SIGKILL, signal.SIGTERM)))
+                            killed, ends = killed + 1, ends + 1
+                errors.seek(0)
+                if agent.returncode:
+                    print(f"{name}: torchrun ended with {agent.returncode}:\n{errors.read()}", file=sys.stderr)
+                    return differences + 1
+        differences += tell_differences(name, reference, outcome(folder / "runs" / name))
+        print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
+    return differences
+
+
+def tell_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
+    parts = [part for part, value in expected.items() if found[part] != value]
+    for part in parts:
+        print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
+    return len(parts)
 
 
 def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
@@ -128,11 +207,7 @@ def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longe
             if process.returncode not in (0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
                 print(f"{name}: a resumed process failed with {process.returncode}:\n{errors}", file=sys.stderr)
                 return differences + 1
-        found = outcome(folder / "runs" / name)
-        for part, value in reference.items():
-            if found[part] != value:
-                differences += 1
-                print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
+        differences += tell_differences(name, reference, outcome(folder / "runs" / name))
         print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
     return differences
 
@@ -144,12 +219,14 @@ def ended(run: Path) -> bool:
 
 def torture(kills: int, seed: int, folder: Path) -> int:
     chance, differences = random.Random(seed), 0
-    for index, setting in enumerate(SETTINGS):
+    everything = SETTINGS | TOGETHER
+    for index, setting in enumerate(everything):
         began = time.monotonic()
         subprocess.run(command(f"{setting}-reference", setting, False), cwd=folder, check=True, capture_output=True)
         longest = 0.4 * (time.monotonic() - began)  # so that a run dies several times
-        share = kills // len(SETTINGS) + (index < kills % len(SETTINGS))
-        differences += disturb(setting, folder, share, chance, longest)
+        share = kills // len(everything) + (index < kills % len(everything))
+        break_it = disturb_together if setting in TOGETHER else disturb
+        differences += break_it(setting, folder, share, chance, longest)
     return differences
 
 

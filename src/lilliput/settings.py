@@ -183,7 +183,7 @@ class OptimizerSettings:
     momentum: Share = describe("momentum (sgd), and of the matrices of the blocks (muon)", 0.95)
     betas: tuple[Share, Share] = describe("decay of the moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
-    weight_decay: NotNegative = describe("decay of matrices (vectors are never decayed)", 0.1)
+    weight_decay: NotNegative = describe("decay of matrices; vectors are never decayed (sgd, adam: in the gradient)", 0.1)
     clip: Positive | None = describe("largest norm of the whole gradient", 1.0)
     average: Annotated[float, Field(gt=0.0, lt=1.0)] | None = describe(
         "decay of an exponential moving average of the weights, which is then what is judged, kept and used", None

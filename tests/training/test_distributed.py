@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -23,7 +24,10 @@ import pytest
 import torch
 
 from labelled import labelled_changes
+from lilliput.config import config_from_dict
+from lilliput.model.count import count
 from lilliput.runs import Run
+from lilliput.settings import ModelSettings, VectorSettings
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.session import open_session
 from small import FLAGS, MEMORY, small_config, write_text
@@ -163,13 +167,22 @@ def test_four_that_stop_and_go_on_are_the_same_bit_for_bit(place: Path, of_four:
 # ---- what a process holds
 
 
-def test_a_part_is_a_part(of_two: dict[str, Any]) -> None:
-    """The arithmetic of docs/scale.md: with P processes each has 1/P of weights and moments, up to a row of each matrix that
-    P does not divide; whole, all of them."""
-    for case, share, moments in (("replicate", 1.0, 2), ("shard", 0.5, 2), ("shard-labels", 0.5, 1)):
-        held = of_two[case]["bytes"]
-        assert held["weights"] == pytest.approx(8 * held["total"] * share, rel=0.01), case
-        assert held["moments"] == moments * held["weights"], case
+def test_a_part_is_a_part(place: Path, of_two: dict[str, Any]) -> None:
+    """The arithmetic of docs/scale.md: of P processes each has 1/P of the rows of weights, gradients and moments, rounded up in
+    the first of them; and all of them where each has the whole."""
+    for case, processes, moments in (("replicate", 1, 2), ("shard", 2, 2), ("shard-labels", 2, 1)):
+        last, held = Run(place / "runs" / f"{case}-2").last, of_two[case]["bytes"]
+        assert last
+        weights = [8 * -(-len(t) // processes) * math.prod(t.shape[1:]) for t in last.load_model().values()]
+        assert (held["weights"], held["gradients"]) == (sum(weights), sum(weights)), case
+        assert held["moments"] == moments * sum(weights), case
+        counted = small_model_size(place, case)
+        assert sum(weights) == pytest.approx(8 * counted / processes, rel=0.02), case
+
+
+def small_model_size(place: Path, case: str) -> int:
+    config = config_from_dict(Run(place / "runs" / f"{case}-2").config(), case)
+    return count(config.model, config.vectors).parameters.total
 
 
 # ---- as a user
@@ -293,3 +306,34 @@ def test_no_group_is_refused(place: Path) -> None:
     assert done.returncode == 2 and "WORLD_SIZE is 'two'" in done.stderr
     assert not (place / "runs" / "groupless").exists()
     shutil.rmtree(place / "runs" / "groupless", ignore_errors=True)
+
+
+# ---- docs/scale.md
+
+
+def rows_of(text: str, heading: str) -> dict[str, list[float]]:
+    """The table whose first cell begins so: the numbers of each model."""
+    table = text[text.index(f"| {heading}") :].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip().replace(",", "") for cell in row.strip("| ").split("|")] for row in table]
+    return {name: [float(number) for number in numbers] for name, *numbers in cells}
+
+
+def test_the_tables_of_the_docs_are_the_arithmetic_that_they_tell() -> None:
+    text = (TESTS.parent / "docs" / "scale.md").read_text("utf-8")
+    models = rows_of(text, "model |")
+    assert list(models) == ["100M", "1B", "10B"]
+    for name, (dim, layers, *told) in models.items():
+        width, depth = int(dim), int(layers)
+        heads = width // (64 if width < 2000 else 128)
+        shape = {"dim": width, "layers": depth, "heads": heads, "kv_heads": heads, "hidden": 4 * width, "context": 1024}
+        counted = count(ModelSettings(vocab_size=32768, **shape), VectorSettings())
+        parts, kept = counted.parameters, counted.activation_bytes_per_token
+        size, block, ends = parts.total, parts.blocks // depth, parts.embedding + parts.norm + parts.head
+        assert told == [size, block, ends, kept]
+        states = [16 * size / processes + 4 * (3 * block + 2 * ends) for processes in (8, 64)]
+        tokens = 8 * 1024
+        activations = [tokens * kept, tokens * (4 * width * depth + kept / depth)]
+        sent = [n * (p - 1) / p for n in (8 * size, 12 * size - 4 * ends) for p in (8, 64)]
+        for heading, numbers in (("states", [16 * size, *states]), ("activations", activations), ("sent", sent)):
+            found = rows_of(text, f"{heading}, GB")[name]
+            assert found == pytest.approx([number / 1e9 for number in numbers], rel=0.01), (heading, name)

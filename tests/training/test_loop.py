@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lilliput.evaluation.likelihood import batch_nats
 from lilliput.model.transformer import weights
 from lilliput.runs import Run, describe
 from lilliput.training import budget
-from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.loop import Trainer
 from lilliput.training.session import open_session
@@ -271,7 +272,9 @@ def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run, events = train_small(config)
     steps = of_kind(events, Stepped)
     pace = steps[-1].seconds - steps[-2].seconds
-    assert abs(steps[-1].seconds - 120.0) <= pace, "half an update, and half of one between updates for looks at this clock"
+    assert abs(steps[-1].seconds - 120.0) <= pace, (
+        "half an update, and half of one between updates for looks at this clock"
+    )
     assert steps[-1].progress == 1.0
     assert of_kind(events, Finished) == [events[-1]]
     # Resumed, a run that has used up its minutes has ended, whatever its clock says by now.
@@ -300,6 +303,103 @@ def test_a_minute_is_over_before_the_first_step(tmp_path: Path) -> None:
     run, events = train_small(small_config(tmp_path, train__minutes="1e-9"))
     assert [event.step for event in of_kind(events, Stepped)] == [1]
     assert run.best and run.best.step == 1
+
+
+# ---- early stopping, averaged weights, 16 bits, clipping, warnings
+
+
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+    """Two evaluations without a new best; judged by the best weights, as at the end of a budget; resumed, ended still."""
+    rising = {"optimizer__lr": "100", "schedule__kind": "constant", "train__steps": "40", "evaluate__every": "2"}
+    config = small_config(tmp_path, train__patience="2", **rising)
+    run, events = train_small(config)
+    sampled = [event for event in of_kind(events, Evaluated) if not event.whole]
+    losses = [event.loss for event in sampled]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 3 and sampled[-1].step < 40
+    (whole,) = (event for event in of_kind(events, Evaluated) if event.whole)
+    assert whole.weights == sampled[best].step
+    assert run.best and run.best.step == sampled[best].step
+    (finished,) = of_kind(events, Finished)
+    assert (finished.early, finished.interrupted, finished.step) == (True, False, sampled[-1].step)
+    _, again = train_small(config, resume=True)
+    assert of_kind(again, Stepped) == []
+    assert of_kind(again, Finished)[0].early
+    _, patient = train_small(small_config(tmp_path, "patient", train__patience="3", **(rising | {"train__steps": "8"})))
+    assert not of_kind(patient, Finished)[0].early, "a budget that ends first is no early end"
+
+
+def test_averaged_weights_are_what_is_judged_and_kept(tmp_path: Path) -> None:
+    """By a written-out average of the weights after each update; training itself is as without it."""
+    plain = weights_after(tmp_path, 8)
+    expected: dict[str, torch.Tensor] = {}
+    with open_session(small_config(tmp_path, optimizer__average="0.7")) as session:
+        trainer = session.trainer
+        expected = {name: tensor.clone() for name, tensor in weights(trainer.model).items()}
+        for event in session.events([]):
+            if isinstance(event, Stepped):
+                decay = min(0.7, (1 + event.step) / (10 + event.step))
+                for name, tensor in weights(trainer.model).items():
+                    expected[name] = decay * expected[name] + (1 - decay) * tensor
+                if event.step == 8:
+                    assert_equal_tensors(weights(trainer.model), plain)
+            if isinstance(event, Evaluated) and event.step == 8 and not event.whole:
+                sampled = event
+    last = session.run.last
+    assert last and session.run.best == last
+    for name, tensor in last.load_model().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-14)
+    batches = trainer.validation.rows.cut(trainer.sample, 16)
+    judged = trainer.objective.measure(load(last.folder, device="cpu").model, trainer.validation, batches)
+    assert judged.loss == pytest.approx(sampled.loss, rel=1e-13)
+    tuned = small_config(tmp_path, "tuned", optimizer__average="0.7")
+    with open_session(tuned, start_from=str(session.run.folder)) as second:
+        assert_equal_tensors(weights(second.trainer.model), last.load_model())
+
+
+def test_an_update_whose_gradient_overflows_is_skipped_and_told(tmp_path: Path) -> None:
+    with open_session(small_config(tmp_path, train__precision="float16", train__steps="4")) as session:
+        trainer = session.trainer
+        trainer.precision.scale = 2.0**60
+        before = {name: tensor.clone() for name, tensor in weights(trainer.model).items()}
+        events = session.events([])
+        first = next(events)
+        assert isinstance(first, Stepped) and (first.skipped, first.gradient_norm, first.clipped) == (True, None, False)
+        assert_equal_tensors(weights(trainer.model), before)
+        assert trainer.precision.scale == 2.0**59
+        trainer.precision.scale = 2.0**10
+        *_, last = list(events)
+    assert isinstance(last, Finished) and last.step == 4
+    steps = [event for event in session.run.metrics() if event["event"] == "step"]
+    assert [event["skipped"] for event in steps] == [True, False, False, False]
+    assert steps[0]["gradient_norm"] is None and all(event["gradient_norm"] > 0 for event in steps[1:])
+
+
+def test_the_log_says_which_updates_were_clipped(tmp_path: Path) -> None:
+    _, events = train_small(small_config(tmp_path, optimizer__clip="2.0"))
+    steps = of_kind(events, Stepped)
+    assert {event.clipped for event in steps} == {True, False}, "the test would prove nothing"
+    assert [event.clipped for event in steps] == [event.gradient_norm > 2.0 for event in steps]
+    _, events = train_small(small_config(tmp_path, "free", optimizer__clip="none"))
+    assert not any(event.clipped for event in of_kind(events, Stepped))
+
+
+def test_warnings_follow_what_they_are_about_and_are_saved(tmp_path: Path) -> None:
+    """With an advisor that warns of every third update; its rows are those of the update."""
+    with open_session(small_config(tmp_path, train__accumulate="2")) as session:
+        trainer, heard = session.trainer, []
+
+        def hear(event: Event, rows: Sequence[int]) -> list[Warned]:
+            heard.append((event.event, list(rows)))
+            return [Warned(event.step, "third", "!")] if isinstance(event, Stepped) and event.step % 3 == 0 else []
+
+        trainer.advisor.hear = hear  # type: ignore[method-assign]
+        told = [(event.event, event.step) for event in session.events([])]
+        rows = [row for n in (4, 5) for row in trainer.batches.at(n).tolist()]
+    assert [told[told.index(("warning", step)) - 1] for step in (3, 6)] == [("step", 3), ("step", 6)]
+    assert [rows for kind, rows in heard if kind == "step"][2] == rows
+    assert len(heard) == len(told) - 2, "of its own warnings it does not hear"
+    assert [event["event"] for event in session.run.metrics()].count("warning") == 2
 
 
 # ---- numbers that are not finite

@@ -125,7 +125,7 @@ def settings_help() -> str:
         shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value
         left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
         wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
-        if len(left) >= LEFT:
+        if len(left) > LEFT - 2:  # two spaces before the meaning
             lines, left = [*lines, left], ""
         lines += [f"{left:{LEFT}}{wrapped[0]}", *(" " * LEFT + line for line in wrapped[1:])]
     sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())

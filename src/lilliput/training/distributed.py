@@ -82,8 +82,9 @@ class Replicated(Whole):
     def __init__(self, model: Transformer, world: World) -> None:
         super().__init__(model)
         self.share = float(world.processes)  # DDP gives the mean
-        # All processes have the same weights by now, and buffers (tables of positions) never change.
-        self.caller = nn.parallel.DistributedDataParallel(Caller(model), init_sync=False)
+        # All processes have the same weights by now, and buffers (tables of positions) never change. Views: else all gradients
+        # would be there twice, once as they are sent.
+        self.caller = nn.parallel.DistributedDataParallel(Caller(model), init_sync=False, gradient_as_bucket_view=True)
         self.caller.broadcast_buffers = False
 
     def learn(self, work: Callable[[Transformer], Answer]) -> Answer:
