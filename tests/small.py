@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,7 +22,7 @@ from lilliput.cli import main
 from lilliput.config import load_config
 from lilliput.runs import Run
 from lilliput.settings import Config
-from lilliput.training.events import Event
+from lilliput.training.events import TIMES, Event
 from lilliput.training.session import open_session
 
 # In float64 and on one thread: fast at this size, and bit for bit.
@@ -87,6 +87,11 @@ def abandon(config: Config, after: int, resume: bool = False) -> bool:
         found = len(list(islice(events, after)))
         events.close()  # type: ignore[attr-defined]
     return found == after
+
+
+def timeless(run: Run) -> list[dict[str, Any]]:
+    """The log but for its fields of time, speed and memory: what a run that is done again has, too."""
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in run.metrics()]
 
 
 @functools.cache

@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lilliput.training.events import TIMES
+
 SETTINGS: dict[str, dict[str, str]] = {
     "modern": {
         "tokenizer.vocab_size": "400",
@@ -100,7 +102,6 @@ COMMON = {
     "log.every": "1",
     "train.threads": "1",
 }
-TIMES = ("seconds", "tokens_per_second", "memory_bytes", "share_of_peak")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 

@@ -183,7 +183,9 @@ class OptimizerSettings:
     momentum: Share = describe("momentum (sgd), and of the matrices of the blocks (muon)", 0.95)
     betas: tuple[Share, Share] = describe("decay of the moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
-    weight_decay: NotNegative = describe("decay of matrices; vectors are never decayed (sgd, adam: in the gradient)", 0.1)
+    weight_decay: NotNegative = describe(
+        "decay of matrices; vectors are never decayed (sgd, adam: in the gradient)", 0.1
+    )
     clip: Positive | None = describe("largest norm of the whole gradient", 1.0)
     average: Annotated[float, Field(gt=0.0, lt=1.0)] | None = describe(
         "decay of an exponential moving average of the weights, which is then what is judged, kept and used", None
@@ -232,7 +234,9 @@ class TrainSettings:
     recompute_every: Count = describe("of every n blocks, recompute one", 1)
     compile: bool = describe("compile the blocks with torch.compile", False)
     label_smoothing: Share = describe("share of the target's probability that is spread over all tokens or labels", 0.0)
-    z_loss: NotNegative = describe("weight of the squared log-sum-exp of the logits, which keeps them small", 0.0)
+    z_loss: NotNegative = describe(
+        "weight of the squared log-sum-exp of the tokens' logits, which keeps them small", 0.0
+    )
     language_weight: NotNegative = describe("weight of the next token's loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label's loss (model.task both)", 1.0)
     patience: Count | None = describe(

@@ -27,8 +27,7 @@ from lilliput.model import recompute
 from lilliput.model.attention import Capture, Pass
 from lilliput.model.recompute import run_again, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
-from lilliput.training.events import TIMES
-from small import assert_equal_tensors, small_config, train_small
+from small import assert_equal_tensors, small_config, timeless, train_small
 from tiny import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant, tiny_model
 
 KINDS = ("block", "feed-forward")
@@ -101,15 +100,11 @@ def test_a_whole_run_is_the_same(kind: str, tmp_path: Path) -> None:
         )[0]
         for name, setting, every in (("plain", "none", "1"), ("again", kind, "1"), ("second", kind, "2"))
     }
-    logs = {name: [comparable(line) for line in run.metrics()] for name, run in runs.items()}
+    logs = {name: timeless(run) for name, run in runs.items()}
     assert logs["again"] == logs["second"] == logs["plain"]
     kept = {name: run.last.load_model() for name, run in runs.items() if run.last is not None}
     assert_equal_tensors(kept["again"], kept["plain"])
     assert_equal_tensors(kept["second"], kept["plain"])
-
-
-def comparable(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name not in TIMES}
 
 
 # What is kept.

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from lilliput.config import replace
-from lilliput.runs import Run
 from lilliput.settings import Config
 from lilliput.training.advice import Advisor, bits_below_floor
-from lilliput.training.events import TIMES, Evaluated, Event, Finished, Saved, Stepped, Warned
-from small import abandon, small_config, train_small
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
+from small import abandon, small_config, timeless, train_small
 
 CONFIG = replace(Config(), {"data.source": "my texts/", "optimizer.lr": 3e-3, "schedule.warmup": 50})
 
@@ -231,10 +230,6 @@ def test_a_resumed_run_gives_the_same_warnings(cut: int) -> None:
     assert [(w.step, w.kind) for w in said] == [(w.step, w.kind) for w in whole]
 
 
-def told(run: Run) -> list[dict[str, Any]]:
-    return [{name: value for name, value in event.items() if name not in TIMES} for event in run.metrics()]
-
-
 def test_the_log_of_a_resumed_run_has_the_same_warnings(tmp_path: Path) -> None:
     """Left before the warning, right after it, and after the checkpoint of its step: none is lost, none comes twice."""
     reckless = {
@@ -256,7 +251,7 @@ def test_the_log_of_a_resumed_run_has_the_same_warnings(tmp_path: Path) -> None:
         config = small_config(tmp_path, f"left{after}", **reckless)
         assert abandon(config, after)
         run, _ = train_small(config, resume=True)
-        assert told(run) == told(whole)
+        assert timeless(run) == timeless(whole)
 
 
 def test_other_events_say_nothing() -> None:

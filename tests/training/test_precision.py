@@ -13,11 +13,10 @@ from torch import Tensor
 from lilliput.errors import UserError
 from lilliput.model.loss import Nats, language_loss
 from lilliput.model.transformer import Transformer
-from lilliput.runs import Run
 from lilliput.settings import VectorSettings
-from lilliput.training.events import TIMES, Evaluated, Stepped
+from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import FIRST_SCALE, PATIENCE, Precision, build_precision
-from small import abandon, assert_equal_tensors, small_config, train_small
+from small import abandon, assert_equal_tensors, small_config, timeless, train_small
 from tiny import VARIANTS, draw_ids, gradients, name_variant, tiny_model
 
 CPU = torch.device("cpu")
@@ -194,11 +193,7 @@ def test_a_resumed_run_has_its_scale(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run, _ = train_small(config, resume=True)
     assert run.last is not None and whole.last is not None
     assert_equal_tensors(run.last.load_model(), whole.last.load_model())
-    assert told(run) == told(whole)
-
-
-def told(run: Run) -> list[dict[str, Any]]:
-    return [{name: value for name, value in event.items() if name not in TIMES} for event in run.metrics()]
+    assert timeless(run) == timeless(whole)
 
 
 def test_a_type_that_the_device_does_not_have() -> None:

@@ -14,7 +14,8 @@ TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """How good a model is on some rows. A classifier has an accuracy over documents; a language model has the other two."""
+    """How good a model is on some rows. A classifier has an accuracy over documents, a language model the other
+    two, a model of both all three."""
 
     loss: float
     perplexity: float | None

@@ -137,9 +137,9 @@ def open_session(
         if origin:
             load_weights(model, origin.load_model())
         use_recompute(model, config.train.recompute, config.train.recompute_every)
+        parallel = parallelise(model, world, config.train.parallel, device)
         if config.train.compile:
             use_compile(model)
-        parallel = parallelise(model, world, config.train.parallel, device)
         objective = build_objective(config, prepared)
         splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
         run = begin.run if begin else Run(run_folder(config))
