@@ -128,7 +128,7 @@ def test_wandb_is_offline_without_a_login(tmp_path: Path, run: Run, capfd: pytes
     watched(tmp_path, run, 2, 2, said, wandb="true")
     folders = sorted((run.folder / "wandb").glob("offline-run-*"))
     own = (run.folder / "wandb" / "id").read_text()
-    assert len(folders) == 2 and all(folder.name.endswith(own) for folder in folders)  # one run, told in two parts
+    assert len(folders) == 2 and all(own in folder.name for folder in folders)  # one run, told in two parts
     data = (folders[0] / f"run-{own}.wandb").read_bytes()  # records of protobuf: a key, a few bytes, its value as JSON
     losses = [float(value) for value in re.findall(rb"train/loss[^0-9]{1,4}([0-9.]+)", data)]
     assert list(dict.fromkeys(losses)) == [3.75, 3.5, 3.25]  # each is there twice: as history, and as the latest

@@ -45,7 +45,12 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that a terminal lacks is no reason to fail
     try:
-        return dispatch(argv)
+        try:
+            code = dispatch(argv)
+        except SystemExit as leaving:  # after --help of a verb
+            code = int(leaving.code or 0)
+        sys.stdout.flush()  # here, where a closed pipe is understood, and not at exit
+        return code
     except UserError as error:
         print(f"lilliput: {error}", file=sys.stderr)
         return 2
