@@ -7,7 +7,8 @@ minutes, with the best of five learning rates. Then the shipped recipe is traine
 its beginning with its schedule fully run down, until its loss is as low. The ratio of the two times is the figure.
 
 Every training is a process of its own, one after the other, on the same threads; its loss is that of the whole validation
-split. A run that has finished in FOLDER is not trained again, so that the hour and a half can be spread over several days.
+split. A run that has finished in FOLDER with the same settings is not trained again, so that the hour and a half can be spread
+over several days.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from contest import THREADS, show
+from lilliput.config import config_to_dict, load_config
+from lilliput.runs import differences
 
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "stories.toml"
@@ -58,14 +61,18 @@ PLAIN = {
 
 
 def trained(folder: Path, name: str, minutes: float, settings: dict[str, str]) -> dict[str, Any]:
-    """The figures of the whole validation split of a run, which is trained unless it is there already."""
-    metrics = folder / "runs" / name / "metrics.jsonl"
-    if not (metrics.exists() and '"event": "finished"' in metrics.read_text()):
-        places = {"log.folder": str(folder / "runs"), "data.cache": str(folder / "prepared"), "name": name}
-        wanted = {"train.minutes": str(minutes), "train.threads": str(THREADS), **places, **settings}
+    """The figures of the whole validation split of a run, which is trained unless the same one is there already."""
+    run = folder / "runs" / name
+    places = {"log.folder": str(folder / "runs"), "data.cache": str(folder / "prepared"), "name": name}
+    wanted = {"train.minutes": str(minutes), "train.threads": str(THREADS), **places, **settings}
+    metrics = run / "metrics.jsonl"
+    finished = metrics.exists() and '"event": "finished"' in metrics.read_text()
+    if not finished or changed(run, config_to_dict(load_config(str(RECIPE), wanted))):
         flags = [word for key, value in wanted.items() for word in (f"--{key}", value)]
         command = [sys.executable, "-m", "lilliput", "train", str(RECIPE), "--overwrite", "--json", *flags]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        outcome = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if outcome.returncode:
+            sys.exit(f"{name} failed:\n{outcome.stderr[-2000:]}")
     events = [json.loads(line) for line in metrics.read_text().splitlines()]
     found: dict[str, Any] = next(event for event in events if event["event"] == "evaluation" and event["whole"])
     steps = [event for event in events if event["event"] == "step"]
@@ -77,6 +84,12 @@ def trained(folder: Path, name: str, minutes: float, settings: dict[str, str]) -
         flush=True,
     )
     return found
+
+
+def changed(run: Path, wanted: dict[str, Any]) -> bool:
+    """Are these other settings than the run's? It has found its vocabulary, too."""
+    saved = json.loads((run / "config.json").read_text())
+    return bool(differences(saved, wanted).keys() - {"model.vocab_size"})
 
 
 def main() -> None:

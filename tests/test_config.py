@@ -21,8 +21,9 @@ from lilliput.config import (
     setting_types,
     shipped_recipes,
 )
+from lilliput.conflicts import conflicts
 from lilliput.errors import UserError, UserErrors
-from lilliput.settings import SIZES, Config, ModelSettings, OptimizerSettings, conflicts
+from lilliput.settings import SIZES, Config, ModelSettings, OptimizerSettings
 
 
 @pytest.fixture
@@ -317,7 +318,17 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             },
             "with train.label_weight 0 too there is nothing to learn",
         ),
-        ({"model.task": "both"}, "a classifier needs labelled documents: data.labelled true, and"),
+        ({"model.task": "both"}, "model.task both needs labelled documents: data.labelled true, and"),
+        (
+            {"model.task": "classifier", "data.labelled": "true", "train.z_loss": "1e-4"},
+            "a classifier has no logits of tokens to keep small: train.z_loss 0",
+        ),
+        ({"train.label_weight": "0.5"}, "model.task language has one loss, and nothing to weigh it against"),
+        (
+            {"model.task": "classifier", "data.labelled": "true", "train.language_weight": "0"},
+            "model.task classifier has one loss, and nothing to weigh it against",
+        ),
+        ({"train.recompute_every": "2"}, "nothing is recomputed: set train.recompute to block or feed-forward"),
         (
             {"schedule.kind": "inverse-sqrt", "schedule.warmup": "0"},
             "inverse-sqrt counts its fall in warm-ups: schedule.warmup 1 or more",
@@ -374,7 +385,7 @@ def test_settings_that_do_not_fit_each_other(flags: dict[str, str], sentence: st
         ("model.dim", ""), ("model.dim", "{a=1}"), ("model.dim", "none"), ("model.norm", "batch"),
         ("model.tied", "maybe"), ("optimizer.betas", "0.9,0.95,0.1"), ("optimizer.betas", "1,0.5"),
         ("train.device", "tpu"), ("tokenizer.vocab_size", "256"), ("schedule.warmup", "-1"),
-        ("schedule.final", "1.5"),
+        ("schedule.final", "1.5"), ("schedule.decay", "-0.1"), ("schedule.decay", "1.1"),
     ],
 )  # fmt: skip
 def test_values_out_of_bounds_are_refused_in_a_sentence(flag: str, value: str) -> None:

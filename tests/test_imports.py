@@ -15,7 +15,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = ["data", "model", "decoding", "evaluation", "training"]
 LAST = ["studies", "attention_view", "serving", "exporting"]
 # What stands in no room serves all of them; it may use what is below it only.
-SHARED = {"__init__", "errors", "dotted", "settings", "config", "files", "checkpoints", "runs", "devices"}
+SHARED = {"__init__", "errors", "dotted", "settings", "config", "conflicts", "files", "checkpoints", "runs", "devices"}
 
 
 def room(path: Path) -> str:

@@ -19,9 +19,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lilliput.conflicts import conflicts
 from lilliput.dotted import flatten
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings import BUDGETS, SIZES, Config, conflicts
+from lilliput.settings import BUDGETS, SIZES, Config
 
 # Inputs named in a recipe are looked for beside the recipe; outputs always go to the folder that the user is in.
 INPUT_PATHS = (

@@ -1,8 +1,8 @@
 """The typed, frozen tree of settings: every choice that a user can make, with its default and its meaning.
 
-Owns: names, types, bounds, defaults, one-line descriptions (they are the help, the JSON schema and the docs), and the
-checks of settings against each other (`conflicts`). Does not own: where values come from (`config`), nor what is built
-from them (each room looks its choice up when it builds).
+Owns: names, types, bounds, defaults, one-line descriptions (they are the help, the JSON schema and the docs). Does not own:
+which of them fit each other (`conflicts`), where values come from (`config`), nor what is built from them (each room looks
+its choice up when it builds).
 
 "Off" is None in Python, `"none"` in TOML and on the command line, null in JSON.
 """
@@ -200,8 +200,9 @@ class ScheduleSettings:
         "shape of the fall to the final rate; inverse-sqrt: a level of peak x sqrt(warmup / step), and a linear fall from it",
         "cosine",
     )
-    decay: Annotated[float, Field(gt=0.0, le=1.0)] = describe(
-        "share of the budget, at its end, over which the rate falls (0.2: warm-up, stable, decay)", 1.0
+    decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
+        "share of the budget, at its end, over which the rate falls (0.2: warm-up, stable, decay; 0: there is no fall)",
+        1.0,
     )
     warmup: Annotated[int, Field(ge=0)] = describe("steps of linear warm-up", 50)
     final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("learning rate at the end, as a share of the peak", 0.05)
@@ -303,81 +304,3 @@ SIZES: dict[str, dict[str, int]] = {
     "small": {"dim": 256, "layers": 6, "heads": 8, "hidden": 1024, "context": 256},
     "base": {"dim": 512, "layers": 8, "heads": 8, "hidden": 2048, "context": 512},
 }
-
-
-def conflicts(config: Config) -> list[tuple[str, str]]:
-    """Settings that are each right and do not fit each other: (dotted name, sentence)."""
-    model, train, found = config.model, config.train, []
-    if model.dim % model.heads:
-        found.append(("model.heads", f"model.dim {model.dim} is not divisible by model.heads {model.heads}"))
-    elif model.positions == "rotary" and (model.dim // model.heads) % 2:
-        found.append(
-            ("model.heads", f"rotary positions need an even dim per head, and {model.dim} / {model.heads} is odd")
-        )
-    if model.kv_heads and model.heads % model.kv_heads:
-        found.append(
-            ("model.kv_heads", f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}")
-        )
-    if model.positions == "sinusoidal" and model.dim % 2:
-        found.append(("model.dim", f"sinusoidal positions need an even model.dim, not {model.dim}"))
-    if isinstance(model.window, tuple) and not model.window:
-        found.append(("model.window", "an empty pattern of windows says nothing"))
-    if model.task == "language" and model.classes is not None:
-        found.append(("model.classes", "a language model has no classes: set model.task to classifier or both"))
-    if model.initialisation == "copying" and model.kv_heads not in (None, model.heads):
-        found.append(("model.initialisation", "copying needs as many model.kv_heads as model.heads"))
-    if model.soft_cap is not None and model.task == "classifier":
-        found.append(("model.soft_cap", "a classifier has no logits of tokens to bound: model.soft_cap none"))
-    if model.tied and (model.task == "classifier" or config.vectors.width not in (None, model.dim)):
-        found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
-    if model.tied and config.vectors.source is not None and config.vectors.frozen:
-        found.append(
-            ("model.tied", "a tied head learns, so vectors that it shares cannot be frozen: vectors.frozen false")
-        )
-    if (model.vocab_size and config.tokenizer.kind == "byte") and model.vocab_size < 257:
-        found.append(("model.vocab_size", "bytes and end-of-text need model.vocab_size 257 or more"))
-    names = [name for name, equals, source in (test.partition("=") for test in config.data.tests) if equals and source]
-    if len(names) < len(config.data.tests) or len({*names, "train", "validation", ""}) < len(names) + 3:
-        found.append(
-            ("data.tests", "each test set is name=source, with a name of its own that is not train or validation")
-        )
-    if not all(name.replace("-", "_").isidentifier() for name in names):
-        found.append(("data.tests", "the name of a test set has letters, digits, _ and - only"))
-    if model.task != "language" and not config.data.labelled:
-        found.append(
-            ("data.labelled", "a classifier needs labelled documents: data.labelled true, and a source that has labels")
-        )
-    if model.task == "both" and config.data.windows == "overlapping":
-        found.append(
-            ("data.windows", "model.task both learns each label once, with its document's first aligned window")
-        )
-    if model.task == "both" and train.language_weight + train.label_weight == 0.0:
-        found.append(("train.language_weight", "with train.label_weight 0 too there is nothing to learn"))
-    tokenizer = config.tokenizer
-    specials = {name: getattr(tokenizer, name) for name in ("sos_id", "eos_id", "pad_id", "unk_id")}
-    used = [number for number in specials.values() if number is not None]
-    if len(set(used)) < len(used):
-        found.append(
-            (
-                "tokenizer.sos_id",
-                "two special tokens have the same id: " + ", ".join(f"{k} {v}" for k, v in specials.items()),
-            )
-        )
-    if (
-        tokenizer.kind in ("word", "character")
-        and tokenizer.unk_id is None
-        and tokenizer.vocabulary is None
-        and tokenizer.path is None
-    ):
-        found.append(
-            ("tokenizer.unk_id", f"a {tokenizer.kind} tokenizer needs an id for what is not in its vocabulary")
-        )
-    if tokenizer.vocabulary is not None and tokenizer.kind != "word":
-        found.append(("tokenizer.vocabulary", "a vocabulary file is for tokenizer.kind word"))
-    if config.schedule.kind == "inverse-sqrt" and not config.schedule.warmup:
-        found.append(("schedule.warmup", "inverse-sqrt counts its fall in warm-ups: schedule.warmup 1 or more"))
-    if model.tied and config.optimizer.head_lr is not None:
-        found.append(("optimizer.head_lr", "a tied head is the embedding's table: optimizer.embedding_lr is its rate"))
-    if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
-        found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
-    return found

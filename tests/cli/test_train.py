@@ -288,6 +288,34 @@ def test_a_resumed_run_keeps_its_settings_but_not_its_recipe(here: Path) -> None
     )
 
 
+@pytest.mark.parametrize("target", ["mytext", "runs/mytext"])
+def test_a_resumed_run_named_by_itself_keeps_its_settings(target: str) -> None:
+    assert lilliput("train", "mytext.txt", *FLAGS).code == 0
+    for change in (["--optimizer.average", "0.5"], ["--size", "tiny"]):
+        code, _, err = lilliput("train", target, "--resume", *change)
+        where, hint = "  at  runs/mytext\n", "  try --name NEW --from runs/mytext for other settings\n"
+        assert (code, err) == (2, f"lilliput: a resumed run keeps its settings\n{where}{hint}")
+    code, _, err = lilliput("train", target, "--resume", "--train.parallel", "bogus")
+    assert code == 2
+    assert err.startswith("lilliput: train.parallel is 'bogus': it should be 'replicate' or 'shard'\n")
+    assert err.endswith("  at  --train.parallel\n")
+
+
+def test_a_recipe_that_has_the_name_of_its_run_is_resumed_by_its_command() -> None:
+    """The name of a shipped recipe, or of a corpus, is more than that of a run: flags that are the run's own are no change."""
+    command = ["train", "storybook", *FLAGS, "--data.documents", "12"]
+    assert lilliput(*command).code == 0
+    assert lilliput(*command, "--resume").code == 0
+
+
+def test_a_warm_up_that_is_longer_than_the_run_is_told() -> None:
+    code, _, err = lilliput("train", "mytext.txt", *FLAGS, "--schedule.warmup", "50")
+    assert code == 0
+    note = "note schedule.warmup is 50 steps and train.steps 8: the learning rate never reaches its peak\n"
+    assert note in err
+    assert "warmup" not in lilliput("train", "mytext.txt", *FLAGS, "--name", "other").err
+
+
 def test_fine_tuning(here: Path) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "base").code == 0
     (here / "letters.txt").write_text("The bees are well. " * 100)

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from lilliput.config import load_config
-from lilliput.model.count import count, keys_seen, value_layers
+from lilliput.model.count import activations, count, keys_seen, recomputed_flops, value_layers
 from lilliput.model.mixing import ValueEmbedding
+from lilliput.model.recompute import use_recompute
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings import VectorSettings
 from tiny import VARIANTS, draw_ids, name_variant, tiny_model, tiny_settings
@@ -150,3 +151,51 @@ def test_activation_bytes_are_what_autograd_keeps(
     block = (saved_bytes(two, ids) - saved_bytes(one, ids)) / ids.numel()
     told = two.count().activation_bytes_per_token - one.count().activation_bytes_per_token
     assert told == pytest.approx(block, rel=0.01)
+
+
+@pytest.mark.parametrize("tricks", [{}, {"mix_embedding": True}, {"value_embeddings": "all"}], ids=str)
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind", ["block", "feed-forward"])
+def test_recomputation_keeps_what_autograd_then_keeps(
+    kind: Any, every: int, placement: str, tricks: dict[str, Any]
+) -> None:
+    shape = {"dim": 32, "hidden": 96, "kv_heads": 2, "context": 64, "norm_placement": placement, **tricks}
+    one, two = (tiny_model(**shape, layers=layers).train() for layers in (2, 4))
+    for model in (one, two):
+        use_recompute(model, kind, every)
+    ids = draw_ids(4, 64)
+    measured = (saved_bytes(two, ids) - saved_bytes(one, ids)) / ids.numel()
+    told = [8 * sum(activations(model.settings, kind, every).kept) for model in (two, one)]
+    assert told[0] - told[1] == pytest.approx(measured, rel=0.01)
+
+
+def test_the_most_at_one_time_is_a_block_beside_what_those_before_it_keep() -> None:
+    settings = tiny_settings(layers=5)
+    plain = activations(settings)
+    whole = plain.whole[0]
+    assert plain.kept == plain.whole and plain.most == 5 * whole
+    assert activations(settings, "block").most == 4 * settings.dim + whole
+    assert activations(settings, "block", 2).most == 2 * settings.dim + 3 * whole  # blocks 0, 2 and 4; 4 is whole then
+    half = activations(settings, "feed-forward")
+    assert settings.dim < half.kept[0] < whole and half.most == 4 * half.kept[0] + whole
+
+
+def test_the_benchmark_of_recomputation() -> None:
+    """docs/results.md: 12 layers, dim 192, 8 x 256 tokens keep 343 MB, and 20.5, 182 and 173 MB."""
+    settings = tiny_settings(dim=192, layers=12, heads=6, kv_heads=6, hidden=768, context=256, qk_norm=True)
+    kept = [sum(activations(settings, *how).kept) for how in ((), ("block",), ("block", 2), ("feed-forward",))]  # type: ignore[arg-type]
+    megabytes = [8 * 256 * 4 * (numbers + settings.dim) / 1e6 for numbers in kept]  # and what the last norm keeps
+    assert megabytes == pytest.approx([343, 20.5, 182, 173], rel=0.005)
+
+
+def test_recomputing_all_blocks_is_a_third_of_their_flops() -> None:
+    settings = tiny_settings(layers=4, window=(5, None))
+    head = 6 * settings.dim * 17
+    of_blocks = count(settings, VectorSettings()).flops_per_token - head
+    assert recomputed_flops(settings, "block", 1) == pytest.approx(of_blocks / 3, abs=1)
+    assert recomputed_flops(settings, None, 1) == 0
+    # Every second has only the windows of 5, or the feed-forwards of two.
+    assert recomputed_flops(settings, "block", 2) < of_blocks / 6
+    matrices = sum(weight.numel() for weight in tiny_model(layers=4).blocks[0].feed_forward.inner.parameters())
+    assert recomputed_flops(settings, "feed-forward", 2) == 2 * 2 * matrices

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lilliput.data import batches
+from lilliput.model import loss
 from lilliput.model.loss import IGNORED, language_loss
 from lilliput.model.transformer import Transformer
 from tiny import assert_same, draw_ids, gradients, tiny_model
@@ -120,6 +121,25 @@ def test_without_gradients_it_is_the_same_value() -> None:
     with torch.inference_mode():
         alone = language_loss(model, ids, targets, None, None, smoothing=0.1, z_loss=0.1)
     assert_same(language_loss(model, ids, targets, None, None, smoothing=0.1, z_loss=0.1).goal, alone.goal)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_without_gradients_none_are_made(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the three products with the head's matrix only the logits: validation is as cheap as it can be."""
+    model, ids, targets = tiny_model(bias_head=bias), draw_ids(3, 9), draw_ids(3, 9, seed=1)
+    made: list[tuple[int, ...]] = []
+    real = loss.add_product
+
+    def spy(total: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> None:
+        made.append(tuple(total.shape))
+        real(total, a, b, beta, alpha)
+
+    monkeypatch.setattr(loss, "add_product", spy)
+    with torch.no_grad():
+        language_loss(model, ids, targets, None, None)
+    assert made == [(27, 17)]
+    language_loss(model, ids, targets, None, None)
+    assert made == [(27, 17), (27, 17), (27, 16), (17, 16)]
 
 
 def test_a_frozen_head_still_lets_gradients_through() -> None:

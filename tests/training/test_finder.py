@@ -141,10 +141,30 @@ def test_smoothing_keeps_a_line_a_line_and_does_not_lag() -> None:
     assert smooth([3.0] * 7) == pytest.approx([3.0] * 7)
 
 
-@pytest.mark.parametrize("losses", [[3.0, 3.1] * 20, [3.0 + 0.1 * n for n in range(40)]])
-def test_nothing_is_read_from_noise_or_from_a_loss_that_only_rises(losses: list[float]) -> None:
-    with pytest.raises(UserError, match="by more than batches differ"):
-        curve(*losses).check()
+@pytest.mark.parametrize(
+    ("losses", "diverged", "what", "hint"),
+    [
+        ([3.0, 3.1] * 20, False, "no learning rate lowered the loss", "a hundred times larger"),
+        ([3.0 + 0.1 * n for n in range(40)], False, "the loss rose before", "a thousand times smaller"),
+        ([3.0, 3.1, 3.05, 90.0], True, "the loss rose before", "a thousand times smaller"),
+    ],
+)
+def test_nothing_is_read_from_noise_or_from_a_loss_that_only_rises(
+    losses: list[float], diverged: bool, what: str, hint: str
+) -> None:
+    with pytest.raises(UserError, match=what) as caught:
+        curve(*losses, diverged=diverged).check()
+    assert caught.value.hint == f"optimizer.lr {hint}, or a larger train.batch"
+
+
+@pytest.mark.parametrize(
+    ("lr", "direction"), [("1e-12", "a hundred times larger"), ("1e9", "smaller"), ("1e300", "smaller")]
+)
+def test_of_rates_that_are_all_wrong_the_direction_is_told(lr: str, direction: str, tmp_path: Path) -> None:
+    changes = {"optimizer__kind": "sgd", "optimizer__lr": lr, "optimizer__clip": "none", "model__final_norm": "false"}
+    with pytest.raises(UserError) as caught:
+        find_learning_rate(small_config(tmp_path, **changes))
+    assert caught.value.hint and direction in caught.value.hint
 
 
 def test_a_trial_ends_when_the_loss_is_far_above_its_best() -> None:
@@ -221,6 +241,26 @@ def test_several_processes_are_refused() -> None:
     world.processes = 2
     with pytest.raises(UserError, match="--find-lr is for one process, and there are 2"):
         tell_rates(None, Config(), world)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_picture_that_cannot_be_written_takes_nothing_with_it(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finder, "UPDATES", 30)
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    write_text(tmp_path, "runs", "a file where the folder should be")
+    flags = [*FLAGS, "--train.precision", "auto", "--find-lr"]
+    code, out, err = lilliput("train", "mytext.txt", *flags, *(["--json"] if as_json else []))
+    assert code == 2
+    assert "lilliput: cannot write mytext-lr.png, runs is a file, not a folder" in err
+    if as_json:
+        answer = json.loads(out)
+        assert answer["plot"] is None and answer["suggestion"] > 0.0
+    else:
+        assert "The loss falls fastest at" in out and "the plot is" not in out
+    assert "note " in err and " than float32 on this CPU: using " in err
 
 
 def test_a_picture_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped,
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.loop import Trainer
 from lilliput.training.session import open_session
+from lilliput.training.world import World
 from small import SETTINGS, assert_equal_tensors, small_config, train_small, trained, write_text
 
 
@@ -303,6 +304,56 @@ def test_a_minute_is_over_before_the_first_step(tmp_path: Path) -> None:
     run, events = train_small(small_config(tmp_path, train__minutes="1e-9"))
     assert [event.step for event in of_kind(events, Stepped)] == [1]
     assert run.best and run.best.step == 1
+
+
+def test_what_an_evaluation_takes_is_known_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that none is made, near the end, that the undisturbed run leaves out; also not that of the step it was stopped at."""
+    monkeypatch.setattr(budget, "time", Clock())
+    config = small_config(tmp_path, train__minutes="60", evaluate__every="2")
+    with open_session(config) as session:
+        for event in session.events([]):
+            if isinstance(event, Stepped) and event.step == 6:
+                session.trainer.late = True
+                session.trainer.stop()
+    with open_session(config, resume=True) as resumed:
+        assert resumed.trainer.budget.pause == session.trainer.budget.pause > 0.0
+        first = next(event for event in resumed.events([]) if not isinstance(event, Saved))
+    assert isinstance(first, Stepped) and first.step == 7
+
+
+# ---- stopping
+
+
+class Neighbour(World):
+    """One of two processes, as it were: the other wants to stop when it has been asked so often."""
+
+    patience = 1_000_000
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        if len(numbers) > 1:
+            return list(numbers)
+        self.patience -= 1
+        return [float(self.patience == 0)]
+
+
+def test_a_judgement_is_stopped_between_batches_and_done_again(tmp_path: Path) -> None:
+    config, world, heard = small_config(tmp_path, train__batch="1"), Neighbour(), list[Event]()
+    with open_session(config, world=world) as session:
+        assert len(session.trainer.validation.rows) > 3, "the test would prove nothing"
+        for event in session.events([]):
+            heard.append(event)
+            if isinstance(event, Evaluated) and event.step == 8:
+                world.patience = 3
+    assert world.patience == 0, "nothing was asked after that"
+    assert not any(event.whole for event in of_kind(heard, Evaluated))
+    (finished,) = of_kind(heard, Finished)
+    assert (finished.step, finished.interrupted) == (8, True)
+    assert session.run.last and session.run.last.step == 8
+    _, again = train_small(config, resume=True)
+    _, straight = train_small(small_config(tmp_path, "straight", train__batch="1"))
+    (redone,), (expected,) = ([e for e in of_kind(one, Evaluated) if e.whole] for one in (again, straight))
+    assert redone == expected
+    assert of_kind(again, Finished)[0].interrupted is False
 
 
 # ---- early stopping, averaged weights, 16 bits, clipping, warnings

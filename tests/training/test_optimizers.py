@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lilliput.conflicts import conflicts
 from lilliput.model.transformer import Transformer
-from lilliput.settings import Config, ModelSettings, OptimizerSettings, VectorSettings, conflicts
+from lilliput.settings import Config, ModelSettings, OptimizerSettings, VectorSettings
 from lilliput.training import muon
 from lilliput.training.muon import COEFFICIENTS, Muon, Together, batches, orthogonalise, orthogonalise_stacked
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.settings import Config, ScheduleSettings, conflicts
-from lilliput.training.schedules import SHAPES, learning_rate
+from lilliput.conflicts import conflicts
+from lilliput.settings import Config, ScheduleSettings, TrainSettings
+from lilliput.training.schedules import SHAPES, learning_rate, warm_up_note
 
 schedules = st.builds(
     ScheduleSettings,
     kind=st.sampled_from(sorted(SHAPES)),
-    decay=st.floats(0.01, 1.0),
+    decay=st.just(0.0) | st.floats(0.01, 1.0),
     warmup=st.integers(0, 100),
     final=st.floats(0.0, 1.0),
 )
@@ -48,8 +50,11 @@ def test_warm_up_is_a_straight_line_to_the_peak(warmup: int, share: float, kind:
 
 @given(settings=schedules, step=st.integers(100, 1000))
 def test_it_ends_at_the_final_share(settings: ScheduleSettings, step: int) -> None:
+    """Or where it is, where nothing falls."""
     end = 1.0 if settings.kind == "constant" else settings.final
-    assert learning_rate(settings, 3.0, step, 1.0) == pytest.approx(3.0 * end, abs=1e-15)
+    if not settings.decay:
+        end = max(settings.final, SHAPES[settings.kind].level(step, settings.warmup))
+    assert learning_rate(settings, 3.0, step, 1.0) == pytest.approx(3.0 * end, abs=1e-13)
 
 
 @given(settings=schedules, steps=st.integers(2000, 3000))
@@ -57,7 +62,8 @@ def test_it_has_no_jumps(settings: ScheduleSettings, steps: int) -> None:
     """From one update to the next: no more than the steepest of its parts allows."""
     rates = [learning_rate(settings, 1.0, step, (step - 1) / steps) for step in range(1, steps + 1)]
     rise = 1.0 / max(1, settings.warmup)
-    fall = math.pi / 2 / (settings.decay * steps) + rise / 2  # cosine's steepest; that of the root after the warm-up
+    # Cosine's steepest; that of the root after the warm-up.
+    fall = (math.pi / 2 / (settings.decay * steps) if settings.decay else 0.0) + rise / 2
     assert all(-fall * 1.001 <= late - early <= rise * 1.001 for early, late in itertools.pairwise(rates))
 
 
@@ -103,6 +109,33 @@ def test_inverse_square_root_by_hand() -> None:
         (900, 0.8, 0.1),  # its level would be below the final rate
     ):
         assert learning_rate(settings, 1.0, step, progress) == pytest.approx(expected, rel=1e-12), step
+
+
+def test_without_a_fall_the_inverse_square_root_is_that_of_vaswani() -> None:
+    """Section 5.3, of a width of 512: 512^-0.5 x min(step^-0.5, step x warmup^-1.5); and no progress changes it."""
+    settings = ScheduleSettings(kind="inverse-sqrt", decay=0.0, warmup=4000, final=0.0)
+    peak = (512 * 4000) ** -0.5
+    for step in (1, 100, 3999, 4000, 4001, 20_000, 100_000):
+        expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        for progress in (0.0, 0.5, 1.0):
+            assert learning_rate(settings, peak, step, progress) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_without_a_fall_a_level_is_kept_to_the_end(kind: Any) -> None:
+    settings = ScheduleSettings(kind=kind, decay=0.0, warmup=10, final=0.1)
+    assert {learning_rate(settings, 0.5, step, step / 100) for step in range(10, 101)} == {0.5}
+
+
+def test_a_warm_up_that_the_budget_does_not_reach_is_told() -> None:
+    schedule = ScheduleSettings(warmup=50)
+
+    def note(**budget: Any) -> str | None:
+        return warm_up_note(Config(schedule=schedule, train=TrainSettings(**budget)))
+
+    told = "schedule.warmup is 50 steps and train.steps 20: the learning rate never reaches its peak"
+    assert note(steps=20, minutes=None) == told
+    assert note(steps=50, minutes=None) is note(tokens=1, minutes=None) is note() is None
 
 
 def test_warm_up_stable_decay_by_hand() -> None:

@@ -97,8 +97,9 @@ def test_seeds_of_dropout_are_all_different_and_accepted() -> None:
 
 
 def test_the_machine_is_described_in_json() -> None:
-    described = describe_machine(3)
+    described = describe_machine(3, torch.device("cpu"), torch.bfloat16)
     assert json.loads(json.dumps(described)) == described
     assert described["threads"] == torch.get_num_threads()
     assert described["torch"] == torch.__version__
     assert described["processes"] == 3
+    assert (described["device"], described["precision"]) == ("cpu", "bfloat16")

@@ -59,10 +59,21 @@ def test_a_group_that_nobody_can_find_is_refused(missing: tuple[str, ...]) -> No
 
 
 def test_a_job_has_a_name_of_its_own() -> None:
+    """Through its restarts, counted or not, and not that of the next with the same id."""
     assert name_launch({}) is None
-    assert name_launch({"TORCHELASTIC_RUN_ID": "a job"}) == "a job"
-    unnamed = name_launch({"TORCHELASTIC_RUN_ID": "none"})
-    assert unnamed not in (None, "none")
+    begun, again, other = (
+        name_launch({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": f"/logs/{path}/error.json"})
+        for path in ("mine_k3/attempt_0/0", "mine_k3/attempt_2/0", "mine_z9/attempt_0/0")
+    )
+    assert begun is not None
+    assert begun == again != other
+    assert name_launch({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": ""}) not in (None, begun, other)
+
+
+def test_restarts_need_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "x")
+    with open_world() as world:
+        assert world.first
 
 
 def test_what_gloo_says_of_lost_processes_is_known_and_other_errors_are_not() -> None:
@@ -97,9 +108,20 @@ def test_processes_that_are_started_again_take_nothing_from_their_dead_predecess
 # ---- jobs of torchrun
 
 
-def begin(folder: Path, launch: str | None, restarts: int, overwrite: bool = False, stop: int = 3) -> list[str]:
+class Machines(World):
+    """The first process of several machines, each with its torchrun."""
+
+    def __init__(self, *launches: str) -> None:
+        super().__init__(launches[0] if launches else None)
+        self.all = set(launches)
+
+    def launches(self) -> set[str]:
+        return self.all
+
+
+def begin(folder: Path, *launches: str, overwrite: bool = False, stop: int = 3) -> list[str]:
     """Train for a moment as a job of torchrun would; the session's notes."""
-    world = World(launch, restarts)
+    world = Machines(*launches)
     with open_session(small_config(folder), overwrite=overwrite, world=world) as session:
         for event in session.events([]):
             if event.step == stop:
@@ -110,22 +132,32 @@ def begin(folder: Path, launch: str | None, restarts: int, overwrite: bool = Fal
 def test_only_the_job_that_began_a_run_goes_on_with_it_unasked(tmp_path: Path) -> None:
     """A run that was there before must not be taken up because its refusal made torchrun start the processes again."""
     refused: Callable[[], object]
-    assert begin(tmp_path, "one", 0) == ["step 3"]
-    for refused in (lambda: begin(tmp_path, "two", 1), lambda: begin(tmp_path, None, 0)):
+    assert begin(tmp_path, "one") == ["step 3"]
+    for refused in (lambda: begin(tmp_path, "two"), lambda: begin(tmp_path)):
         with pytest.raises(UserError, match="run mine exists already"):
             refused()
-    assert begin(tmp_path, "one", 1, overwrite=True, stop=5) == ["step 5"]
-    assert begin(tmp_path, "one", 0, stop=6) == ["step 6"], "torchrun may start processes again and not count it"
-    assert begin(tmp_path, "three", 0, overwrite=True) == ["step 3"]
-    assert begin(tmp_path, "three", 0, overwrite=True) == ["step 3"], "asked to replace it, a job begins again"
-    assert [event["step"] for event in Run(tmp_path / "runs" / "mine").metrics() if event["event"] == "step"] == [
-        1,
-        2,
-        3,
-    ]
+    assert begin(tmp_path, "one", stop=5) == ["step 5"]
+
+
+def test_a_job_replaces_a_run_once(tmp_path: Path) -> None:
+    """Started again with the same --overwrite, it goes on with its own run."""
+    assert begin(tmp_path, "one", stop=5) == ["step 5"]
+    assert begin(tmp_path, "two", overwrite=True) == ["step 3"]
+    assert begin(tmp_path, "two", overwrite=True, stop=5) == ["step 5"]
+    steps = [event["step"] for event in Run(tmp_path / "runs" / "mine").metrics() if event["event"] == "step"]
+    assert steps == [1, 2, 3, 4, 5]
+
+
+def test_a_job_is_the_same_while_machines_come_and_go(tmp_path: Path) -> None:
+    """Also when the first of them has gone, and then all of those that began it."""
+    assert begin(tmp_path, "a", "b", overwrite=True, stop=2) == ["step 2"]
+    assert begin(tmp_path, "b", "c", overwrite=True, stop=4) == ["step 4"]
+    assert begin(tmp_path, "d", "c", overwrite=True, stop=6) == ["step 6"]
+    with pytest.raises(UserError, match="run mine exists already"):
+        begin(tmp_path, "a", "e")
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
-    with open_session(small_config(tmp_path), world=World("job", 0)) as session:
+    with open_session(small_config(tmp_path), world=World("job")) as session:
         next(session.events([]))
-    assert begin(tmp_path, "job", 1) == ["the run has no checkpoint yet: it begins again", "step 3"]
+    assert begin(tmp_path, "job") == ["the run has no checkpoint yet: it begins again", "step 3"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -32,6 +33,12 @@ def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> i
     with progress(chatter()) as report:
         trial = find_learning_rate(config, arguments.start_from, report)
     rates = scaled_rates(config, trial.factors[trial.steepest])
+    plot: Path | None = None
+    failure: UserError | None = None
+    try:
+        plot = plot_trial(trial, config)
+    except UserError as error:  # the figures took minutes, and are told before it
+        failure = error
     told = {
         "learning_rates": [factor * config.optimizer.lr for factor in trial.factors],
         "losses": trial.losses,
@@ -39,12 +46,14 @@ def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> i
         "suggestion": rates["optimizer.lr"],
         "settings": rates,
         "diverged": trial.diverged,
-        "plot": str(plot_trial(trial, config)),
+        "plot": None if plot is None else str(plot),
     }
     if arguments.json:
         print_json(told)
     else:
         tell(arguments, trial, told)
+    if failure is not None:
+        raise failure
     return 0
 
 
@@ -67,7 +76,8 @@ def tell(arguments: argparse.Namespace, trial: Trial, told: dict[str, Any]) -> N
     console.print(f"  lilliput train {command(arguments, settings)}", markup=False)
     if trial.steepest > len(rates) - 5 and not trial.diverged:
         console.print("It falls fastest at the end of what was tried: with these rates, --find-lr again looks higher.")
-    console.print(f"the plot is {told['plot']}", markup=False)
+    if told["plot"] is not None:
+        console.print(f"the plot is {told['plot']}", markup=False)
 
 
 def command(arguments: argparse.Namespace, rates: dict[str, float]) -> str:

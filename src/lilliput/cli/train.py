@@ -58,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     with open_world() as world:
         config = shared_config(arguments, world)
         if arguments.dry_run:
+            from lilliput.cli.costs import tell_costs
+
             return tell_costs(config, arguments.json) if world.first else 0
         if arguments.find_lr:
             from lilliput.cli.finding import tell_rates
@@ -100,6 +102,8 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
     """The settings asked for: of the recipe or text, of the run to resume, or with the model of the run to start from."""
     if arguments.resume and (arguments.overwrite or arguments.start_from is not None):
         raise UserError("--resume goes on with a run: it goes with neither --overwrite nor --from", None, "one of them")
+    if arguments.dry_run and arguments.find_lr:
+        raise UserError("--dry-run trains nothing, and --find-lr tries learning rates by training", None, "one of them")
     if arguments.resume:
         return resumed_config(arguments)
     from lilliput.config import load_config
@@ -118,7 +122,7 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
     origin = resolve_checkpoint(
         arguments.start_from, config.log.folder
     )  # a wrong name is told before torch is imported
-    from lilliput.training.session import adopt
+    from lilliput.training.beginning import adopt
 
     return adopt(config, origin)
 
@@ -128,16 +132,19 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
 
     What a recipe says by now does not matter; but a setting that is asked for and is not the run's is refused.
     """
-    from lilliput.config import config_from_dict, config_to_dict, load_config, replace
+    from lilliput.config import BUILT_IN_CORPORA, config_from_dict, config_to_dict, find_recipe, load_config, replace
     from lilliput.dotted import flatten
     from lilliput.runs import Run, looks_like_run
     from lilliput.settings import SIZES
-    from lilliput.training.session import FREE, run_folder
+    from lilliput.training.beginning import FREE
+    from lilliput.training.session import run_folder
 
     spread = {name: value for name, value in arguments.settings.items() if name == "train.parallel"}
+    load_config(None, spread)  # a wrong value is told as the flag's
     alone = arguments.settings.keys() == spread.keys() and not arguments.size
     folder, asked = Path(arguments.target), None
-    if alone and not folder.exists() and looks_like_run(Path("runs") / folder):
+    trainable = find_recipe(arguments.target) is not None or arguments.target in BUILT_IN_CORPORA
+    if not folder.exists() and (alone or not trainable) and looks_like_run(Path("runs") / folder):
         folder = Path("runs") / folder
     if not looks_like_run(folder):
         asked = load_config(arguments.target, arguments.settings, arguments.size)
@@ -165,9 +172,11 @@ def follow(session: Session, console: Console) -> int | None:
 
     from lilliput.training.events import Evaluated, Finished
     from lilliput.training.observers import ConsoleObserver
+    from lilliput.training.schedules import warm_up_note
 
     trainer, config, world = session.trainer, session.trainer.config, session.trainer.world
-    for note in session.notes:
+    late = warm_up_note(config)
+    for note in [*session.notes, *([late] if late else [])]:
         console.print(f"[yellow]note[/] {escape(note)}")
     task = config.model.task
     examples = "training documents" if task == "classifier" else "training tokens"
@@ -218,76 +227,3 @@ def follow(session: Session, console: Console) -> int | None:
     command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
     console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
     return received[-1] if received else signal.SIGTERM  # another process's
-
-
-def tell_costs(config: Config, as_json: bool) -> int:
-    """`--dry-run`: settings, parameters, FLOPs, memory and time; no text is read.
-
-    Without model.vocab_size, the tokenizer's is assumed; without model.classes, two. Rows that are learned for words without
-    a vector are known only when the words are.
-    """
-    from lilliput.config import config_to_dict, replace
-    from lilliput.model.count import count
-
-    if config.model.vocab_size is None:
-        config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
-    if config.model.task != "language" and config.model.classes is None:
-        config = replace(config, {"model.classes": 2})  # known when the labels are read; a class costs next to nothing
-    if config.vectors.source is not None and config.vectors.width is None:
-        from lilliput.data.vectors import expected_width
-
-        config = replace(config, {"vectors.width": expected_width(config.vectors.source)})
-    counted = count(config.model, config.vectors)
-    tokens_per_step = config.train.batch * config.train.accumulate * config.model.context
-    parameters = counted.parameters
-    in_flight = config.train.batch * config.model.context
-    # Weights, gradients and AdamW's two moments; then what one micro-batch keeps for its backward. Both in float32.
-    memory = 4 * (parameters.total + 3 * parameters.trainable) + in_flight * counted.activation_bytes_per_token
-    memory *= 2 if config.train.precision == "float64" else 1
-    budget = config.train
-    if budget.minutes is not None:
-        seconds = 60 * budget.minutes
-    else:
-        from lilliput.devices import choose_device, choose_precision, known_flops, prepare_machine
-
-        device = choose_device(config.train.device)
-        prepare_machine(config.train.threads)
-        peak = known_flops(device, choose_precision(config.train.precision, device).dtype)
-        tokens = budget.tokens or (budget.steps or 0) * tokens_per_step
-        seconds = tokens * counted.flops_per_token / (0.7 * peak)  # small models reach about 0.7 of it
-    found = {
-        "config": config_to_dict(config),
-        **counted.as_dict(),
-        "tokens_per_step": tokens_per_step,
-        "memory_bytes": memory,
-        "seconds_estimate": seconds,
-    }
-    if as_json:
-        print_json(found)
-        return 0
-    from lilliput.dotted import flatten
-
-    console = figures()
-    for name, value in flatten(config_to_dict(config)).items():
-        console.print(f"{name} = {'none' if value is None else value}", markup=False)
-    console.print()
-    console.print("parameters  " + ", ".join(f"{part} {n:,}" for part, n in vars(parameters).items()))
-    console.print(f"FLOPs       {readable(counted.flops_per_token)} per token; {tokens_per_step:,} tokens a step")
-    console.print(f"memory      about {readable(memory)}B")
-    console.print(f"time        about {seconds / 60:.1f} minutes")
-    return 0
-
-
-def expected_vocabulary(config: Config) -> int:
-    """What the tokenizer will have at most; only one that exists already is asked."""
-    tokenizer = config.tokenizer
-    if tokenizer.path is not None or tokenizer.vocabulary is not None:
-        from lilliput.data.tokenizers import make_tokenizer
-
-        return make_tokenizer(tokenizer, []).vocab_size
-    sizes = {"byte": 257, "gpt2": 50_257, "bpe": tokenizer.vocab_size}
-    size = sizes.get(tokenizer.kind, tokenizer.max_vocabulary)
-    if size is None:
-        what = f"how many {tokenizer.kind}s there are is known only when the text has been read"
-        raise UserError(what, "model.vocab_size", "--model.vocab_size or --tokenizer.max_vocabulary with a number")
-    return size

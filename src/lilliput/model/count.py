@@ -7,6 +7,7 @@ the real model. Does not own: speed (that is measured, not derived).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from lilliput.settings import ModelSettings, VectorSettings
 
@@ -36,6 +37,38 @@ class Count:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Widths:
+    """Of one block, in numbers a token."""
+
+    dim: int
+    head_dim: int
+    qkv: int  # queries, keys and values
+    up: int  # what comes out of the first product of the feed-forward
+    inside: int  # what goes into the second
+
+    @property
+    def attention(self) -> int:
+        """Numbers in the matrices of the attention."""
+        return self.dim * self.qkv + self.dim * self.dim
+
+    @property
+    def feed_forward(self) -> int:
+        return self.dim * self.up + self.inside * self.dim
+
+    @property
+    def matrices(self) -> int:
+        return self.attention + self.feed_forward
+
+
+def widths(settings: ModelSettings) -> Widths:
+    assert settings.hidden is not None and settings.kv_heads is not None, "settings must be resolved"
+    head_dim, gated = settings.dim // settings.heads, settings.feed_forward == "swiglu"
+    inside = gated_width(settings.hidden) if gated else settings.hidden
+    qkv = (settings.heads + 2 * settings.kv_heads) * head_dim
+    return Widths(settings.dim, head_dim, qkv, 2 * inside if gated else inside, inside)
+
+
 def gated_width(hidden: int) -> int:
     """2/3 of hidden, rounded to a multiple of 8: three matrices then cost what two did, and comparisons are fair."""
     return max(8, round(hidden * 2 / 3 / 8) * 8)
@@ -54,19 +87,15 @@ def value_layers(kind: str | None, layers: int) -> set[int]:
 
 
 def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: int = 4) -> Count:
-    vocab_size, hidden, kv_heads = settings.vocab_size, settings.hidden, settings.kv_heads
-    assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
-    dim, head_dim, gated = settings.dim, settings.dim // settings.heads, settings.feed_forward == "swiglu"
-    qkv = (settings.heads + 2 * kv_heads) * head_dim
-    inside = gated_width(hidden) if gated else hidden
-    up = 2 * inside if gated else inside
+    vocab_size, kv_heads, block = settings.vocab_size, settings.kv_heads, widths(settings)
+    assert vocab_size is not None and kv_heads is not None, "settings must be resolved"
+    dim, head_dim, matrices = settings.dim, block.head_dim, block.matrices
     norm = dim * (2 if settings.norm == "layer" else 1)
 
-    matrices = dim * qkv + dim * dim + dim * up + inside * dim
     biases = (
-        settings.bias_attention_input * qkv
+        settings.bias_attention_input * block.qkv
         + settings.bias_attention_output * dim
-        + settings.bias_feed_forward * (up + dim)
+        + settings.bias_feed_forward * (block.up + dim)
     )
     with_table = len(value_layers(settings.value_embeddings, settings.layers))
     blocks = settings.layers * (matrices + biases + 2 * norm + (2 * head_dim if settings.qk_norm else 0))
@@ -95,13 +124,10 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
 
     cached = [min(settings.context, window - 1) if window is not None else settings.context for window in windows]
     cache_entry = 2 * kv_heads * head_dim * bytes_per_number + 8  # and a position
-    saved = settings.layers * saved_numbers(settings, qkv, up, inside, head_dim)
-    saved += 2 * with_table * kv_heads * head_dim  # rows of the table, and the mixture
-    activations = saved * bytes_per_number
     return Count(
         Parameters(embedding, blocks, final_norm, head, total, total - frozen),
         flops,
-        activations,
+        activations(settings).most * bytes_per_number,
         cache_entry * windows.count(None),
         cache_entry * sum(cached),
     )
@@ -121,16 +147,60 @@ def keys_seen(window: int | None, context: int, causal: bool) -> float:
     return min(context, 2 * span - 1 - span * (span - 1) / context) if window else context
 
 
-def saved_numbers(settings: ModelSettings, qkv: int, up: int, inside: int, head_dim: int) -> int:
-    """Numbers per token that one block keeps from its forward for its backward (dropout off, no mask)."""
-    dim = settings.dim
-    queries_and_keys = (qkv + dim) // 2  # heads and kv_heads of them, and kv_heads of values
-    norms = 2 * (2 * dim + (2 if settings.norm == "layer" else 1))  # what goes in, what comes out, statistics
-    attention = qkv + dim + settings.heads  # and the log-sum-exp of each head
+Recompute = Literal["block", "feed-forward"] | None
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Numbers a token, of each block in turn (dropout off, no mask, without the loss)."""
+
+    kept: list[int]  # from forward for backward
+    whole: list[int]  # there while the block's own backward runs
+
+    @property
+    def most(self) -> int:
+        """At one time: the backward of a block needs all of it, when those before it have what they keep."""
+        return max(sum(self.kept[:layer]) + whole for layer, whole in enumerate(self.whole))
+
+
+def activations(settings: ModelSettings, recompute: Recompute = None, every: int = 1) -> Activations:
+    dim, block = settings.dim, widths(settings)
+    statistics = 2 if settings.norm == "layer" else 1
+    queries_and_keys = (block.qkv + dim) // 2  # heads and kv_heads of them, and kv_heads of values
+    # A norm keeps what goes in, what comes out, and statistics; the attention also the log-sum-exp of each head.
+    attention = 2 * dim + statistics + block.qkv + dim + settings.heads
     if settings.qk_norm:
-        attention += queries_and_keys // head_dim
+        attention += queries_and_keys // block.head_dim
     if settings.qk_norm or settings.positions == "rotary":
         attention += queries_and_keys
-    mixed = dim * settings.mix_embedding  # the stream before
-    kept = {"relu": inside, "gelu": 2 * inside, "relu2": 2 * inside, "swiglu": up + 2 * inside}
-    return mixed + norms + attention + kept[settings.feed_forward]
+    attention += dim * settings.mix_embedding  # the stream before
+    inside = {
+        "relu": block.inside,
+        "gelu": 2 * block.inside,
+        "relu2": 2 * block.inside,
+        "swiglu": block.up + 2 * block.inside,
+    }
+    feed_forward = 2 * dim + statistics + inside[settings.feed_forward]
+    looked_up = block.qkv - dim  # a row of a table of values, and its mixture: twice kv_heads x head_dim
+    with_table = value_layers(settings.value_embeddings, settings.layers)
+    kept, whole = [], []
+    for layer in range(settings.layers):
+        attended = attention + looked_up * (layer in with_table)
+        whole.append(attended + feed_forward)
+        by_kind = {None: whole[-1], "block": dim, "feed-forward": attended + dim}
+        kept.append(by_kind[recompute if layer % every == 0 else None])
+    return Activations(kept, whole)
+
+
+def recomputed_flops(settings: ModelSettings, recompute: Recompute, every: int) -> int:
+    """Per token, beside those of forward and backward: the forward of what is recomputed, done again.
+
+    Without dropout and with the norm first, the last product of it is spared; that is left out here.
+    """
+    if recompute is None:
+        return 0
+    block, chosen = widths(settings), spans(settings.window, settings.layers)[::every]
+    if recompute == "feed-forward":
+        return 2 * block.feed_forward * len(chosen)
+    keys = sum(keys_seen(window, settings.context, settings.task != "classifier") for window in chosen)
+    return 2 * block.matrices * len(chosen) + round(4 * settings.dim * keys)

@@ -44,7 +44,10 @@ def language_loss(
 
 def head_loss(head: LanguageHead, x: Tensor, targets: Tensor, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
     """The loss of states (N, C) and targets (N,)."""
-    weight, bias = head.project.weight, head.project.bias
+    weight: Tensor = head.project.weight
+    bias: Tensor | None = head.project.bias
+    if not torch.is_grad_enabled():  # a function is told that a parameter needs a gradient also where none is taken
+        weight, bias = weight.detach(), None if bias is None else bias.detach()
     return Nats(*LinearCrossEntropy.apply(x, weight, bias, targets, head.soft_cap, smoothing, z_loss))  # type: ignore[no-untyped-call]
 
 

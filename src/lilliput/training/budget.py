@@ -3,7 +3,8 @@
 Owns: the clock of a run, through all its pauses; the share of the budget that is gone, which the learning rate follows; and when
 minutes are over. Does not own: steps and tokens (`loop` counts them), the learning rate (`schedules`).
 
-Minutes are those of training, with its checkpoints and evaluations; the judgement over whole splits comes after them.
+Minutes are those of training, with its checkpoints and evaluations. What every run ends with comes after them: the last
+checkpoint, the evaluation of its weights, and the judgement over whole splits.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from lilliput.settings import TrainSettings
 
 
 class Budget:
-    """`seconds` are of training, over all sessions of a run: what has to be saved."""
+    """`seconds` are of training, over all sessions of a run; they, and `pause`, have to be saved."""
 
     def __init__(self, settings: TrainSettings) -> None:
         self.settings = settings
         self.seconds = 0.0
-        self.clock = self.began = (
-            time.monotonic()
-        )  # when the run would have begun, had it never paused; the last update
+        # When the run would have begun, had it never paused; and the last update.
+        self.clock = self.began = time.monotonic()
         self.pace = self.pause = 0.0  # seconds of the last update, and of the last evaluation
 
     def start(self) -> None:
@@ -54,7 +54,8 @@ class Budget:
     def evaluating(self) -> Iterator[None]:
         began = time.monotonic()
         yield
-        self.pause = time.monotonic() - began
+        if self.settings.minutes is not None:  # the state of any other run has no times
+            self.pause = time.monotonic() - began
 
     def forecast(self) -> tuple[bool, bool]:
         """In the middle of an update, of a budget in minutes: is this the last one? And would an evaluation after it leave

@@ -30,6 +30,7 @@ FACTORS = (1e-4, 1e2)  # of the recipe's rates, the first and the last: 1.15 fro
 WIDTH = 3.0
 # A trial ends when the smoothed loss is above its lowest by all that it had won, and by this many nats at least.
 FAR = 1.0
+LOWER = "optimizer.lr a thousand times smaller"
 RATES = ("lr", "matrix_lr", "embedding_lr", "head_lr")
 
 
@@ -63,8 +64,11 @@ class Trial:
         apart = [abs(loss - mean) for loss, mean in zip(self.losses[before], self.smoothed[before], strict=True)]
         won, noise = self.smoothed[0] - self.smoothed[self.lowest], sum(apart) / len(apart)
         if self.lowest == 0 or won < 2 * noise:
-            what = f"no learning rate changed the loss by more than batches differ: {won:.3f} won, {noise:.3f} apart"
-            raise UserError(what, "optimizer.lr", "a larger train.batch, or optimizer.lr ten times larger or smaller")
+            rose = self.diverged or self.smoothed[-1] - self.smoothed[0] > 2 * noise
+            what = "the loss rose before it had fallen" if rose else "no learning rate lowered the loss"
+            what += f" by more than batches differ: {won:.3f} won, {noise:.3f} apart"
+            hint = LOWER if rose else "optimizer.lr a hundred times larger"
+            raise UserError(what, "optimizer.lr", f"{hint}, or a larger train.batch")
 
 
 def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:
@@ -77,6 +81,8 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
         open_session(for_trial(config, folder), start_from=origin, report=report) as session,
     ):
         trainer = session.trainer
+        for note in session.notes:
+            report(f"note {note}", 0, 0)
         trainer.model.train()
         peaks = [(group, group["peak"]) for group in trainer.optimizer.param_groups]
         diverged = False
@@ -85,9 +91,12 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
                 group["peak"] = factor * peak
             try:
                 losses.append(trainer.update().loss)
-            except UserError:  # a number that is not finite: with a rate as large as that, what the trial ends with
-                if len(losses) < 2:
+            except UserError as error:  # a number that is not finite: with a rate as large as that, the trial's end
+                if not losses:
                     raise
+                if len(losses) == 1:
+                    what = "the loss is not finite after one update at the lowest learning rate that was tried"
+                    raise UserError(what, "optimizer.lr", LOWER) from error
                 diverged = True
             diverged = diverged or is_far_above(losses)
             report("trying learning rates", done, UPDATES)

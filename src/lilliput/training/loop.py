@@ -13,8 +13,7 @@ clock or a signal is therefore agreed on, together with the sums that an update 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -50,7 +49,7 @@ from lilliput.training.parts import deal_state, deal_weights, gather, share_look
 from lilliput.training.precision import Precision
 from lilliput.training.schedules import learning_rate
 from lilliput.training.soundness import check_loss, check_weights, refuse_update
-from lilliput.training.state import describe_machine, put_together, random_seed, take_apart
+from lilliput.training.state import describe_machine, peak_memory, put_together, random_seed, take_apart
 from lilliput.training.world import World
 
 SAMPLE_BATCH = 16  # rows of the sample at once: no setting, so that the figure does not depend on one
@@ -59,7 +58,7 @@ Answer = TypeVar("Answer")
 
 
 class Trainer(Generic[AnyBatch]):
-    """Everything of a run that changes. Iterate over `events()`; call `stop()` to end after the current update."""
+    """Everything of a run that changes. Iterate over `events()`; call `stop()` to end after the current update or batch."""
 
     def __init__(
         self,
@@ -90,12 +89,17 @@ class Trainer(Generic[AnyBatch]):
         self.asked = False  # to stop; all do when all have heard of it
         self.stopping = self.ended = self.early = False
         self.late = False  # an evaluation now would use up the budget
+        self.machine = describe_machine(world.processes, precision.device, precision.dtype)
         self.operations = model.count().flops_per_token
         self.peak = known_flops(precision.device, precision.dtype) * world.processes
 
     def stop(self) -> None:
         self.asked = True
         self.stopping = self.world.processes == 1
+
+    def agree_to_stop(self) -> bool:
+        self.stopping = self.stopping or self.world.total([self.asked])[0] > 0
+        return self.stopping
 
     def events(self) -> Iterator[Event]:
         for event in self.happenings():
@@ -112,9 +116,8 @@ class Trainer(Generic[AnyBatch]):
         while not self.ended and not self.stopping:
             yield self.update()
             yield from self.close_step(saved=False)
-        if self.ended:
-            yield from self.judge()
-        yield Finished(self.step, self.tokens, self.budget.elapsed(), not self.ended, self.early)
+        judged = self.ended and (yield from self.judge())
+        yield Finished(self.step, self.tokens, self.budget.elapsed(), not judged, self.early)
 
     # One update --------------------------------------------------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Trainer(Generic[AnyBatch]):
         evaluation_due = self.ended or (self.step % self.config.evaluate.every == 0 and not self.late)
         save_due = evaluation_due or self.step % self.config.train.save_every == 0
         if save_due:  # who asks now need not wait for all that follows, and another update
-            self.stopping = self.stopping or self.world.total([self.asked])[0] > 0
+            self.agree_to_stop()
         if (save_due or self.stopping) and not saved:
             self.save()
         if save_due:  # a checkpoint made by stopping is not told: the log is as if undisturbed
@@ -217,8 +220,9 @@ class Trainer(Generic[AnyBatch]):
         if patience is not None and self.waited >= patience and not self.ended:
             self.ended = self.early = True
 
-    def judge(self) -> Iterator[Event]:
-        """The whole validation split and every test set, each token once, with the weights that are kept as best."""
+    def judge(self) -> Generator[Event, None, bool]:
+        """The whole validation split and every test set, each token once, with the weights that are kept as best. False: it
+        was stopped; resumed, the run is judged again."""
         best = self.run.best if self.world.first and self.best is not None else None
         others = best is not None and (best.step != self.step or self.average is not None)
         judged: int | None = self.world.share(best.step if best and others else None)
@@ -226,15 +230,28 @@ class Trainer(Generic[AnyBatch]):
             deal_weights(self.world, self.model, best.load_model() if best else {})
             self.average = None  # the model holds what is kept
         judged = self.step if judged is None else judged
-        yield self.evaluated(self.measure_whole(self.validation), whole=True, weights=judged)
+        if (whole := self.measure_whole(self.validation)) is None:
+            return False
+        yield self.evaluated(whole, whole=True, weights=judged)
         for name, split in self.tests.items():
-            found = self.measure_whole(split)
+            if (found := self.measure_whole(split)) is None:
+                return False
             check_loss(self.step, f"loss on test {name}", found.loss, self.run)
             yield Tested(step=self.step, name=name, weights=judged, **asdict(found))
+        return True
 
-    def measure_whole(self, split: Split[AnyBatch]) -> Figures:
-        batch, world = self.config.train.batch, self.world
-        return self.measure(split, split.rows.in_order(batch, world.rank, world.processes))
+    def measure_whole(self, split: Split[AnyBatch]) -> Figures | None:
+        """None: it was stopped. All processes ask each other after every batch, and so end with the same one; not before the
+        first: of nothing there are no figures."""
+
+        def until_stopped() -> Iterator[AnyBatch]:
+            for batch in split.rows.in_order(self.config.train.batch, self.world.rank, self.world.processes):
+                yield batch
+                if self.agree_to_stop():
+                    return
+
+        found = self.measure(split, until_stopped())
+        return None if self.stopping else found
 
     def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> Figures:
         """Of all processes together, each with its part of every batch."""
@@ -293,8 +310,8 @@ class Trainer(Generic[AnyBatch]):
         self.load_state_dict(state)
         return [
             f"the run was trained with {name} {then}, now it is {now}: it goes on, but not bit for bit"
-            for name, now in describe_machine(self.world.processes).items()
-            if (then := state["machine"].get(name)) != now
+            for name, now in self.machine.items()
+            if (then := state["machine"].get(name, now)) != now
         ]
 
     def state_dict(self) -> dict[str, Any]:
@@ -302,6 +319,8 @@ class Trainer(Generic[AnyBatch]):
             "step": self.step,
             "tokens": self.tokens,
             "seconds": self.budget.elapsed(),
+            "pause": self.budget.pause,
+            "late": self.late,
             "ended": self.ended,
             "best": self.best,
             "waited": self.waited,
@@ -310,12 +329,13 @@ class Trainer(Generic[AnyBatch]):
             "average": self.average.state_dict() if self.average is not None else None,
             "precision": self.precision.state_dict(),
             "advisor": self.advisor.state_dict(),
-            "machine": describe_machine(self.world.processes),
+            "machine": self.machine,
             "data": self.prepared.fingerprint,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.tokens, self.budget.seconds = state["step"], state["tokens"], state["seconds"]
+        self.budget.pause, self.late = state.get("pause", 0.0), state.get("late", False)  # older checkpoints lack them
         self.ended, self.best, self.waited = state["ended"], state["best"], state["waited"]
         self.batches.load_state_dict(state["batches"])
         self.optimizer.load_state_dict(deal_state(self.world, state["optimizer"], parameters_by_state(self.optimizer)))
@@ -323,13 +343,3 @@ class Trainer(Generic[AnyBatch]):
             self.average.load_state_dict(deal_state(self.world, state["average"], self.average.state_dict()))
         self.precision.load_state_dict(state["precision"])
         self.advisor.load_state_dict(state["advisor"])
-
-
-def peak_memory() -> int | None:
-    """The most memory that this process has held, in bytes; None where the system does not tell."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

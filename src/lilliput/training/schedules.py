@@ -4,7 +4,8 @@ Owns: the multiplier of the peak learning rate as a function of the step and of 
 that is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
 
 A rate rises to its peak over `warmup` steps, keeps its level until the last `decay` share of the budget is reached, and falls
-to `final` over that share, where it is at the end. Warm-up, stable, decay is a level that is kept and a short fall.
+to `final` over that share, where it is at the end. Warm-up, stable, decay is a level that is kept and a short fall; with a
+`decay` of 0 the level is kept to the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lilliput.settings import ScheduleSettings
+from lilliput.settings import Config, ScheduleSettings
 
 
 def stay(step: int, warmup: int) -> float:
@@ -21,7 +22,8 @@ def stay(step: int, warmup: int) -> float:
 
 
 def inverse_root(step: int, warmup: int) -> float:
-    """Vaswani et al. 2017, section 5.3: it knows no budget, so that the end may be chosen late."""
+    """Vaswani et al. 2017, section 5.3. The level alone knows no budget; with a `decay` and a `final` of 0 it is all there is,
+    and the end may be chosen late."""
     return min(1.0, math.sqrt(warmup / step))
 
 
@@ -45,6 +47,14 @@ def learning_rate(settings: ScheduleSettings, peak: float, step: int, progress: 
     """For update number `step` (the first is 1) at a progress from 0 to 1."""
     shape = SHAPES[settings.kind]
     warm = min(1.0, step / settings.warmup) if settings.warmup else 1.0
-    over = (progress - (1.0 - settings.decay)) / settings.decay
+    over = (progress - (1.0 - settings.decay)) / settings.decay if settings.decay else 0.0
     above = max(0.0, shape.level(step, settings.warmup) - settings.final)  # a level below the final rate is that rate
     return peak * warm * (settings.final + above * shape.fall(min(1.0, max(0.0, over))))
+
+
+def warm_up_note(config: Config) -> str | None:
+    """A sentence for the user whose budget ends before the warm-up does; known beforehand only of a budget in steps."""
+    warmup, steps = config.schedule.warmup, config.train.steps
+    if steps is None or warmup <= steps:
+        return None
+    return f"schedule.warmup is {warmup:,} steps and train.steps {steps:,}: the learning rate never reaches its peak"

@@ -1,6 +1,6 @@
 """From settings to a trainer that is ready to run: data, tokenizer, device, weights, run folder, resume.
 
-Owns: the three ways to begin (new, resumed, from another run's weights), and refusing what does not fit. Does not own: the
+Owns: making everything that trains, in order, and where a run is kept. Does not own: which way a run begins (`beginning`), the
 loop, the console, or what the settings mean.
 """
 
@@ -22,17 +22,17 @@ from lilliput.config import config_from_dict, config_to_dict, replace
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
-from lilliput.data.tokenizers import Tokenizer, learns
+from lilliput.data.tokenizers import Tokenizer
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.decoding.writer import Writer
 from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
-from lilliput.files import write_flushed
 from lilliput.model.recompute import use_compile, use_recompute
 from lilliput.model.transformer import build_model, load_weights, put_vectors
-from lilliput.runs import Run, differences, looks_like_run, resolve_checkpoint
+from lilliput.runs import Run
 from lilliput.settings import Config
+from lilliput.training.beginning import find_beginning, remember
 from lilliput.training.distributed import parallelise
 from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
@@ -42,13 +42,8 @@ from lilliput.training.precision import Precision, build_precision
 from lilliput.training.trackers import build_trackers, need_trackers
 from lilliput.training.world import World, open_world
 
-# Settings that may be left to what is found in the data; a run's own config.json has them.
-FOUND = ("model.vocab_size", "model.classes", "vectors.width", "vectors.rows")
-# Settings that a resumed run may have otherwise: its folder may be moved and renamed, its processes spread in another way.
-FREE = ("name", "log.folder", "train.parallel")
 # No separators, no control characters, nothing that Windows refuses.
 NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
-LAUNCH = ".launch"  # the file of a run that says which job of torchrun began it
 LONGEST_NAME = 100  # bytes; a file system's 255 must also hold what stands around it while the folder is written
 
 
@@ -108,7 +103,8 @@ def open_session(
     need_trackers(config.log)
     world = world or World()
     with ExitStack() as stack:
-        begin = find_beginning(config, resume, overwrite, start_from, world, stack) if world.first else None
+        folder = run_folder(config)
+        begin = find_beginning(folder, config, resume, overwrite, start_from, world, stack) if world.first else None
         told = world.share([config_to_dict(begin.config), begin.resumed, begin.tokenizer()] if begin else None)
         config, resume, notes = config_from_dict(told[0], "settings"), told[1], begin.notes if begin else []
         if world.processes > config.train.batch:
@@ -142,7 +138,7 @@ def open_session(
             use_compile(model)
         objective = build_objective(config, prepared)
         splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
-        run = begin.run if begin else Run(run_folder(config))
+        run = begin.run if begin else Run(folder)
         floor = partial(storybook_floor, config)
         trainer = Trainer(config, world, model, parallel, precision, objective, splits, prepared, run, floor)
         session = Session(run, trainer, prepared, notes)
@@ -156,46 +152,6 @@ def open_session(
         yield session
 
 
-@dataclass
-class Beginning:
-    """What the first process finds out for all of them. `origin` is the checkpoint of another run, `checkpoint` the one whose
-    weights are taken."""
-
-    run: Run
-    config: Config
-    resumed: bool
-    origin: Checkpoint | None
-    checkpoint: Checkpoint | None
-    notes: list[str]
-
-    def tokenizer(self) -> str | None:
-        """One that came from files is in the run's checkpoints, too; by now they may have changed, or be gone."""
-        if self.checkpoint is None or learns(self.config.tokenizer):
-            return None
-        return self.checkpoint.tokenizer_json()
-
-
-def find_beginning(
-    config: Config, resume: bool, overwrite: bool, start_from: str | None, world: World, stack: ExitStack
-) -> Beginning:
-    """New, resumed or from another run's weights; refused, before any work is done, what is not possible.
-
-    Where torchrun has started the processes again, the run that the first ones made is resumed without being asked for.
-    """
-    folder, notes = run_folder(config), list[str]()
-    origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
-    if origin:
-        config = adopt(config, origin)
-    again = world.launch is not None and launch_of(folder) == world.launch
-    if resume or (again and (world.restarts or not overwrite)):
-        run, config = same_run(folder, config)
-        stack.enter_context(run.lock())
-        return Beginning(run, config, True, None, newest_checkpoint(run, notes), notes)
-    if looks_like_run(folder) and not overwrite:
-        Run.create(folder, {}, overwrite=False)
-    return Beginning(Run(folder), config, False, origin, origin, notes)
-
-
 def create(session: Session, overwrite: bool, stack: ExitStack, fill: Callable[[Run], None]) -> None:
     """The run's folder, made and locked by the first process; `fill` is called by all."""
     trainer, world = session.trainer, session.trainer.world
@@ -204,20 +160,11 @@ def create(session: Session, overwrite: bool, stack: ExitStack, fill: Callable[[
         return
 
     def begin(new: Run) -> None:
-        if world.launch is not None:
-            write_flushed(new.folder / LAUNCH, world.launch.encode())
+        remember(new, world.launches())
         fill(new)
 
     trainer.run = session.run = Run.create(session.run.folder, config_to_dict(trainer.config), overwrite, begin)
     stack.enter_context(session.run.lock())
-
-
-def launch_of(folder: Path) -> str | None:
-    """torchrun's name for what began the run: it alone may go on with it unasked."""
-    try:
-        return (folder / LAUNCH).read_text("utf-8") if looks_like_run(folder) else None
-    except (OSError, ValueError):
-        return None
 
 
 def agree_on_precision(name: str, device: torch.device, world: World) -> Precision:
@@ -225,46 +172,6 @@ def agree_on_precision(name: str, device: torch.device, world: World) -> Precisi
     chosen = build_precision(name, device) if world.first else None
     name = world.share(str(chosen.dtype).removeprefix("torch.") if chosen else None)
     return chosen or build_precision(name, device)
-
-
-def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
-    """The run to resume, if these are its settings; and those, with all that was found when it began."""
-    run, found = Run.open(folder), dict[str, Any]()
-    for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
-        if name in FOUND and now is None:
-            found[name] = was
-        elif name not in FREE:
-            what = f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
-            raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
-    return run, replace(config, found)
-
-
-def adopt(config: Config, origin: Checkpoint) -> Config:
-    """The settings of a run that starts from another's weights: model and tokenizer are those of the other.
-
-    Only dropout, which no weight depends on, is the new run's own. What has learned from labels does so again.
-    """
-    theirs = origin.config()
-    kept = {
-        f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in theirs[group].items()
-    }
-    own: dict[str, Any] = {
-        "model.dropout": config.model.dropout,
-        "tokenizer.path": str(origin.folder / "tokenizer.json"),
-    }
-    own |= {"data.labelled": config.data.labelled or theirs["model"]["task"] != "language"}
-    return replace(config, kept | own)
-
-
-def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
-    """The newest that verifies; what was found damaged is noted."""
-    problems: list[str] = []
-    checkpoint = run.newest_valid(lambda _, error: problems.append(error.what))
-    if checkpoint is None and problems:
-        what = f"no checkpoint of run {run.name} is whole: {problems[0]}"
-        raise UserError(what, str(run.checkpoints_folder), "--overwrite instead of --resume begins the run again")
-    notes += [f"{problem}; an older one is used" for problem in problems]
-    return checkpoint
 
 
 def go_on(session: Session, checkpoint: Checkpoint | None) -> None:

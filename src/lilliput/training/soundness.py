@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lilliput.errors import UserError
 from lilliput.runs import Run
+from lilliput.training.advice import tell_rows
 from lilliput.training.parts import whole
 
 
@@ -23,8 +24,7 @@ def refuse_update(step: int, loss: float, model: nn.Module, rows: list[int], run
     # Any gradient is spoilt by a weight that is; of sound gradients only the sum of squares can overflow.
     tensor = spoilt_weight(model) or first_not_finite(gradients) or "norm of all gradients"
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the {tensor} is not finite"
-    told = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-    where = f"first in the {tensor}; training rows {told}"
+    where = f"first in the {tensor}; training rows {tell_rows(rows)}"
     return UserError(f"step {step}: {what}; the update was not made", where, way_back(run))
 
 

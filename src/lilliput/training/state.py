@@ -1,10 +1,12 @@
 """Anything with a state_dict as tensors and JSON, and back: no pickle.
 
-Owns: taking a nested state apart into tensors by path and a JSON skeleton. Does not own: files (`checkpoints`).
+Owns: taking a nested state apart into tensors by path and a JSON skeleton, seeds that need no state, and what is told of the
+machine. Does not own: files (`checkpoints`).
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -55,6 +57,17 @@ def random_seed(seed: int, step: int, micro_batch: int, rank: int) -> int:
     return mixed & (2**63 - 1)
 
 
-def describe_machine(processes: int) -> dict[str, Any]:
-    """What a bit-for-bit resume depends on besides the checkpoint."""
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "processes": processes}
+def describe_machine(processes: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What a bit-for-bit resume depends on besides the checkpoint; `dtype` is of products."""
+    software = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    return software | {"processes": processes, "device": device.type, "precision": str(dtype).removeprefix("torch.")}
+
+
+def peak_memory() -> int | None:
+    """The most memory that this process has held, in bytes; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

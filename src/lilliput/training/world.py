@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lilliput.errors import UserError
@@ -35,18 +36,22 @@ Answer = TypeVar("Answer")
 
 
 class World:
-    """One process, alone. `launch` names what torchrun calls one job, through all its `restarts`; None without torchrun."""
+    """One process, alone. `launch` names the torchrun that started it, through all restarts; None without one."""
 
     rank = local_rank = 0
     processes = 1
 
-    def __init__(self, launch: str | None = None, restarts: int = 0) -> None:
-        self.launch, self.restarts = launch, restarts
+    def __init__(self, launch: str | None = None) -> None:
+        self.launch = launch
 
     @property
     def first(self) -> bool:
         """The one that writes, prints and decides."""
         return self.rank == 0
+
+    def launches(self) -> set[str]:
+        """The torchruns of all processes, one on each machine; only the first process need ask."""
+        return {self.launch} if self.launch else set()
 
     def device(self, name: str) -> torch.device:
         from lilliput.devices import choose_device
@@ -72,24 +77,28 @@ class World:
 class Group(World):
     """One of several processes."""
 
-    def __init__(self, environment: Mapping[str, str], launch: str | None, restarts: int) -> None:
+    def __init__(self, environment: Mapping[str, str], launch: str | None) -> None:
         import torch
         import torch.distributed as dist
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
-        super().__init__(launch, restarts)
+        super().__init__(launch)
         self.dist, self.turns = dist, 0
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
             self.local_rank = int(environment.get("LOCAL_RANK", "0"))
             self.machine, self.machines = (int(environment.get(f"GROUP_{name}", n)) for name, n in MACHINES)
-            store, self.rank, self.processes = next(iter(rendezvous("env://", timeout=JOINING)))
-            self.store = PrefixStore(meet(store, self.rank, self.processes), store)
+            self.lasting, self.rank, self.processes = next(iter(rendezvous("env://", timeout=JOINING)))
+            self.store = PrefixStore(meet(self.lasting, self.rank, self.processes), self.lasting)
+            self.store.set(f"launch of {self.rank}", launch or "")
             dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.processes)
         except (RuntimeError, ValueError, OSError) as error:
             what = f"the {environment['WORLD_SIZE']} processes of WORLD_SIZE found no way to each other: {short(error)}"
             raise UserError(what, None, "starting them with torchrun, which sets all that they need") from error
+
+    def launches(self) -> set[str]:
+        return {self.store.get(f"launch of {rank}").decode() for rank in range(self.processes)} - {""}
 
     def device(self, name: str) -> torch.device:
         import torch
@@ -137,10 +146,15 @@ class Group(World):
         self.store.wait(done, WAITING)  # no collective: those end with a timeout of minutes
         return answer
 
-    def tells(self) -> bool:
-        """May this process tell a mistake? The first that asks may: one is enough, and the others end because of it."""
+    def tells(self, mistake: str | None = None) -> bool:
+        """May this process tell what has happened? The first that asks may: one is enough, and the others end because of it.
+
+        A user's mistake is one that torchrun's restarts repeat: it is told by the first processes that make it.
+        """
         try:
-            return int(self.store.add(TELLING, 1)) == 1
+            if int(self.store.add(TELLING, 1)) > 1:
+                return False
+            return mistake is None or int(self.lasting.add(f"{TELLING}: {mistake}", 1)) == 1
         except RuntimeError:  # who kept the count is gone
             return self.first
 
@@ -176,15 +190,15 @@ def meet(store: Store, rank: int, processes: int) -> str:
 def open_world() -> Iterator[World]:
     """As the environment says. A mistake of one process ends all of them, and is told once."""
     environment = os.environ
-    launch, restarts = name_launch(environment), int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    launch = name_launch(environment)
     if said_processes(environment) == 1:
-        yield World(launch, restarts)
+        yield World(launch)
         return
-    group = Group(environment, launch, restarts)
+    group = Group(environment, launch)
     try:
         yield group
     except UserError as error:
-        if not group.tells():
+        if not group.tells(str(error)):
             raise SystemExit(2) from error
         raise
     except RuntimeError as error:
@@ -213,9 +227,15 @@ def said_processes(environment: Mapping[str, str]) -> int:
 
 
 def name_launch(environment: Mapping[str, str]) -> str | None:
-    """torchrun's id of a job; where it was given none, the process and the machine that started this one."""
-    name = environment.get("TORCHELASTIC_RUN_ID")
-    return f"{os.getppid()} on {socket.gethostname()}" if name == "none" else name
+    """The torchrun that started this process, by the machine and the folder that it has made for its job and for no other.
+
+    Its id of a job may be a user's, who gives the same to the next; its count of restarts leaves out those for a machine that
+    came. With `--log-dir /dev/null` it has no folder, but still a process.
+    """
+    if environment.get("TORCHELASTIC_RUN_ID") is None:
+        return None
+    errors = environment.get("TORCHELASTIC_ERROR_FILE")  # FOLDER/attempt_N/local rank/error.json
+    return f"{socket.gethostname()} {Path(errors).parents[2] if errors else os.getppid()}"
 
 
 def is_lost(error: RuntimeError) -> bool:

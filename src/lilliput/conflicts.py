@@ -1,0 +1,95 @@
+"""Settings that are each right and do not fit each other.
+
+Owns: the sentences about them; one that would do nothing where it is set is among them, so that nobody waits for its effect.
+Does not own: the settings and the bounds of each (`settings`), nor where a value was said (`config`).
+"""
+
+from __future__ import annotations
+
+from lilliput.settings import BUDGETS, Config
+
+
+def conflicts(config: Config) -> list[tuple[str, str]]:
+    """All of them: (dotted name, sentence)."""
+    model, train, found = config.model, config.train, []
+    if model.dim % model.heads:
+        found.append(("model.heads", f"model.dim {model.dim} is not divisible by model.heads {model.heads}"))
+    elif model.positions == "rotary" and (model.dim // model.heads) % 2:
+        found.append(
+            ("model.heads", f"rotary positions need an even dim per head, and {model.dim} / {model.heads} is odd")
+        )
+    if model.kv_heads and model.heads % model.kv_heads:
+        found.append(
+            ("model.kv_heads", f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}")
+        )
+    if model.positions == "sinusoidal" and model.dim % 2:
+        found.append(("model.dim", f"sinusoidal positions need an even model.dim, not {model.dim}"))
+    if isinstance(model.window, tuple) and not model.window:
+        found.append(("model.window", "an empty pattern of windows says nothing"))
+    if model.task == "language" and model.classes is not None:
+        found.append(("model.classes", "a language model has no classes: set model.task to classifier or both"))
+    if model.initialisation == "copying" and model.kv_heads not in (None, model.heads):
+        found.append(("model.initialisation", "copying needs as many model.kv_heads as model.heads"))
+    if model.soft_cap is not None and model.task == "classifier":
+        found.append(("model.soft_cap", "a classifier has no logits of tokens to bound: model.soft_cap none"))
+    if model.tied and (model.task == "classifier" or config.vectors.width not in (None, model.dim)):
+        found.append(("model.tied", "a tied head needs a language model whose embedding has width model.dim"))
+    if model.tied and config.vectors.source is not None and config.vectors.frozen:
+        found.append(
+            ("model.tied", "a tied head learns, so vectors that it shares cannot be frozen: vectors.frozen false")
+        )
+    if (model.vocab_size and config.tokenizer.kind == "byte") and model.vocab_size < 257:
+        found.append(("model.vocab_size", "bytes and end-of-text need model.vocab_size 257 or more"))
+    names = [name for name, equals, source in (test.partition("=") for test in config.data.tests) if equals and source]
+    if len(names) < len(config.data.tests) or len({*names, "train", "validation", ""}) < len(names) + 3:
+        found.append(
+            ("data.tests", "each test set is name=source, with a name of its own that is not train or validation")
+        )
+    if not all(name.replace("-", "_").isidentifier() for name in names):
+        found.append(("data.tests", "the name of a test set has letters, digits, _ and - only"))
+    if model.task != "language" and not config.data.labelled:
+        who = "a classifier" if model.task == "classifier" else "model.task both"
+        found.append(
+            ("data.labelled", f"{who} needs labelled documents: data.labelled true, and a source that has labels")
+        )
+    if model.task == "both" and config.data.windows == "overlapping":
+        found.append(
+            ("data.windows", "model.task both learns each label once, with its document's first aligned window")
+        )
+    if model.task == "both" and train.language_weight + train.label_weight == 0.0:
+        found.append(("train.language_weight", "with train.label_weight 0 too there is nothing to learn"))
+    for name in ("language_weight", "label_weight"):
+        if model.task != "both" and getattr(train, name) != 1.0:
+            found.append((f"train.{name}", f"model.task {model.task} has one loss, and nothing to weigh it against"))
+    if model.task == "classifier" and train.z_loss:
+        found.append(("train.z_loss", "a classifier has no logits of tokens to keep small: train.z_loss 0"))
+    if train.recompute is None and train.recompute_every > 1:
+        found.append(("train.recompute_every", "nothing is recomputed: set train.recompute to block or feed-forward"))
+    tokenizer = config.tokenizer
+    specials = {name: getattr(tokenizer, name) for name in ("sos_id", "eos_id", "pad_id", "unk_id")}
+    used = [number for number in specials.values() if number is not None]
+    if len(set(used)) < len(used):
+        found.append(
+            (
+                "tokenizer.sos_id",
+                "two special tokens have the same id: " + ", ".join(f"{k} {v}" for k, v in specials.items()),
+            )
+        )
+    if (
+        tokenizer.kind in ("word", "character")
+        and tokenizer.unk_id is None
+        and tokenizer.vocabulary is None
+        and tokenizer.path is None
+    ):
+        found.append(
+            ("tokenizer.unk_id", f"a {tokenizer.kind} tokenizer needs an id for what is not in its vocabulary")
+        )
+    if tokenizer.vocabulary is not None and tokenizer.kind != "word":
+        found.append(("tokenizer.vocabulary", "a vocabulary file is for tokenizer.kind word"))
+    if config.schedule.kind == "inverse-sqrt" and not config.schedule.warmup:
+        found.append(("schedule.warmup", "inverse-sqrt counts its fall in warm-ups: schedule.warmup 1 or more"))
+    if model.tied and config.optimizer.head_lr is not None:
+        found.append(("optimizer.head_lr", "a tied head is the embedding's table: optimizer.embedding_lr is its rate"))
+    if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
+        found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
+    return found
