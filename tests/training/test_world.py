@@ -15,6 +15,7 @@ from torch.distributed import HashStore
 
 from lilliput.errors import UserError
 from lilliput.runs import Run
+from lilliput.training.events import Stepped
 from lilliput.training.session import open_session
 from lilliput.training.world import World, is_lost, meet, name_launch, open_world, said_processes
 from small import small_config
@@ -120,39 +121,40 @@ class Machines(World):
 
 
 def begin(folder: Path, *launches: str, overwrite: bool = False, stop: int = 3) -> list[str]:
-    """Train for a moment as a job of torchrun would; the session's notes."""
-    world = Machines(*launches)
+    """Train for a moment as a job of torchrun would; the session's notes, and which updates it made."""
+    world, steps = Machines(*launches), list[int]()
     with open_session(small_config(folder), overwrite=overwrite, world=world) as session:
         for event in session.events([]):
+            steps += [event.step] if isinstance(event, Stepped) else []
             if event.step == stop:
                 session.trainer.stop()
-    return [*session.notes, f"step {session.trainer.step}"]
+    return [*session.notes, f"steps {steps[0]} to {steps[-1]}"]
 
 
 def test_only_the_job_that_began_a_run_goes_on_with_it_unasked(tmp_path: Path) -> None:
     """A run that was there before must not be taken up because its refusal made torchrun start the processes again."""
     refused: Callable[[], object]
-    assert begin(tmp_path, "one") == ["step 3"]
+    assert begin(tmp_path, "one") == ["steps 1 to 3"]
     for refused in (lambda: begin(tmp_path, "two"), lambda: begin(tmp_path)):
         with pytest.raises(UserError, match="run mine exists already"):
             refused()
-    assert begin(tmp_path, "one", stop=5) == ["step 5"]
+    assert begin(tmp_path, "one", stop=5) == ["steps 4 to 5"]
 
 
 def test_a_job_replaces_a_run_once(tmp_path: Path) -> None:
     """Started again with the same --overwrite, it goes on with its own run."""
-    assert begin(tmp_path, "one", stop=5) == ["step 5"]
-    assert begin(tmp_path, "two", overwrite=True) == ["step 3"]
-    assert begin(tmp_path, "two", overwrite=True, stop=5) == ["step 5"]
+    assert begin(tmp_path, "one", stop=5) == ["steps 1 to 5"]
+    assert begin(tmp_path, "two", overwrite=True) == ["steps 1 to 3"]
+    assert begin(tmp_path, "two", overwrite=True, stop=5) == ["steps 4 to 5"]
     steps = [event["step"] for event in Run(tmp_path / "runs" / "mine").metrics() if event["event"] == "step"]
     assert steps == [1, 2, 3, 4, 5]
 
 
 def test_a_job_is_the_same_while_machines_come_and_go(tmp_path: Path) -> None:
     """Also when the first of them has gone, and then all of those that began it."""
-    assert begin(tmp_path, "a", "b", overwrite=True, stop=2) == ["step 2"]
-    assert begin(tmp_path, "b", "c", overwrite=True, stop=4) == ["step 4"]
-    assert begin(tmp_path, "d", "c", overwrite=True, stop=6) == ["step 6"]
+    assert begin(tmp_path, "a", "b", overwrite=True, stop=2) == ["steps 1 to 2"]
+    assert begin(tmp_path, "b", "c", overwrite=True, stop=4) == ["steps 3 to 4"]
+    assert begin(tmp_path, "d", "c", overwrite=True, stop=6) == ["steps 5 to 6"]
     with pytest.raises(UserError, match="run mine exists already"):
         begin(tmp_path, "a", "e")
 
@@ -160,4 +162,4 @@ def test_a_job_is_the_same_while_machines_come_and_go(tmp_path: Path) -> None:
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
     with open_session(small_config(tmp_path), world=World("job")) as session:
         next(session.events([]))
-    assert begin(tmp_path, "job") == ["the run has no checkpoint yet: it begins again", "step 3"]
+    assert begin(tmp_path, "job") == ["the run has no checkpoint yet: it begins again", "steps 1 to 3"]
