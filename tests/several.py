@@ -18,7 +18,7 @@ from torch import Tensor
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.loop import Trainer
 from lilliput.training.session import open_session
-from lilliput.training.world import World, open_world
+from lilliput.training.world import World, leave, open_world
 from small import small_config
 
 
@@ -69,3 +69,4 @@ if __name__ == "__main__":
         told = [train_case(processes, place, case) for case in cases]
         if processes.first:
             (place / answer).write_text(json.dumps(told))
+    leave(0)

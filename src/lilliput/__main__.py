@@ -1,7 +1,13 @@
 """`python -m lilliput`, the same as `lilliput`."""
 
+import os
 import sys
 
 from lilliput.cli import main
 
-sys.exit(main())
+code = main()
+if os.environ.get("WORLD_SIZE", "1") != "1":
+    from lilliput.training.world import leave
+
+    leave(code)
+sys.exit(code)

@@ -163,3 +163,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -
     with open_session(small_config(tmp_path), world=World("job")) as session:
         next(session.events([]))
     assert begin(tmp_path, "job") == ["the run has no checkpoint yet: it begins again", "steps 1 to 3"]
+
+
+def test_a_process_of_several_leaves_without_taking_python_apart() -> None:
+    code = "import atexit, sys; atexit.register(print, 'late'); from lilliput.training.world import leave; "
+    code += "print('said', end=''); print('told', end='', file=sys.stderr); leave(3)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said", "told")
