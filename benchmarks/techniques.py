@@ -41,7 +41,7 @@ from lilliput.devices import choose_device, prepare_machine
 from lilliput.errors import UserError
 from lilliput.model.layers import LanguageHead
 from lilliput.model.loss import head_loss, language_loss
-from lilliput.model.recompute import use_compile, use_recompute
+from lilliput.model.recompute import measure_kept, use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings import Config
 from lilliput.training.events import Evaluated, Stepped
@@ -221,21 +221,9 @@ def recompute_memory(kind: str) -> Figures:
 
 
 def saved_bytes(model: Transformer) -> int:
-    """What the trunk keeps from its forward pass for its backward one, weights aside, each storage once."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
-    found: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
+    """What the trunk keeps of a batch."""
     ids = torch.zeros(ROWS, model.settings.context, dtype=torch.long)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        x = model.trunk(ids, model.begin(ids, None, None))
-    assert x.requires_grad
-    return sum(found.values())
+    return measure_kept(model, lambda: model.trunk(ids, model.begin(ids, None, None)))
 
 
 def recompute_time() -> Figures:

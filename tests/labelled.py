@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from lilliput.data.prepare.token_files import TokenFile
+
 SPEAKERS = {"bee": "honey wax clover hive", "bear": "river salmon winter honey", "owl": "moon mouse winter night"}
+
+
+def token_file(lengths: list[int], below: int = 15, seed: int = 0, ends: bool = True) -> TokenFile:
+    """END d1 END d2 END ... of documents of these lengths, with ids below a bound; END is 16; three classes in turn."""
+    generator = np.random.default_rng(seed)
+    tokens, offsets = [16], [1]
+    for length in lengths:
+        tokens += [*generator.integers(below, size=length).tolist(), 16]
+        offsets.append(len(tokens))
+    labels = np.arange(len(lengths), dtype=np.int32) % 3
+    return TokenFile(np.array(tokens, np.uint16), np.array(offsets), np.array(lengths), labels=labels, ends=ends)
 
 
 def write_labelled(folder: Path, name: str = "said.tsv", documents: int = 40, first: int = 0) -> Path:

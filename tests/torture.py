@@ -103,6 +103,8 @@ COMMON = {
     "train.threads": "1",
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+# How a process may end that was killed or not; torchrun starts its own again, and ends well.
+ENDS = ((0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT), (0,))
 
 
 RESTARTS = 3  # that torchrun makes before it gives up; after a SIGTERM it has ended, and is started again
@@ -150,33 +152,53 @@ def ranks(agent: int) -> list[int]:
     return [int(word) for word in children.read_text().split()] if children.exists() else []
 
 
-def disturb_together(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
-    """The same for two processes under torchrun, one of which is ended at a time."""
+def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
+    """Train to the end through `kills` deaths; gives how many differences to the reference there were."""
     reference, killed, differences, attempt = outcome(folder / "runs" / f"{setting}-reference"), 0, 0, 0
+    kill_some = kill_ranks if setting in TOGETHER else kill_process
     while killed < kills:
         attempt += 1
         name = f"{setting}-{attempt}"
         while not ended(folder / "runs" / name):
             resume = (folder / "runs" / name / "config.json").exists()
             with (folder / "errors.txt").open("w+") as errors:  # a pipe that nobody reads would fill, and stop them
-                agent = subprocess.Popen(
+                process = subprocess.Popen(
                     command(name, setting, resume), cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
                 )
-                ends = 0
-                while agent.poll() is None:
-                    time.sleep(chance.uniform(0.0, longest))
-                    found = ranks(agent.pid)
-                    if killed < kills and ends < RESTARTS and len(found) == 2:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(chance.choice(found), chance.choice((signal.SIGKILL, signal.SIGTERM)))
-                            killed, ends = killed + 1, ends + 1
+                killed += kill_some(process, kills - killed, chance, longest)
                 errors.seek(0)
-                if agent.returncode:
-                    print(f"{name}: torchrun ended with {agent.returncode}:\n{errors.read()}", file=sys.stderr)
+                if process.returncode not in ENDS[setting in TOGETHER]:
+                    print(f"{name}: ended with {process.returncode}:\n{errors.read()}", file=sys.stderr)
                     return differences + 1
         differences += tell_differences(name, reference, outcome(folder / "runs" / name))
         print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
     return differences
+
+
+def kill_process(process: subprocess.Popen[bytes], most: int, chance: random.Random, longest: float) -> int:
+    """Once, unless it ends before; waits for its end, and gives the number of kills."""
+    sent = 0
+    if most:
+        try:
+            process.wait(chance.uniform(0.0, longest))
+        except subprocess.TimeoutExpired:
+            process.send_signal(chance.choice(SIGNALS))
+            sent = 1
+    process.wait()
+    return sent
+
+
+def kill_ranks(agent: subprocess.Popen[bytes], most: int, chance: random.Random, longest: float) -> int:
+    """The same for torchrun: one of its two processes at a time, as often as it will start them again."""
+    sent = 0
+    while agent.poll() is None:
+        time.sleep(chance.uniform(0.0, longest))
+        found = ranks(agent.pid)
+        if sent < min(most, RESTARTS) and len(found) == 2:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(found), chance.choice((signal.SIGKILL, signal.SIGTERM)))
+                sent += 1
+    return sent
 
 
 def tell_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
@@ -184,33 +206,6 @@ def tell_differences(name: str, expected: dict[str, Any], found: dict[str, Any])
     for part in parts:
         print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
     return len(parts)
-
-
-def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
-    """Train to the end through `kills` deaths; gives how many differences to the reference there were."""
-    reference, killed, differences, attempt = outcome(folder / "runs" / f"{setting}-reference"), 0, 0, 0
-    while killed < kills:
-        attempt += 1
-        name = f"{setting}-{attempt}"
-        while not ended(folder / "runs" / name):
-            resume = (folder / "runs" / name / "config.json").exists()
-            process = subprocess.Popen(
-                command(name, setting, resume), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-            )
-            if killed < kills:
-                try:
-                    process.wait(chance.uniform(0.0, longest))
-                except subprocess.TimeoutExpired:
-                    number = chance.choice(SIGNALS)
-                    process.send_signal(number)
-                    killed += 1
-            _, errors = process.communicate()
-            if process.returncode not in (0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
-                print(f"{name}: a resumed process failed with {process.returncode}:\n{errors}", file=sys.stderr)
-                return differences + 1
-        differences += tell_differences(name, reference, outcome(folder / "runs" / name))
-        print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
-    return differences
 
 
 def ended(run: Path) -> bool:
@@ -226,8 +221,7 @@ def torture(kills: int, seed: int, folder: Path) -> int:
         subprocess.run(command(f"{setting}-reference", setting, False), cwd=folder, check=True, capture_output=True)
         longest = 0.4 * (time.monotonic() - began)  # so that a run dies several times
         share = kills // len(everything) + (index < kills % len(everything))
-        break_it = disturb_together if setting in TOGETHER else disturb
-        differences += break_it(setting, folder, share, chance, longest)
+        differences += disturb(setting, folder, share, chance, longest)
     return differences
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labelled import token_file
 from lilliput.data.batches import IGNORED, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.both import both_nats, measure_both
@@ -24,14 +25,7 @@ START, CONTEXT = 15, 24
 
 
 def make_file(lengths: list[int] = LENGTHS, ends: bool = True) -> TokenFile:
-    """END d1 END d2 END ... with ids below 15; END is 16; three classes in turn."""
-    generator = np.random.default_rng(0)
-    tokens, offsets = [16], [1]
-    for length in lengths:
-        tokens += [*generator.integers(15, size=length).tolist(), 16]
-        offsets.append(len(tokens))
-    labels = np.arange(len(lengths), dtype=np.int32) % 3
-    return TokenFile(np.array(tokens, np.uint16), np.array(offsets), np.array(lengths), labels=labels, ends=ends)
+    return token_file(lengths, ends=ends)
 
 
 def make_both(**changes: Any) -> Transformer:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from labelled import token_file
 from lilliput.data.batches import DocumentRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.classification import Classification, batch_logits, label_nats, measure_classification
@@ -18,14 +19,7 @@ LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 
 
 def make_file(lengths: list[int] = LENGTHS, seed: int = 0) -> TokenFile:
-    """END d1 END d2 END ... with ids below 16; END is 16; three classes in turn."""
-    generator = np.random.default_rng(seed)
-    tokens, offsets = [16], [1]
-    for length in lengths:
-        tokens += [*generator.integers(16, size=length).tolist(), 16]
-        offsets.append(len(tokens))
-    labels = np.arange(len(lengths), dtype=np.int32) % 3
-    return TokenFile(np.array(tokens, np.uint16), np.array(offsets), np.array(lengths), labels=labels)
+    return token_file(lengths, below=16, seed=seed)
 
 
 def make_model(positions: str = "rotary", window: tuple[int | None, ...] | None = (8, None)) -> Transformer:

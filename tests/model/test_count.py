@@ -11,7 +11,7 @@ from torch import nn
 from lilliput.config import load_config
 from lilliput.model.count import activations, count, keys_seen, recomputed_flops, value_layers
 from lilliput.model.mixing import ValueEmbedding
-from lilliput.model.recompute import use_recompute
+from lilliput.model.recompute import measure_kept, use_recompute
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings import VectorSettings
 from tiny import VARIANTS, draw_ids, name_variant, tiny_model, tiny_settings
@@ -121,19 +121,7 @@ def test_cache_bytes_of_a_full_context(window: Any) -> None:
 
 
 def saved_bytes(model: Transformer, ids: torch.Tensor) -> int:
-    """Bytes of distinct storages that autograd keeps for the trunk's backward, weights excluded."""
-    weights = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, tuple[int, torch.Tensor]] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.trunk(ids, model.begin(ids, None, None))
-    return sum(size for size, _ in kept.values())
+    return measure_kept(model, lambda: model.trunk(ids, model.begin(ids, None, None)))
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import pytest
 import torch
 import torch.distributed
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -25,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from lilliput.errors import UserError
 from lilliput.model import recompute
 from lilliput.model.attention import Capture, Pass
-from lilliput.model.recompute import run_again, use_compile, use_recompute
+from lilliput.model.recompute import measure_kept, run_again, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
 from small import assert_equal_tensors, small_config, timeless, train_small
 from tiny import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant, tiny_model
@@ -110,36 +109,19 @@ def test_a_whole_run_is_the_same(kind: str, tmp_path: Path) -> None:
 # What is kept.
 
 
-def kept_bytes(model: Transformer, run: Callable[[], Tensor]) -> int:
-    """Bytes that a forward pass leaves for its backward pass, weights and tables aside, each storage once."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
-    found: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(count, lambda tensor: tensor):
-        out = run()
-    assert out.requires_grad
-    return sum(found.values())
-
-
 def test_of_a_block_only_its_input_is_kept() -> None:
     model, ids = tiny_model(positions=None, final_norm=False, layers=4), draw_ids(3, 8)
     stream = 3 * 8 * 16 * 8
-    everything = kept_bytes(model, lambda: model(ids))
+    everything = measure_kept(model, lambda: model(ids))
     use_recompute(model, "block", 1)
     ends = ids.nbytes + stream  # what the embedding and the head keep
-    assert kept_bytes(model, lambda: model(ids)) == ends + 4 * stream
+    assert measure_kept(model, lambda: model(ids)) == ends + 4 * stream
     assert everything > 3 * (ends + 4 * stream)
     one_block = (everything - ends) // 4
     use_recompute(model, "block", 2)
-    assert kept_bytes(model, lambda: model(ids)) == ends + 2 * stream + 2 * one_block
+    assert measure_kept(model, lambda: model(ids)) == ends + 2 * stream + 2 * one_block
     use_recompute(model, "feed-forward", 1)
-    assert ends + 4 * stream < kept_bytes(model, lambda: model(ids)) < everything
+    assert ends + 4 * stream < measure_kept(model, lambda: model(ids)) < everything
 
 
 @contextlib.contextmanager

@@ -273,9 +273,7 @@ def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run, events = train_small(config)
     steps = of_kind(events, Stepped)
     pace = steps[-1].seconds - steps[-2].seconds
-    assert abs(steps[-1].seconds - 120.0) <= pace, (
-        "half an update, and half of one between updates for looks at this clock"
-    )
+    assert abs(steps[-1].seconds - 120.0) <= pace / 2 + 2.0, "half an update either way, and the looks in between"
     assert steps[-1].progress == 1.0
     assert of_kind(events, Finished) == [events[-1]]
     # Resumed, a run that has used up its minutes has ended, whatever its clock says by now.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from labelled import labelled_changes, write_labelled
+from labelled import labelled_changes, token_file, write_labelled
 from lilliput.config import load_config
 from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
@@ -30,13 +30,7 @@ SIZES = [3, 8, 9, 20, 1, 6, 16, 5]  # tokens of documents: of one to three windo
 
 
 def make_file() -> TokenFile:
-    generator = np.random.default_rng(0)
-    tokens, offsets = [16], [1]
-    for size in SIZES:
-        tokens += [*generator.integers(15, size=size).tolist(), 16]
-        offsets.append(len(tokens))
-    labels = np.arange(len(SIZES), dtype=np.int32) % 3
-    return TokenFile(np.array(tokens, np.uint16), np.array(offsets), np.array(SIZES), labels=labels)
+    return token_file(SIZES)
 
 
 def make_both(seed: int = 0) -> Transformer:

@@ -1,8 +1,8 @@
 """Gradient checkpointing: of a block, or of its feed-forward, only the input is kept for the backward pass (Chen et al. 2016).
 
 Owns: running a part of the model so that what autograd would save is dropped, and computed again, bit for bit, when the
-backward pass first asks for it; which parts are run so; compiling. Does not own: the parts (`transformer`), or when a setting
-asks for it (`training.session`).
+backward pass first asks for it; which parts are run so; measuring what is kept; compiling. Does not own: the parts
+(`transformer`), or when a setting asks for it (`training.session`).
 
 The graph is the one that a plain forward pass makes: hooks on saved tensors leave stubs in it, and whoever watches its nodes
 (DDP, FSDP2) sees what it always sees. What a part depends on besides its input is restored when it runs again: the random
@@ -12,7 +12,7 @@ states and autocast. Its weights are asked for then, too, so that FSDP2 may free
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -64,6 +64,23 @@ def use_compile(model: Transformer) -> None:
 
     for block in blocks_of(model):
         block.call = run_compiled
+
+
+def measure_kept(model: Transformer, run: Callable[[], Tensor]) -> int:
+    """Bytes that a forward pass leaves for its backward pass, the model's own tensors aside, each storage once."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    found: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        out = run()
+    assert out.requires_grad, "nothing is kept where no gradient is wanted"
+    return sum(found.values())
 
 
 def run_again(part: Part, x: Tensor, now: Pass) -> Tensor:

@@ -22,9 +22,10 @@ class Budget:
     def __init__(self, settings: TrainSettings) -> None:
         self.settings = settings
         self.seconds = 0.0
-        # When the run would have begun, had it never paused; and the last update.
-        self.clock = self.began = time.monotonic()
+        # When the run would have begun, had it never paused; when the last update began, and ended.
+        self.clock = self.began = self.ended = time.monotonic()
         self.pace = self.pause = 0.0  # seconds of the last update, and of the last evaluation
+        self.between = 0.0  # seconds from one update to the next, at least: for what is logged and saved
 
     def start(self) -> None:
         self.clock = time.monotonic() - self.seconds
@@ -45,9 +46,12 @@ class Budget:
 
     def begin_update(self) -> None:
         self.began = time.monotonic()
+        since = self.began - self.ended if self.pace else 0.0
+        self.between = min(self.between, since) or since  # the least of them: some have an evaluation within
 
     def end_update(self) -> float:
-        self.pace = time.monotonic() - self.began
+        self.ended = time.monotonic()
+        self.pace = self.ended - self.began
         return self.pace
 
     @contextmanager
@@ -67,4 +71,4 @@ class Budget:
             return False, False
         pace = max(self.pace, time.monotonic() - self.began)
         left = 60 * self.settings.minutes - (self.began - self.clock + pace)
-        return left <= pace / 2, left <= self.pause + pace
+        return left <= self.between + pace / 2, left <= self.between + self.pause + pace
