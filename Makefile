@@ -36,6 +36,11 @@ $(VENV)/.test: $(VENV)/.runtime
 	@$(INSTALL) -e ".[test]"
 	@touch $@
 
+# llama-cpp-python compiles llama.cpp for this very processor, which takes minutes; what only images and sounds need is left out.
+$(VENV)/.bench: $(VENV)/.test
+	@CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(INSTALL) -e ".[bench]"
+	@touch $@
+
 demo: setup
 	$(BIN)/lilliput train demo --overwrite
 
@@ -48,12 +53,13 @@ test: $(VENV)/.test
 torture: setup
 	$(BIN)/python tests/torture.py
 
-bench: $(VENV)/.test
+bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/techniques.py
 	$(BIN)/python benchmarks/preparing.py
 	$(BIN)/python benchmarks/vectors.py
 	$(BIN)/python benchmarks/duplicates.py
+	$(BIN)/python benchmarks/decoding.py
 
 schema: setup
 	$(BIN)/lilliput info --schema > recipes/recipe.schema.json

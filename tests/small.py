@@ -42,6 +42,7 @@ SETTINGS = {
     "evaluate.every": "3",
     "evaluate.rows": "5",
     "generate.tokens": "12",
+    "generate.engine": "torch",  # which holds float64, too
     "log.every": "1",
     "log.sample_seconds": "none",
 }

@@ -368,11 +368,81 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             "a word tokenizer needs an id for what is not in its vocabulary",
         ),
         ({"tokenizer.vocabulary": "v.txt"}, "a vocabulary file is for tokenizer.kind word"),
+        (
+            {"generate.temperature": "0", "generate.final_temperature": "1"},
+            "at generate.temperature 0 nothing is drawn, so generate.final_temperature would do nothing",
+        ),
+        (
+            {"generate.temperature": "0", "generate.top_k": "5"},
+            "at generate.temperature 0 nothing is drawn, so generate.top_k would do nothing",
+        ),
+        (
+            {"generate.beams": "3", "generate.top_p": "0.9"},
+            "beams are not drawn without generate.sample_beams, so generate.top_p would do nothing",
+        ),
+        (
+            {"generate.beams": "3", "generate.temperature": "0", "generate.typical": "0.9"},
+            "beams are not drawn without generate.sample_beams, so generate.typical would do nothing",
+        ),
+        (
+            {"generate.beams": "3", "generate.sample_beams": "true", "generate.temperature": "0"},
+            "beams cannot be drawn at generate.temperature 0",
+        ),
+        ({"generate.sample_beams": "true"}, "generate.sample_beams is for a beam search: set generate.beams, too"),
+        ({"generate.length_penalty": "0.5"}, "generate.length_penalty is for a beam search: set generate.beams, too"),
+        ({"generate.early_stop": "never"}, "generate.early_stop is for a beam search: set generate.beams, too"),
+        ({"generate.beam_groups": "2"}, "generate.beam_groups is for a beam search: set generate.beams, too"),
+        ({"generate.diversity": "1"}, "generate.diversity is for a beam search: set generate.beams, too"),
+        (
+            {"generate.beams": "5", "generate.beam_groups": "2"},
+            "generate.beams 5 is not divisible by generate.beam_groups 2",
+        ),
+        (
+            {"generate.beams": "5", "generate.beam_groups": "10"},
+            "generate.beams 5 is not divisible by generate.beam_groups 10",
+        ),
+        (
+            {"generate.beams": "4", "generate.diversity": "1"},
+            "one group has none to be led away from: set generate.beam_groups, too",
+        ),
+        (
+            {"generate.tokens": "9", "generate.min_tokens": "10"},
+            "generate.min_tokens 10 is more than generate.tokens 9",
+        ),
+        ({"generate.penalise_prompt": "false"}, "there is no penalty and no generate.no_repeat_ngram to count for"),
+        ({"generate.bad_words": '["cat", ""]'}, "generate.bad_words has an empty text, which stands everywhere"),
+        ({"generate.stop": '[""]'}, "generate.stop has an empty text, which stands everywhere"),
+        (
+            {"generate.bad_words": "cat,dog", "generate.forced_words": "dog,sun"},
+            "'dog' is both a bad word and a forced one",
+        ),
+        (
+            {"generate.engine": "torch", "generate.quantise": "int8"},
+            "the torch engine has no weights of one byte: generate.engine numba",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_each_other(flags: dict[str, str], sentence: str) -> None:
     assert told(None, flags)[0].startswith(sentence)
     assert len(told(None, flags)) <= 3
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"generate.temperature": "0", "generate.repetition_penalty": "1.2", "generate.bad_words": "cat"},
+        {"generate.beams": "6", "generate.beam_groups": "3", "generate.diversity": "1"},
+        {"generate.beams": "4", "generate.length_penalty": "0", "generate.early_stop": "first"},
+        {"generate.beams": "4", "generate.temperature": "0"},
+        {"generate.beams": "4", "generate.sample_beams": "true", "generate.top_k": "9", "generate.typical": "0.9"},
+        {"generate.tokens": "9", "generate.min_tokens": "9", "generate.final_temperature": "0.1"},
+        {"generate.penalise_prompt": "false", "generate.no_repeat_ngram": "3"},
+        {"generate.penalise_prompt": "false", "generate.presence_penalty": "-0.1"},
+        {"generate.engine": "numba", "generate.quantise": "int8"},
+    ],
+)
+def test_settings_of_writing_that_do_fit_each_other(flags: dict[str, str]) -> None:
+    assert not conflicts(load_config(None, flags))
 
 
 @pytest.mark.parametrize(

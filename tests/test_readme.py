@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -16,13 +17,15 @@ from lilliput.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-GUIDES = {"data": 8, "training": 5}  # each with the fewest commands that it may have
+GUIDES = {"data": 8, "training": 5, "writing": 8}  # each with the fewest commands that it may have
 # The same work on less: a few steps of a small model on a few stories.
 QUICK = (
     "--data.documents 120 --model.layers 1 --model.dim 16 --model.heads 2 --model.hidden 32 "
     "--train.steps 3 --generate.tokens 20"
 )
 TEXT = "Once upon a time there was a small engine.\n\nIt pulled and it pulled, and it wrote what it had read.\n\n" * 40
+
+CHAT = "Once upon a time\n/quit\n"  # what is said in a chat
 
 
 def page(guide: str) -> str:
@@ -66,6 +69,7 @@ def test_every_lilliput_command_runs_in_order(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(CHAT))
     found = [command for command in commands(README) if command.startswith("lilliput ")]
     assert len(found) >= 6
     for command in found:
@@ -86,6 +90,8 @@ def test_every_command_of_the_guides_runs(
     Path("stories.jsonl").write_text("".join(f'{{"story": "A story of {n} bees."}}\n' for n in range(50)))
     Path("reviews.csv").write_text("stars,review\n" + "".join(f'{n % 5},"Good, {n} times."\n' for n in range(50)))
     Path("words.vec").write_text("2 3\nonce 1 2 3\ntime 4 5 6\n")
+    Path("prompts.txt").write_text("Once\nIt pulled\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(CHAT))
     found = commands(page(guide))
     assert len(found) >= GUIDES[guide]
     for command in found:
@@ -103,6 +109,13 @@ def test_the_other_commands_are_known() -> None:
 
 def test_the_python_runs(folder: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    outcome = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.strip()
+
+
+def test_the_python_of_the_guide_to_writing_runs(folder: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", page("writing"), flags=re.DOTALL)
     outcome = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.strip()

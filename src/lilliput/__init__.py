@@ -5,6 +5,7 @@ The public names, imported when they are first used, so that `import lilliput` c
     import lilliput
     writer = lilliput.load("runs/demo")
     print(writer.generate("Once upon a time"))
+    print(writer.generate("Once upon a time", how=lilliput.GenerateSettings(top_p=0.9, stop=("The end",))))
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from lilliput.decoding.writer import load as load
     from lilliput.errors import UserError as UserError
     from lilliput.settings import Config as Config
+    from lilliput.settings import GenerateSettings as GenerateSettings
     from lilliput.training.session import train as train
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Config": "lilliput.settings",
+    "GenerateSettings": "lilliput.settings",
     "UserError": "lilliput.errors",
     "load": "lilliput.decoding.writer",
     "load_config": "lilliput.config",
@@ -31,7 +34,7 @@ _PLACES = {
     "train": "lilliput.training.session",
 }
 
-__all__ = ["Config", "UserError", "load", "load_config", "prepare", "train"]
+__all__ = ["Config", "GenerateSettings", "UserError", "load", "load_config", "prepare", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ Does not own: the settings and the bounds of each (`settings`), nor where a valu
 
 from __future__ import annotations
 
-from lilliput.settings import BUDGETS, Config
+from lilliput.settings import BUDGETS, Config, GenerateSettings
 
 
 def conflicts(config: Config) -> list[tuple[str, str]]:
@@ -92,4 +92,52 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         found.append(("optimizer.head_lr", "a tied head is the embedding's table: optimizer.embedding_lr is its rate"))
     if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
         found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
+    return found + writing_conflicts(config.generate)
+
+
+def writing_conflicts(how: GenerateSettings) -> list[tuple[str, str]]:
+    """Those of `generate.*` by themselves; each is named after the setting that could be left out."""
+    found = []
+    drawn = how.temperature != 0.0 and (how.beams is None or how.sample_beams)
+    for name in ("final_temperature", "top_k", "top_p", "min_p", "typical"):
+        if not drawn and getattr(how, name) is not None:
+            if how.beams is None or how.sample_beams:
+                why = "at generate.temperature 0 nothing is drawn"
+            else:
+                why = "beams are not drawn without generate.sample_beams"
+            found.append((f"generate.{name}", f"{why}, so generate.{name} would do nothing"))
+    if how.sample_beams and how.beams is not None and how.temperature == 0.0:
+        found.append(("generate.sample_beams", "beams cannot be drawn at generate.temperature 0"))
+    for name, off in (
+        ("length_penalty", 1.0),
+        ("early_stop", "bound"),
+        ("beam_groups", 1),
+        ("diversity", 0.5),
+        ("sample_beams", False),
+    ):
+        if how.beams is None and getattr(how, name) != off:
+            found.append((f"generate.{name}", f"generate.{name} is for a beam search: set generate.beams, too"))
+    if how.beams is not None and how.beams % how.beam_groups:
+        found.append(
+            (
+                "generate.beam_groups",
+                f"generate.beams {how.beams} is not divisible by generate.beam_groups {how.beam_groups}",
+            )
+        )
+    if how.beams is not None and how.beam_groups == 1 and how.diversity != 0.5:
+        found.append(("generate.diversity", "one group has none to be led away from: set generate.beam_groups, too"))
+    if how.min_tokens > how.tokens:
+        found.append(
+            ("generate.min_tokens", f"generate.min_tokens {how.min_tokens} is more than generate.tokens {how.tokens}")
+        )
+    penalties = (how.repetition_penalty, how.frequency_penalty, how.presence_penalty)
+    if not how.penalise_prompt and penalties == (1.0, 0.0, 0.0) and how.no_repeat_ngram is None:
+        found.append(("generate.penalise_prompt", "there is no penalty and no generate.no_repeat_ngram to count for"))
+    for name in ("bad_words", "forced_words", "stop"):
+        if "" in getattr(how, name):
+            found.append((f"generate.{name}", f"generate.{name} has an empty text, which stands everywhere"))
+    for word in sorted({*how.bad_words} & {*how.forced_words} - {""}):
+        found.append(("generate.forced_words", f"{word!r} is both a bad word and a forced one"))
+    if how.quantise is not None and how.engine == "torch":
+        found.append(("generate.quantise", "the torch engine has no weights of one byte: generate.engine numba"))
     return found

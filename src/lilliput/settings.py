@@ -20,6 +20,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
+Probability = Annotated[float, Field(gt=0.0, le=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -259,8 +260,36 @@ class GenerateSettings:
 
     prompt: str = describe("text to go on from (empty: a new document)", "")
     tokens: Count = describe("most tokens to write", 256)
+    min_tokens: Annotated[int, Field(ge=0)] = describe("the text does not end before so many tokens", 0)
     temperature: NotNegative = describe("0 is greedy; 1 is the model's own distribution", 0.7)
+    final_temperature: Positive | None = describe("temperature of the last token, reached in equal steps", None)
     top_k: Count | None = describe("choose among the k likeliest tokens only", None)
+    top_p: Probability | None = describe("choose among the likeliest tokens that together have this probability", None)
+    min_p: Probability | None = describe(
+        "only tokens with at least this share of the likeliest one's probability", None
+    )
+    typical: Probability | None = describe(
+        "choose among the tokens nearest to the expected surprise that together have this probability", None
+    )
+    repetition_penalty: Positive = describe("above 1: tokens that were used lose; 1 is off (Keskar et al. 2019)", 1.0)
+    frequency_penalty: float = describe("taken off a token's logit for each time that it was used", 0.0)
+    presence_penalty: float = describe("taken off the logit of every token that was used", 0.0)
+    penalise_prompt: bool = describe("do the penalties and no_repeat_ngram count the prompt's tokens, too?", True)
+    no_repeat_ngram: Count | None = describe("no sequence of so many tokens comes twice", None)
+    bad_words: tuple[str, ...] = describe("words or phrases that are never written", ())
+    forced_words: tuple[str, ...] = describe("words or phrases that must come before the text ends", ())
+    stop: tuple[str, ...] = describe("the text ends before any of these", ())
+    beams: Count | None = describe("width of a beam search, in place of choosing token by token", None)
+    length_penalty: float = describe("beams are compared by log-probability / length ^ this", 1.0)
+    early_stop: Literal["bound", "first", "never"] = describe(
+        "a beam search ends when no beam can become better, as soon as it has enough ended texts, or at the most tokens",
+        "bound",
+    )
+    beam_groups: Count = describe("so many groups of beams, each led away from the words of those before it", 1)
+    diversity: NotNegative = describe("how strongly groups are led away from each other", 0.5)
+    sample_beams: bool = describe("draw the beams' next tokens in place of taking the best", False)
+    engine: Literal["auto", "torch", "numba"] = describe("who computes: numba is made for few rows on a CPU", "auto")
+    quantise: Literal["int8"] | None = describe("weights of one byte each for the numba engine", None)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
 import shlex
@@ -112,9 +113,11 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             words[-1] = "0.002"
         told = lilliput(*words[:2], *extra, *words[2:])
         assert told.code == 0, told.err
-    for verb in ("info", "prepare", "generate"):
+    (tmp_path / "prompts.txt").write_text("Once\nA bee\n")
+    for verb in ("info", "prepare", "generate", "chat"):
         for words in examples(verb):
             words = [word.replace("step-000500", "step-000008") for word in words]
+            monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n/help\n"))  # of a chat
             told = lilliput(*words, *(["--data.documents", "12"] if verb == "prepare" else []))
             assert told.code == 0, told.err
             if "--json" in words or "--schema" in words:

@@ -1,4 +1,4 @@
-"""The verbs that look at what is there: `info`, `generate`, `prepare`."""
+"""The verbs that look at what is there: `info`, `prepare`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from lilliput.config import recipe_schema
 from lilliput.runs import Run
-from small import FLAGS, SETTINGS, copy_of_trained, lilliput, trained, write_text
+from small import FLAGS, SETTINGS, copy_of_trained, lilliput, trained
 
 
 @pytest.fixture(autouse=True)
@@ -99,76 +99,6 @@ def test_info_needs_no_torch() -> None:
 
     code = "import sys; from lilliput.cli import main; main(['info', 'mine']); main(['info']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-# ---- generate
-
-
-def test_the_keys_of_generated_json() -> None:
-    told = as_json("generate", "mine", "--prompt", "Once", "--samples", "3", "--seed", "1")
-    assert told.keys() == {"samples", "tokens_per_second"}
-    assert len(told["samples"]) == 3
-    for sample in told["samples"]:
-        assert list(sample) == ["prompt", "text", "tokens", "logprob", "finish"]
-        assert sample["prompt"] == "Once"
-        assert sample["finish"] in ("end", "length")
-
-
-def test_seeds() -> None:
-    write = ["generate", "mine", "--prompt", "The", "--tokens", "20"]
-    first = as_json(*write, "--seed", "7", "--samples", "2")["samples"]
-    assert as_json(*write, "--seed", "7", "--samples", "2")["samples"] == first
-    assert as_json(*write, "--seed", "8")["samples"][0]["text"] == first[1]["text"], "text i is drawn from seed + i"
-
-
-def test_more_samples_than_are_written_at_once() -> None:
-    many = as_json("generate", "mine", "--samples", "40", "--tokens", "3", "--seed", "1")["samples"]
-    assert len(many) == 40
-    (last,) = as_json("generate", "mine", "--tokens", "3", "--seed", "40")["samples"]
-    assert last["text"] == many[39]["text"]
-
-
-def test_text_is_printed_as_it_is_written() -> None:
-    code, out, err = lilliput("generate", "mine", "--prompt", "Once", "--samples", "2", "--tokens", "5", "--seed", "3")
-    assert (code, err) == (0, "")
-    first, second = (
-        s["text"]
-        for s in as_json("generate", "mine", "--prompt", "Once", "--samples", "2", "--tokens", "5", "--seed", "3")[
-            "samples"
-        ]
-    )
-    assert out == f"--- 1 of 2\nOnce{first}\n\n--- 2 of 2\nOnce{second}\n"
-    assert lilliput("generate", "mine", "--prompt", "Once", "--tokens", "5", "--seed", "3").out == f"Once{first}\n"
-
-
-@pytest.mark.parametrize("prompt", ["", "Zoë 日本 🐝", "\udcff broken", "a\nb"])
-def test_any_prompt(prompt: str) -> None:
-    code, out, err = lilliput("generate", "mine", "--prompt", prompt, "--tokens", "4")
-    assert (code, err) == (0, "")
-    out.encode()
-
-
-def test_a_prompt_longer_than_the_context_is_told() -> None:
-    code, out, err = lilliput("generate", "mine", "--prompt", "long " * 20, "--tokens", "4")
-    assert code == 0
-    assert err == "the prompt has 101 tokens and the model sees 32: it goes on from the last 16\n"
-    assert out.startswith("long long")
-
-
-def test_greedy_and_top_k() -> None:
-    greedy = as_json("generate", "mine", "--temperature", "0", "--seed", "1")["samples"][0]["text"]
-    assert as_json("generate", "mine", "--temperature", "0", "--seed", "2")["samples"][0]["text"] == greedy
-    assert as_json("generate", "mine", "--top-k", "1", "--seed", "3")["samples"][0]["text"] == greedy
-
-
-def test_the_prompt_of_the_run_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path)
-    code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--generate.prompt", "One day")
-    assert code == 0, err
-    assert "--prompt 'One day'" in out
-    assert lilliput("generate", "mytext").out.startswith("One day")
-    assert not lilliput("generate", "mytext", "--prompt", "").out.startswith("One day")
 
 
 # ---- prepare

@@ -1,24 +1,106 @@
-"""What processors keep, and what choosers draw."""
+"""What processors keep, against plain Python, and what is drawn."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from lilliput.decoding.processors import Greedy, Sampler, Temperature, TopK, build_chooser, build_processors
-from tiny import assert_same, draw
+from lilliput.data.tokenizers import byte_tokenizer
+from lilliput.decoding.penalties import MinTokens, NoRepeat, Penalties
+from lilliput.decoding.processors import (
+    GREEDY,
+    MinP,
+    Strategy,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+    build_strategy,
+    choose,
+    draw,
+    pack,
+)
+from lilliput.decoding.text import Processor, Text
+from lilliput.decoding.words import BadWords, ForcedWords
+from lilliput.settings import GenerateSettings
+from mistakes import refusal
+from tiny import assert_same
+from tiny import draw as random_logits
+
+CHI_SQUARE_5 = 20.52  # 0.999 quantile, five degrees of freedom
+MARGIN = 1e-9  # a sum that is so near a border proves nothing: rounding decides
+BYTES = byte_tokenizer()
+NO_TEXT = Text([0], 1, 9)
 
 logits = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=9)  # few values: many ties
-CHI_SQUARE_5 = 20.52  # 0.999 quantile, five degrees of freedom
+probabilities = st.floats(0.01, 0.99)
+# What may come from rules before it: some tokens ruled out, never all.
+banned_logits = st.lists(st.just(-math.inf) | st.integers(-4, 4).map(float), min_size=1, max_size=9).filter(
+    lambda row: max(row) > -math.inf
+)
+
+
+def apply(process: Processor, row: list[float], text: Text = NO_TEXT) -> list[float]:
+    given = torch.tensor([row], dtype=torch.float64)
+    processed: list[float] = process([text], given).tolist()[0]
+    assert given.tolist() == [row], "what is given is not changed"
+    return processed
+
+
+def shares(row: list[float]) -> list[float]:
+    powers = [math.exp(value - max(row)) for value in row]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def generators(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+# ---- temperature -----------------------------------------------------------------------------------------------------
+
+
+@given(row=logits, temperature=st.floats(0.1, 10.0))
+def test_temperature_is_a_power_of_the_shares(row: list[float], temperature: float) -> None:
+    before = torch.tensor([row], dtype=torch.float64)
+    powers = before.softmax(dim=-1) ** (1 / temperature)
+    assert_same(Temperature(temperature)([NO_TEXT], before).softmax(dim=-1), powers / powers.sum())
+
+
+def test_a_schedule_goes_in_equal_steps_from_the_first_token_to_the_last() -> None:
+    texts = [Text([1] * (3 + written), 3, 5) for written in range(5)]
+    hot = Temperature(0.5, final=2.5)(texts, torch.ones(5, 2, dtype=torch.float64))
+    assert_same(1 / hot[:, 0], torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5], dtype=torch.float64))
+
+
+def test_a_schedule_over_one_token_is_its_start() -> None:
+    assert apply(Temperature(0.5, final=2.5), [1.0], Text([1], 1, 1)) == [2.0]
+
+
+@pytest.mark.parametrize("process", [Temperature(1e-300), Temperature(1e-300, final=1e-300)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tiny_temperature_is_greedy_and_finite(process: Processor, dtype: torch.dtype) -> None:
+    row = torch.tensor([[-80.0, 80.0, 79.9, -math.inf]], dtype=dtype)
+    cold = process([NO_TEXT], row)
+    assert cold.dtype == dtype
+    assert cold[0, :3].isfinite().all()
+    assert cold.softmax(dim=-1).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+
+
+# ---- filters ---------------------------------------------------------------------------------------------------------
 
 
 @given(row=logits, k=st.integers(1, 12))
 def test_top_k_keeps_the_k_likeliest_and_their_ties(row: list[float], k: int) -> None:
-    kept = TopK(k)([[0]], torch.tensor([row])).tolist()[0]
+    kept = apply(TopK(k), row)
     border = sorted(row, reverse=True)[min(k, len(row)) - 1]
     assert kept == [value if value >= border else -math.inf for value in row]
     assert sum(value > -math.inf for value in kept) >= min(k, len(row))
@@ -28,80 +110,331 @@ def test_top_k_keeps_the_k_likeliest_and_their_ties(row: list[float], k: int) ->
 def test_top_k_leaves_the_shares_of_the_kept(row: list[float], k: int) -> None:
     """What is left is the old distribution, divided by the mass of the kept."""
     before = torch.tensor([row], dtype=torch.float64)
-    kept = TopK(k)([[0]], before)
-    shares = before.softmax(dim=-1) * kept.isfinite()
-    assert_same(kept.softmax(dim=-1), shares / shares.sum())
+    kept = TopK(k)([NO_TEXT], before)
+    left = before.softmax(dim=-1) * kept.isfinite()
+    assert_same(kept.softmax(dim=-1), left / left.sum())
 
 
 def test_top_k_treats_each_row_by_itself() -> None:
-    kept = TopK(2)([[0], [0]], torch.tensor([[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]))
+    kept = TopK(2)([NO_TEXT, NO_TEXT], torch.tensor([[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]))
     assert kept.tolist() == [[-math.inf, 2.0, 3.0], [9.0, 9.0, 9.0]]
 
 
-@given(row=logits, temperature=st.floats(0.1, 10.0))
-def test_temperature_is_a_power_of_the_shares(row: list[float], temperature: float) -> None:
-    before = torch.tensor([row], dtype=torch.float64)
-    powers = before.softmax(dim=-1) ** (1 / temperature)
-    assert_same(Temperature(temperature)([[0]], before).softmax(dim=-1), powers / powers.sum())
+def fewest(keys: list[float], masses: list[float], p: float) -> list[bool]:
+    """The first tokens in the order of their keys that have p of the mass; a token comes with all that share its key."""
+    by_key = sorted(range(len(keys)), key=lambda token: keys[token])
+    assume(all(abs(math.fsum(masses[t] for t in by_key[:n]) - p) > MARGIN for n in range(len(keys) + 1)))
+    reached, last = 0.0, math.inf
+    for token in by_key:
+        reached += masses[token]
+        last = keys[token]
+        if reached >= p:
+            break
+    return [key <= last for key in keys]
+
+
+@given(row=banned_logits, p=probabilities)
+def test_top_p_keeps_the_fewest_of_the_likeliest_that_have_the_mass(row: list[float], p: float) -> None:
+    mass = shares(row)
+    expected = fewest([-value for value in row], mass, p)
+    kept = apply(TopP(p), row)
+    assert kept == [value if stays else -math.inf for value, stays in zip(row, expected, strict=True)]
+    left = {value for value in kept if value > -math.inf}
+    assert math.fsum(share for share, value in zip(mass, kept, strict=True) if value > -math.inf) >= p - MARGIN
+    without = math.fsum(share for share, value in zip(mass, row, strict=True) if value > min(left))
+    assert without < p, "the least likely of the kept was needed"
+
+
+@given(row=banned_logits, p=probabilities)
+def test_typical_keeps_the_fewest_of_the_nearest_to_the_entropy(row: list[float], p: float) -> None:
+    mass = shares(row)
+    entropy = -math.fsum(share * math.log(share) for share in mass if share)
+    # Two sides of the entropy may be equally far away but for rounding: to ten places they are.
+    distance = [round(abs(-math.log(share) - entropy), 10) if share else math.inf for share in mass]
+    away = sorted({d for d in distance if d < math.inf})
+    assume(all(later - earlier > MARGIN for earlier, later in pairwise(away)))
+    sides = {(d, value) for d, value in zip(distance, row, strict=True)}
+    assume(len(sides) == len({d for d, _ in sides}))  # a tie of two sides is decided by rounding
+    expected = fewest(distance, mass, p)
+    kept = apply(Typical(p), row)
+    assert kept == [value if stays else -math.inf for value, stays in zip(row, expected, strict=True)]
+
+
+def test_typical_drops_what_is_too_likely() -> None:
+    """Meister et al. 2022: a token far likelier than expected is as untypical as one that is far less likely."""
+    row = [math.log(share) for share in (0.4, 0.12, 0.12, 0.12, 0.12, 0.06, 0.06)]
+    kept = apply(Typical(0.4), row)
+    assert [value > -math.inf for value in kept] == [False, True, True, True, True, False, False]
+
+
+@given(row=banned_logits, p=st.floats(0.001, 1.0))
+def test_min_p_keeps_what_has_that_share_of_the_likeliest(row: list[float], p: float) -> None:
+    mass = shares(row)
+    assume(all(abs(share - p * max(mass)) > MARGIN or share == max(mass) for share in mass))
+    expected = [
+        value if share >= p * max(mass) or value == max(row) else -math.inf
+        for value, share in zip(row, mass, strict=True)
+    ]
+    assert apply(MinP(p), row) == expected
+
+
+@given(row=banned_logits, p=probabilities, order=st.randoms(use_true_random=False))
+def test_filters_do_not_depend_on_the_order_of_tokens(row: list[float], p: float, order: Any) -> None:
+    mass, places = shares(row), list(range(len(row)))
+    assume(all(abs(partial - p) > MARGIN for partial in accumulate(sorted(mass, reverse=True))))
+    order.shuffle(places)
+    for process in (TopK(3), TopP(p), MinP(p)):
+        kept = apply(process, row)
+        assert apply(process, [row[place] for place in places]) == [kept[place] for place in places]
+
+
+@given(row=banned_logits, p=st.sampled_from([1e-9, 0.5, 1.0]))
+@pytest.mark.parametrize("kind", [TopP, Typical, MinP])
+def test_filters_always_keep_a_token(kind: Any, row: list[float], p: float) -> None:
+    for dtype in (torch.float32, torch.float64):
+        kept = kind(p)([NO_TEXT], torch.tensor([row], dtype=dtype))
+        assert kept.dtype == dtype
+        assert kept.max() > -math.inf
+        assert not kept.isnan().any()
+
+
+# ---- rows by themselves ----------------------------------------------------------------------------------------------
+
+PROCESSORS: list[Processor] = [
+    Temperature(0.7),
+    Temperature(0.7, final=1.9),
+    TopK(5),
+    TopP(0.8),
+    Typical(0.6),
+    MinP(0.1),
+    Penalties(1.3, 0.2, -0.4, prompt=True, end=256),
+    Penalties(0.8, -0.1, 0.4, prompt=False, end=256),
+    NoRepeat(1, prompt=False, end=256),
+    NoRepeat(2, prompt=True, end=256),
+    MinTokens(3, end=256),
+    BadWords(("ab", "b"), BYTES),
+    ForcedWords(("ab", "ba b"), BYTES),
+]
+texts_of_bytes = st.builds(
+    lambda ids, prompt, room: Text([256, *ids], 1 + min(prompt, len(ids)), len(ids) + room),
+    st.lists(st.sampled_from(b"ab "), max_size=12),
+    st.integers(0, 4),
+    st.integers(1, 9),
+)
+
+
+def rows_of_logits(rows: int, seed: int, banned: bool) -> Tensor:
+    table = 3 * random_logits(rows, 257, seed=seed)
+    if (
+        banned
+    ):  # row r has 257 / (r + 1) tokens left: some batches are packed, and some of their rows would not be alone
+        for row in range(rows):
+            table[row][torch.arange(257) % (row + 1) > 0] = -math.inf
+    return table
+
+
+@pytest.mark.parametrize("process", PROCESSORS, ids=lambda process: type(process).__name__)
+@settings(max_examples=30)
+@given(texts=st.lists(texts_of_bytes, min_size=1, max_size=5), seed=st.integers(0, 99), banned=st.booleans())
+def test_a_row_does_not_depend_on_the_batch(process: Processor, texts: list[Text], seed: int, banned: bool) -> None:
+    for dtype in (torch.float64, torch.float32):
+        table = rows_of_logits(len(texts), seed, banned).to(dtype)
+        together = process(texts, table)
+        assert together.dtype == dtype
+        for row, text in enumerate(texts):
+            assert torch.equal(process([text], table[row : row + 1])[0], together[row])
+
+
+@given(texts=st.lists(texts_of_bytes, min_size=1, max_size=6), seed=st.integers(0, 99), banned=st.booleans())
+def test_texts_alone_and_in_any_batch_are_equal(texts: list[Text], seed: int, banned: bool) -> None:
+    """Rows of different strategies, in float64 and float32: the same tokens, of the same generators, in every company."""
+    ways = [
+        Strategy((TopK(5), TopP(0.9)), sample=True),
+        GREEDY,
+        Strategy((Temperature(0.8), MinP(0.2)), sample=True),
+        Strategy((), sample=True),
+    ]
+    strategies = [ways[row % 4] for row in range(len(texts))]
+    for dtype in (torch.float64, torch.float32):
+        table = rows_of_logits(len(texts), seed, banned).to(dtype)
+        together = choose(strategies, texts, table, generators(*range(len(texts))))
+        alone = [
+            choose([strategies[row]], [text], table[row : row + 1], generators(row))[0]
+            for row, text in enumerate(texts)
+        ]
+        assert together == alone
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
 
 
 def test_greedy_takes_the_first_of_the_likeliest() -> None:
-    assert Greedy().choose(torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 0.0], [-math.inf, -2.0, -3.0]]), [0, 1, 2]) == [
-        1,
-        0,
-        1,
-    ]
+    table = torch.tensor([[1.0, 3.0, 3.0], [5.0, 5.0, 0.0], [-math.inf, -2.0, -3.0]])
+    assert choose([GREEDY] * 3, [NO_TEXT] * 3, table, generators(0, 1, 2)) == [1, 0, 1]
 
 
-def chi_square(counts: list[int], shares: list[float]) -> float:
+def chi_square(counts: list[int], expected: list[float]) -> float:
     total = sum(counts)
-    return sum((count - total * share) ** 2 / (total * share) for count, share in zip(counts, shares, strict=True))
+    return sum((count - total * share) ** 2 / (total * share) for count, share in zip(counts, expected, strict=True))
 
 
+@pytest.mark.parametrize("ruled_out", [0, 60])
 @pytest.mark.parametrize("one_generator", [True, False])
-def test_draws_follow_the_softmax(one_generator: bool) -> None:
+def test_draws_follow_the_softmax(one_generator: bool, ruled_out: int) -> None:
     """One row for long, and the first draw of many rows: neighbouring seeds must not draw alike."""
-    row = torch.tensor([[1.0, -1.0, 0.3, 2.0, 0.0, -0.5]])
+    row = torch.cat((torch.full((1, ruled_out), -math.inf), torch.tensor([[1.0, -1.0, 0.3, 2.0, 0.0, -0.5]])), dim=1)
     if one_generator:
-        sampler = Sampler([5])
-        drawn = [sampler.choose(row, [0])[0] for _ in range(6000)]
+        own = generators(5)
+        drawn = [draw(row, own)[0] for _ in range(6000)]
     else:
-        drawn = Sampler(range(6000)).choose(row.expand(6000, -1), range(6000))
-    counts = [drawn.count(token) for token in range(6)]
-    assert chi_square(counts, row.double().softmax(dim=-1)[0].tolist()) < CHI_SQUARE_5
+        drawn = draw(row.expand(6000, -1), generators(*range(6000)))
+    counts = [drawn.count(ruled_out + token) for token in range(6)]
+    assert sum(counts) == 6000
+    assert chi_square(counts, row.double().softmax(dim=-1)[0, ruled_out:].tolist()) < CHI_SQUARE_5
+
+
+@given(row=st.lists(st.just(-math.inf) | st.floats(-30, 30), min_size=1, max_size=40), seed=st.integers(0, 2**32 - 1))
+def test_a_draw_is_where_its_number_falls_in_the_sum(row: list[float], seed: int) -> None:
+    assume(max(row) > -math.inf)
+    number = torch.rand(1, dtype=torch.float64, generator=generators(seed)[0]).item()
+    sums = [0.0, *accumulate(shares(row))]
+    (token,) = draw(torch.tensor([row], dtype=torch.float64), generators(seed))
+    assert row[token] > -math.inf
+    assert sums[token] - MARGIN <= number <= sums[token + 1] + MARGIN
 
 
 def test_what_is_excluded_is_never_drawn() -> None:
     row = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
-    drawn = set(Sampler(range(3000)).choose(row.expand(3000, -1), range(3000)))
-    assert drawn == {1, 3}
-    assert set(Sampler(range(50)).choose(torch.tensor([[-math.inf, -math.inf, 3.0]]).expand(50, -1), range(50))) == {2}
+    assert set(draw(row.expand(3000, -1), generators(*range(3000)))) == {1, 3}
+    only = torch.tensor([[-math.inf, -math.inf, 3.0]]).expand(50, -1)
+    assert set(draw(only, generators(*range(50)))) == {2}
 
 
+@pytest.mark.parametrize("left", [34, 5])
 @pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])
 def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(
-    number: float, monkeypatch: pytest.MonkeyPatch
+    number: float, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Few tokens left are packed, many are not."""
     monkeypatch.setattr(torch, "rand", lambda *shape, dtype, generator: torch.full(shape, number, dtype=dtype))
     for seed in range(50):
-        row = draw(1, 40, seed=seed)
-        row[0, :3] = row[0, -3:] = -math.inf
-        (token,) = Sampler([0]).choose(row, [0])
-        assert token == (3 if number == 0.0 else 36)
+        row = random_logits(1, 40, seed=seed)
+        row[0, :3] = row[0, 3 + left :] = -math.inf
+        (token,) = draw(row, generators(0))
+        assert token == (3 if number == 0.0 else 2 + left)
 
 
 @given(rows=st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), steps=st.integers(1, 4))
 def test_a_rows_draws_do_not_depend_on_the_batch(rows: list[int], steps: int) -> None:
-    table = draw(6, 30, seed=1)
-    together, alone = Sampler(range(10, 16)), [Sampler([10 + row]) for row in range(6)]
+    """Row r has 30 / (r + 1) tokens left: alone the later ones are packed, beside the first they are not."""
+    table = random_logits(6, 30, seed=1)
+    for row in range(6):
+        table[row][torch.arange(30) % (row + 1) > 0] = -math.inf
+    together, alone = generators(*(10 + row for row in rows)), generators(*range(10, 16))
     for _ in range(steps):
-        chosen = together.choose(table[rows], rows)
-        assert chosen == [alone[row].choose(table[row : row + 1], [0])[0] for row in rows]
+        chosen = draw(table[rows], together)
+        assert chosen == [draw(table[row : row + 1], [alone[row]])[0] for row in rows]
 
 
-def test_choices_are_looked_up_once() -> None:
-    assert build_processors(0.0, None) == []
-    assert build_processors(1.0, None) == []
-    assert build_processors(0.7, 5) == [Temperature(0.7), TopK(5)]
-    assert isinstance(build_chooser(0.0, [1]), Greedy)
-    assert isinstance(build_chooser(0.1, [1]), Sampler)
+def test_many_rows_are_drawn_in_blocks_as_each_alone() -> None:
+    table = random_logits(9, 5000, seed=3)
+    chosen = draw(table, generators(*range(9)))
+    assert chosen == [draw(table[row : row + 1], generators(row))[0] for row in range(9)]
+    assert len(set(chosen)) > 5
+
+
+@given(row=banned_logits, others=st.lists(banned_logits, max_size=3), ahead=st.integers(0, 99))
+def test_packing_keeps_values_ids_and_their_order(row: list[float], others: list[list[float]], ahead: int) -> None:
+    rows = [[*[-math.inf] * ahead, *own, *[-math.inf] * (9 - len(own))] for own in (row, *others)]
+    packed, ids = pack(np.array(rows))
+    if ids is None:
+        assert packed.tolist() == rows
+        return
+    for own, values, places in zip(rows, packed.tolist(), ids, strict=True):
+        there = [place for place, value in enumerate(own) if value > -math.inf]
+        assert places.tolist() == there
+        assert values[: len(there)] == [own[place] for place in there]
+        assert set(values[len(there) :]) <= {-math.inf}
+
+
+# ---- from settings ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_off_is_left_out() -> None:
+    assert build_strategy(GenerateSettings(temperature=0.0), BYTES) == GREEDY
+    assert build_strategy(GenerateSettings(temperature=1.0), BYTES) == Strategy((), sample=True)
+    ones = GenerateSettings(temperature=1.0, top_p=1.0, typical=1.0)
+    assert build_strategy(ones, BYTES) == Strategy((), sample=True)
+    assert build_strategy(GenerateSettings(temperature=0.7, top_k=5), BYTES) == Strategy(
+        (Temperature(0.7), TopK(5)), sample=True
+    )
+    assert build_strategy(GenerateSettings(temperature=0.1), BYTES).sample
+
+
+EVERYTHING = GenerateSettings(
+    tokens=50,
+    min_tokens=4,
+    temperature=1.0,
+    final_temperature=0.5,
+    top_k=9,
+    top_p=0.9,
+    min_p=0.05,
+    typical=0.95,
+    repetition_penalty=1.2,
+    frequency_penalty=0.1,
+    presence_penalty=0.2,
+    penalise_prompt=False,
+    no_repeat_ngram=3,
+    bad_words=("cat",),
+    forced_words=("dog",),
+)
+RULES: tuple[Processor, ...] = (
+    Penalties(1.2, 0.1, 0.2, prompt=False, end=256),
+    BadWords(("cat",), BYTES),
+    MinTokens(4, end=256),
+    ForcedWords(("dog",), BYTES),
+    NoRepeat(3, prompt=False, end=256),
+)
+
+
+def test_the_order_of_a_strategy() -> None:
+    shapes = (Temperature(1.0, 0.5), TopK(9), Typical(0.95), TopP(0.9), MinP(0.05))
+    assert build_strategy(EVERYTHING, BYTES) == Strategy((*RULES, *shapes), sample=True)
+    assert hash(build_strategy(EVERYTHING, BYTES)) == hash(build_strategy(EVERYTHING, BYTES))
+
+
+def test_without_a_draw_temperature_and_filters_are_left_out() -> None:
+    assert build_strategy(replace(EVERYTHING, temperature=0.0), BYTES) == Strategy(RULES)
+    assert build_strategy(replace(EVERYTHING, beams=4), BYTES) == Strategy(RULES)
+    drawn = build_strategy(replace(EVERYTHING, beams=4, sample_beams=True), BYTES)
+    assert drawn == build_strategy(EVERYTHING, BYTES)
+
+
+def test_any_one_penalty_is_enough() -> None:
+    for change in ({"repetition_penalty": 0.9}, {"frequency_penalty": -0.1}, {"presence_penalty": 0.1}):
+        (rule,) = build_strategy(GenerateSettings(temperature=0.0, **change), BYTES).processors  # type: ignore[arg-type]
+        assert isinstance(rule, Penalties)
+
+
+def test_forced_words_that_have_no_room_are_refused() -> None:
+    how = GenerateSettings(tokens=8, forced_words=("cat", "mouse"))
+    assert refusal(lambda: build_strategy(how, BYTES)).splitlines() == [
+        "the forced words take 10 tokens, and 8 may be written",
+        "  at  generate.forced_words",
+        "  try generate.tokens 10 or more",
+    ]
+
+
+def test_rules_that_leave_nothing_yield_to_those_before_them() -> None:
+    """Every token is a bad word but two, of which one may not come again and the other is the end that comes too early."""
+    words = tuple(chr(byte) for byte in range(128) if chr(byte) != "b")
+    rules = (BadWords(words, BYTES), MinTokens(5, end=256), NoRepeat(1, prompt=True, end=256))
+    table = random_logits(1, 257, seed=1)
+    table[0, 128:256] = -math.inf
+    for drawn in (False, True):
+        text = Text([256, *b"b "], 1, 9)
+        (chosen,) = choose([Strategy(rules, drawn)], [text], table, generators(0))
+        assert chosen == ord("b")
+    table[0, ord("b")] = -math.inf  # now the end is all that is left
+    for drawn in (False, True):
+        assert choose([Strategy(rules, drawn)], [Text([256], 1, 9)], table, generators(0)) == [256]

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
-from lilliput.decoding.processors import Chooser, Greedy, Processor, Sampler, Temperature, TopK
-from lilliput.decoding.stream import Written, evaluating, prefill, stream
+from lilliput.decoding.engines.compiled import NumbaEngine
+from lilliput.decoding.engines.eager import TorchEngine, TorchRows
+from lilliput.decoding.processors import GREEDY, Strategy, Temperature, TopK, choose
+from lilliput.decoding.stream import Request, Written, read, stream
+from lilliput.decoding.text import Text
 from lilliput.model.attention import Capture
-from lilliput.model.transformer import Transformer
+from lilliput.model.transformer import Transformer, evaluating
 from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 MARGIN = 1e-6  # between the likeliest token and the next: far above rounding, so that argmax proves something
+DRAWN = Strategy(sample=True)
+SHAPED = Strategy((Temperature(1.3), TopK(9)), sample=True)
+
+
+@dataclass
+class Until:
+    """A stop rule: the text is complete with the second of these ids."""
+
+    ids: frozenset[int]
+    seen: list[int] = field(default_factory=list)
+
+    def push(self, id_: int) -> bool:
+        self.seen.append(id_)
+        return sum(seen in self.ids for seen in self.seen) == 2
 
 
 @torch.inference_mode()
-def write_plainly(
-    model: Transformer,
-    prompt: list[int],
-    chooser: Chooser,
-    processors: Sequence[Processor],
-    tokens: int,
-    end: int | None = None,
-) -> list[tuple[int, float]]:
+def write_plainly(model: Transformer, request: Request, end: int | None = None) -> list[tuple[int, float]]:
     """(id, logprob) of one row: the whole view through the model for every token, the view halved when it is full."""
     context, half = model.settings.context, max(1, model.settings.context // 2)
-    view = prompt
+    text = Text(list(request.prompt), len(request.prompt), request.tokens)
+    view, generator = list(request.prompt), torch.Generator().manual_seed(request.seed)
+    stop = replace(request.stop, seen=[]) if isinstance(request.stop, Until) else None
     written: list[tuple[int, float]] = []
-    while len(written) < tokens and (not written or written[-1][0] != end):
+    while True:
         view = view if len(view) <= context else view[-half:]
         logits = model(torch.tensor([view]))[:, -1]
-        if isinstance(chooser, Greedy):
+        if not request.strategy.sample:
             first, second = logits[0].topk(2).values.tolist()
             assert first - second > MARGIN, "choose another seed: this argmax proves nothing"
-        shaped = logits
-        for process in processors:
-            shaped = process([view], shaped)
-        (id_,) = chooser.choose(shaped, [0])
+        (id_,) = choose([request.strategy], [text], logits, [generator])
         written.append((id_, logits[0].log_softmax(dim=-1)[id_].item()))
         view = [*view, id_]
-    return written
+        text.ids.append(id_)
+        if id_ == end or text.left == 0 or (stop and stop.push(id_)):
+            return written
 
 
 def rows_of(written: Sequence[Written], rows: int) -> list[list[Written]]:
@@ -60,30 +73,53 @@ def unequal_prompts() -> list[list[int]]:
     return [draw_ids(n, seed=n).tolist() for n in (1, 24, 9, 40, 3)]
 
 
+def unequal_requests(tokens: int = 30, strategy: Strategy = DRAWN) -> list[Request]:
+    return [Request(prompt, tokens, strategy, seed) for seed, prompt in enumerate(unequal_prompts())]
+
+
+class Counting(TorchEngine):
+    """Remembers what it was given to read at once."""
+
+    def __init__(self, model: Transformer, capture: Capture | None = None) -> None:
+        super().__init__(model, capture)
+        self.prefilled: list[list[int]] = []  # lengths of the views
+
+    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[torch.Tensor, TorchRows]:
+        self.prefilled.append([len(view) for view in views])
+        return super().prefill(views)
+
+
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
 def test_greedy_with_a_cache_is_the_argmax_without(case: dict[str, Any]) -> None:
-    model, prompt = tiny_model(**case), draw_ids(5).tolist()
-    (row,) = rows_of(list(stream(model, [prompt], Greedy(), tokens=16)), 1)
-    assert_same_text(row, write_plainly(model, prompt, Greedy(), [], 16))
+    model, request = tiny_model(**case), Request(draw_ids(5).tolist(), 16)
+    assert_same_text(list(stream(TorchEngine(model), [request])), write_plainly(model, request))
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
 def test_a_batch_of_unequal_prompts_is_each_alone(case: dict[str, Any]) -> None:
-    """Sampled, over the end of the context, rows ending at different times."""
-    model, processors = tiny_model(**case), [Temperature(1.3), TopK(9)]
-    prompts = unequal_prompts()
-    written = list(stream(model, prompts, Sampler(range(5)), processors, tokens=30, end=3))
-    for number, row in enumerate(rows_of(written, 5)):
-        expected = write_plainly(model, prompts[number], Sampler([number]), processors, 30, end=3)
-        assert_same_text(row, expected)
-        assert [token.finish for token in row[:-1]] == [None] * (len(row) - 1)
-        assert row[-1].finish == ("end" if row[-1].id == 3 else "length")
-        assert row[-1].id == 3 or len(row) == 30
+    """Sampled, over the end of the context, rows ending at different times and others taking their places."""
+    model, requests = tiny_model(**case), unequal_requests(strategy=SHAPED)
+    alone = [write_plainly(model, request, end=3) for request in requests]
+    for batch in (None, 2):
+        written = list(stream(TorchEngine(model), requests, end=3, batch=batch))
+        for expected, row in zip(alone, rows_of(written, 5), strict=True):
+            assert_same_text(row, expected)
+            assert [token.finish for token in row[:-1]] == [None] * (len(row) - 1)
+            assert row[-1].finish == ("end" if row[-1].id == 3 else "length")
+            assert row[-1].id == 3 or len(row) == 30
+
+
+def test_in_float32_the_numba_engine_writes_the_same_alone_and_in_any_batch() -> None:
+    """Bit for bit, log-probabilities too: it sums each row in a fixed order. torch's products differ by rounding."""
+    engine, requests = NumbaEngine(tiny_model().float()), unequal_requests(strategy=SHAPED)
+    alone = [list(stream(engine, [request], end=3)) for request in requests]
+    for batch in (None, 2):
+        written = rows_of(list(stream(engine, requests, end=3, batch=batch)), 5)
+        assert [[replace(token, row=0) for token in row] for row in written] == alone
 
 
 def test_the_batches_above_do_end_in_both_ways() -> None:
-    prompts = unequal_prompts()
-    written = list(stream(tiny_model(), prompts, Sampler(range(5)), tokens=30, end=3))
+    written = list(stream(TorchEngine(tiny_model()), unequal_requests(), end=3))
     lengths = [len(row) for row in rows_of(written, 5)]
     assert {token.finish for token in written} == {None, "end", "length"}
     assert len(set(lengths)) > 2
@@ -91,7 +127,7 @@ def test_the_batches_above_do_end_in_both_ways() -> None:
 
 
 def test_rows_are_in_step_and_leave_when_they_end() -> None:
-    written = list(stream(tiny_model(), unequal_prompts(), Sampler(range(5)), tokens=30, end=3))
+    written = list(stream(TorchEngine(tiny_model()), unequal_requests(), end=3))
     at, going = 0, [0, 1, 2, 3, 4]
     while going:
         tokens = written[at : at + len(going)]
@@ -101,14 +137,111 @@ def test_rows_are_in_step_and_leave_when_they_end() -> None:
     assert at == len(written)
 
 
+def test_a_waiting_request_takes_the_place_of_a_row_that_ended() -> None:
+    """With room for three, after each token: those that go on, and the next in line for each that ended."""
+    requests = [Request([number + 1], 2 + number % 3, DRAWN, number) for number in range(8)]
+    written = list(stream(TorchEngine(tiny_model()), requests, batch=3))
+    at, going, waiting = 0, [0, 1, 2], [3, 4, 5, 6, 7]
+    while going:
+        tokens = written[at : at + len(going)]
+        assert [token.row for token in tokens] == going
+        at += len(going)
+        going = [token.row for token in tokens if token.finish is None]
+        room = 3 - len(going)
+        going, waiting = going + waiting[:room], waiting[room:]
+    assert at == len(written)
+    assert not waiting
+
+
+def test_requests_are_taken_only_as_room_appears() -> None:
+    taken: list[int] = []
+
+    def ask() -> Iterator[Request]:
+        for number in range(6):
+            taken.append(number)
+            yield Request([number], 1 + number, GREEDY)
+
+    begun: dict[int, int] = {}  # row -> how many were taken when it had its last token
+    for token in stream(TorchEngine(tiny_model()), ask(), batch=2):
+        if token.finish:
+            begun[token.row] = len(taken)
+    # Who ends frees a place that is filled before the next token of anybody: at an end, two more than have ended were taken.
+    assert begun == {0: 2, 1: 3, 2: 4, 3: 5, 4: 6, 5: 6}
+
+
+def test_none_says_that_nobody_is_waiting_now() -> None:
+    """Who asks later joins the rows that are being written; nobody is waited for."""
+    model, late = tiny_model(), [Request([5, 6], 9, DRAWN, 1), None, None, Request([7], 4, DRAWN, 2), None]
+    written = list(stream(TorchEngine(model), late))
+    assert [token.row for token in written] == [0, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 0]
+    for request, row in zip(filter(None, late), rows_of(written, 2), strict=True):
+        assert_same_text(row, write_plainly(model, request))
+
+
+def test_none_while_nobody_writes_asks_again() -> None:
+    written = list(stream(TorchEngine(tiny_model()), [None, None, Request([5], 2), None, None, None, Request([6], 1)]))
+    assert [(token.row, token.finish) for token in written] == [(0, None), (0, "length"), (1, "length")]
+
+
+def test_no_requests_write_nothing() -> None:
+    assert list(stream(TorchEngine(tiny_model()), [])) == []
+
+
+@pytest.mark.parametrize("batch", [None, 1, 3])
+def test_every_row_has_its_own_rules(batch: int | None) -> None:
+    """Strategies, seeds, stops, token limits and wishes, mixed in one batch."""
+    model = tiny_model()
+    requests = [
+        Request([1, 2], 12),
+        Request([3], 5, DRAWN, 7, Until(frozenset({1, 2, 3, 4, 5}))),
+        Request([3], 25, DRAWN, 7, Until(frozenset({1, 2, 3, 4, 5}))),
+        Request([3], 20, SHAPED, 8, alternatives=2),
+        Request(draw_ids(30).tolist(), 9, SHAPED, 8),
+        Request([4], 1, Strategy((TopK(2),), sample=True), 1),
+    ]
+    written = rows_of(list(stream(TorchEngine(model), requests, end=0, batch=batch)), 6)
+    for request, row in zip(requests, written, strict=True):
+        assert_same_text(row, write_plainly(model, replace(request), end=0))
+        assert (row[0].entropy is None) == (request.alternatives is None)
+    assert written[2][-1].finish == "stop"
+    assert sum(token.id in {1, 2, 3, 4, 5} for token in written[2]) == 2
+    assert written[5][-1].finish == "length"
+
+
+def test_samples_of_one_prompt_share_one_prefill() -> None:
+    model, prompt = tiny_model(), draw_ids(11).tolist()
+    engine = Counting(model)
+    requests = [Request(prompt, 8, DRAWN, seed) for seed in range(4)]
+    written = rows_of(list(stream(engine, [*requests, Request([2, 2], 8, DRAWN, 9), requests[0]])), 6)
+    assert engine.prefilled == [[11, 2]]
+    for request, row in zip(requests, written[:4], strict=True):
+        assert_same_text(row, write_plainly(model, request))
+    assert [token.id for token in written[5]] == [token.id for token in written[0]]
+    assert len({tuple(token.id for token in row) for row in written[:4]}) == 4
+
+
 def test_rows_that_left_cost_nothing() -> None:
-    model, capture = tiny_model(), Capture(layers=frozenset({0}))
-    written = list(stream(model, unequal_prompts(), Sampler(range(5)), tokens=30, end=3, capture=capture))
+    capture = Capture(layers=frozenset({0}))
+    written = list(stream(TorchEngine(tiny_model(), capture), unequal_requests(), end=3))
     lengths = [len(row) for row in rows_of(written, 5)]
     still_writing = [sum(length > step for length in lengths) for step in range(max(lengths))]
-    assert [len(weights) for weights in capture.weights[0]] == still_writing
-    assert still_writing[0] == 5
-    assert still_writing[-1] < 5
+    passes = [len(weights) for weights in capture.weights[0]]
+    assert sum(passes) == sum(still_writing)
+    assert still_writing[0] == passes[0] == 5
+    assert passes[-1] == still_writing[-1] < 5
+
+
+def test_attention_is_captured_while_writing() -> None:
+    model, capture, prompt = tiny_model(), Capture(), [4, 8, 1]
+    written = list(stream(TorchEngine(model, capture), [Request(prompt, 6, DRAWN)]))
+    ids = [*prompt, *(token.id for token in written[:-1])]  # what was read: all but the last token
+    whole = Capture()
+    model(torch.tensor([ids]), capture=whole)
+    for layer in range(3):
+        passes = capture.weights[layer]
+        assert [weights.shape[2] for weights in passes] == [3, 1, 1, 1, 1, 1]
+        for at, weights in enumerate(passes[1:], start=3):
+            assert_same(weights[0, :, 0], whole.weights[layer][0][0, :, at, : at + 1])
 
 
 @pytest.mark.parametrize("context", [1, 2, 7, 8])
@@ -116,69 +249,124 @@ def test_rows_that_left_cost_nothing() -> None:
 def test_texts_longer_than_the_context(context: int, positions: str) -> None:
     """No position is ever beyond the context (a learned table would fail), and the rule is the documented one."""
     model = tiny_model(context=context, positions=positions)
-    prompts = [draw_ids(n, seed=n).tolist() for n in (1, context, context + 1, 3 * context)]
-    written = list(stream(model, prompts, Sampler(range(4)), tokens=3 * context + 2))
-    for number, row in enumerate(rows_of(written, 4)):
-        assert_same_text(row, write_plainly(model, prompts[number], Sampler([number]), [], 3 * context + 2))
+    lengths, tokens = (1, context, context + 1, 3 * context), 3 * context + 2
+    requests = [Request(draw_ids(n, seed=n).tolist(), tokens, DRAWN, seed) for seed, n in enumerate(lengths)]
+    written = list(stream(TorchEngine(model), requests, batch=3))
+    for request, row in zip(requests, rows_of(written, 4), strict=True):
+        assert_same_text(row, write_plainly(model, request))
 
 
 def test_a_slide_is_paid_once_in_half_a_context() -> None:
-    model, capture = tiny_model(context=8), Capture(layers=frozenset({0}))
-    list(stream(model, [[1, 2, 3]], Sampler([0]), tokens=22, capture=capture))
+    capture = Capture(layers=frozenset({0}))
+    list(stream(TorchEngine(tiny_model(context=8), capture), [Request([1, 2, 3], 22, DRAWN)]))
     queries = [weights.shape[2] for weights in capture.weights[0]]
     # 3 of the prompt, then one at a time until 8 are seen; the ninth token slides to the last 4, and so on.
     assert queries == [3, *[1] * 5, 4, *[1] * 4, 4, *[1] * 4, 4, *[1] * 4, 4]
 
 
 def test_finish_is_told_with_the_last_token() -> None:
-    model = tiny_model()
-    (first,) = stream(model, [[5, 6]], Greedy(), tokens=1)
+    engine, request = TorchEngine(tiny_model()), Request([5, 6], 1)
+    (first,) = stream(engine, [request])
     assert first.finish == "length"
-    (ended,) = stream(model, [[5, 6]], Greedy(), tokens=9, end=first.id)
+    (ended,) = stream(engine, [Request([5, 6], 9)], end=first.id)
     assert ended == Written(0, first.id, first.logprob, "end")
-    assert list(stream(model, [[5, 6]], Greedy(), tokens=1, end=first.id)) == [ended]  # the end wins over the length
+    assert list(stream(engine, [request], end=first.id)) == [ended]  # the end wins over the length
+
+
+def test_a_stop_rule_hears_every_token_and_ends_the_row() -> None:
+    engine = TorchEngine(tiny_model())
+    ids = [token.id for token in stream(engine, [Request([5], 20, DRAWN)])]
+    rule = Until(frozenset({ids[4]}))
+    count = [at for at, id_ in enumerate(ids) if id_ == ids[4]][1] + 1
+    stopped = list(stream(engine, [Request([5], 20, DRAWN, stop=rule)]))
+    assert [token.id for token in stopped] == rule.seen == ids[:count]
+    assert [token.finish for token in stopped] == [None] * (count - 1) + ["stop"]
+    (*_, last) = stream(engine, [Request([5], count, DRAWN, stop=Until(frozenset({ids[4]})))])
+    assert last.finish == "stop", "a stop wins over the length"
+    rule = Until(frozenset({ids[0]}), [ids[0]])
+    (ended,) = stream(engine, [Request([5], 20, DRAWN, stop=rule)], end=ids[0])
+    assert ended.finish == "end", "the end wins over a stop"
+    assert len(rule.seen) == 1, "the end is no part of the text"
 
 
 def test_logprob_is_before_processors() -> None:
     model, prompt = tiny_model(), [1, 2, 3]
-    (token,) = stream(model, [prompt], Sampler([1]), [Temperature(0.01), TopK(1)], tokens=1)
+    strategy = Strategy((Temperature(0.01), TopK(1)), sample=True)
+    (token,) = stream(TorchEngine(model), [Request(prompt, 1, strategy)])
     expected = model(torch.tensor([prompt]))[0, -1].log_softmax(dim=-1)
     assert abs(token.logprob - expected[token.id].item()) < 1e-12
     assert token.logprob < -0.01
 
 
-def test_processors_see_the_rows_so_far_in_order() -> None:
-    seen: list[list[list[int]]] = []
+@pytest.mark.parametrize("wanted", [0, 3, 100])
+def test_entropy_and_alternatives_are_the_models_own(wanted: int) -> None:
+    model, prompt = tiny_model(), [1, 2, 3]
+    strategy = Strategy((Temperature(0.3), TopK(2)), sample=True)
+    view = list(prompt)
+    for token in stream(TorchEngine(model), [Request(prompt, 5, strategy, alternatives=wanted)]):
+        logprobs = model(torch.tensor([view]))[0, -1].log_softmax(dim=-1).tolist()
+        assert token.entropy == pytest.approx(-sum(math.exp(p) * p for p in logprobs), abs=1e-12)
+        expected = sorted(enumerate(logprobs), key=lambda pair: -pair[1])[:wanted]
+        assert [id_ for id_, _ in token.alternatives] == [id_ for id_, _ in expected]
+        for (_, actual), (_, logprob) in zip(token.alternatives, expected, strict=True):
+            assert actual == pytest.approx(logprob, abs=1e-12)
+        view.append(token.id)
 
-    def look(ids: Sequence[Sequence[int]], logits: torch.Tensor) -> torch.Tensor:
-        seen.append([list(row) for row in ids])
+
+def test_entropy_of_a_distribution_with_holes_is_finite() -> None:
+    """A logit of minus infinity has no part in it."""
+
+    class Holes:
+        name, context = "holes", 8
+
+        def prefill(self, views: Sequence[Sequence[int]]) -> tuple[torch.Tensor, TorchRows]:
+            logits, rows = TorchEngine(tiny_model()).prefill(views)
+            logits = torch.full_like(logits, -torch.inf)
+            logits[:, 4:6] = 1.0
+            return logits, rows
+
+    (token,) = stream(Holes(), [Request([1], 1, alternatives=1)])
+    assert token.entropy == pytest.approx(math.log(2), abs=1e-15)
+    assert token.alternatives[0][1] == token.logprob == pytest.approx(-math.log(2), abs=1e-15)
+
+
+def test_processors_see_the_rows_so_far_in_order() -> None:
+    seen: list[list[tuple[list[int], int, int]]] = []
+
+    def look(texts: Sequence[Text], logits: torch.Tensor) -> torch.Tensor:
+        seen.append([(list(text.ids), text.written, text.left) for text in texts])
         return logits
 
     prompts = [[1, 2], [4, 5, 6]]
-    written = list(stream(tiny_model(), prompts, Greedy(), [look, Temperature(2.0)], tokens=4))
+    strategy = Strategy((look, Temperature(2.0)))
+    written = list(stream(TorchEngine(tiny_model()), [Request(prompt, 4, strategy) for prompt in prompts]))
     texts = [list(prompt) for prompt in prompts]
     for step in range(4):
-        assert seen[step] == texts
+        assert seen[step] == [(text, step, 4 - step) for text in texts]
         for row in range(2):
             texts[row].append(written[2 * step + row].id)
 
 
 @pytest.mark.parametrize("case", [{"window": (3, None)}, {"positions": "learned", "kv_heads": 1}])
-def test_prefill_gives_the_logits_after_each_last_token(case: dict[str, Any]) -> None:
-    model, views = tiny_model(**case), [draw_ids(n, seed=n).tolist() for n in (4, 11, 1)]
-    logits, cache = prefill(model, views)
+def test_reading_gives_the_logits_after_each_last_token(case: dict[str, Any]) -> None:
+    """Equal views are read once, those that are too long are cut to half a context."""
+    model, views = tiny_model(**case), [draw_ids(n, seed=n).tolist() for n in (4, 11, 1, 4, 25, 11)]
+    engine = Counting(model)
+    logits, rows = read(engine, views)
+    assert engine.prefilled == [[4, 11, 1, 12]]
+    assert list(rows.lengths) == [len(view) for view in views] == [4, 11, 1, 4, 12, 11]
     for row, view in enumerate(views):
         assert_same(logits[row], model(torch.tensor([view]))[0, -1])
-    assert (cache.rows, cache.length) == (3, 11)
 
 
 def test_the_prompts_and_the_mode_of_the_model_are_left_as_they_were() -> None:
     model, prompts = tiny_model(dropout=0.5).train(), [[1, 2], [3]]
-    one, two = (list(stream(model, prompts, Greedy(), tokens=5)) for _ in range(2))
+    engine, requests = TorchEngine(model), [Request(prompt, 5) for prompt in prompts]
+    one, two = (list(stream(engine, requests)) for _ in range(2))
     assert one == two, "dropout must be off while writing"
     assert model.training
     assert prompts == [[1, 2], [3]]
-    writing = stream(model, prompts, Greedy(), tokens=5)
+    writing = stream(engine, requests)
     next(writing)
     assert model.training, "between tokens the caller may train"
     with evaluating(model):
@@ -188,6 +376,14 @@ def test_the_prompts_and_the_mode_of_the_model_are_left_as_they_were() -> None:
     assert model.training
 
 
-def test_an_empty_prompt_is_the_callers_mistake() -> None:
-    with pytest.raises(AssertionError, match="end-of-text"):
-        next(stream(tiny_model(), [[1], []], Greedy()))
+@pytest.mark.parametrize(
+    ("requests", "batch", "why"),
+    [
+        ([Request([1], 1), Request([], 1)], None, "end-of-text"),
+        ([Request([1], 0)], None, "a token"),
+        ([Request([1], 1)], 0, "a row"),
+    ],
+)
+def test_what_cannot_be_written_is_the_callers_mistake(requests: list[Request], batch: int | None, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        next(stream(TorchEngine(tiny_model()), requests, batch=batch))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
+from dataclasses import replace as replace_field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lilliput.config import replace
-from lilliput.decoding.processors import build_chooser
-from lilliput.decoding.stream import stream
-from lilliput.decoding.writer import Writer, collect, load
+from lilliput.decoding.engines.eager import TorchEngine
+from lilliput.decoding.processors import Strategy
+from lilliput.decoding.stops import build_stops
+from lilliput.decoding.stream import Request, stream
+from lilliput.decoding.writer import Alternative, Writer, collect, load
 from lilliput.errors import UserError
+from lilliput.model.transformer import build_model
 from lilliput.runs import Run
+from lilliput.settings import GenerateSettings
 from small import copy_of_trained, small_config, train_small, trained
 
 
@@ -106,16 +113,11 @@ def test_words_are_joined_to_the_prompt_as_in_prose(word_writer: Writer, prompt:
     tokenizer, encoded = word_writer.tokenizer, word_writer.encode_prompt(prompt)
     assert tokenizer.decode(encoded) == prompt
     for seed in range(6):
-        chooser = build_chooser(1.0, [seed])
-        ids = [written.id for written in stream(word_writer.model, [encoded], chooser, (), 7, tokenizer.end)]
+        request = Request(encoded, 7, Strategy(sample=True), seed)
+        ids = [written.id for written in stream(TorchEngine(word_writer.model), [request], tokenizer.end)]
         (sample,) = word_writer.samples([prompt], tokens=7, temperature=1.0, seed=seed)
         assert sample.tokens == len(ids)
         assert prompt + sample.text == tokenizer.decode([*encoded, *ids])
-
-
-def test_bytes_are_joined_without_anything(writer: Writer) -> None:
-    before = writer.encode_prompt("Zoë")
-    assert {writer.joint(before, [first]) for first in range(256)} == {""}
 
 
 def test_the_pieces_are_the_text(writer: Writer) -> None:
@@ -129,6 +131,184 @@ def test_the_pieces_are_the_text(writer: Writer) -> None:
         assert [piece.finish for piece in own[:-1]] == [None] * (len(own) - 1)
         assert len(own) == sample.tokens
         assert sample.logprob == sum(piece.logprob for piece in own)
+
+
+def settings(writer: Writer, **changes: Any) -> GenerateSettings:
+    changed = replace(writer.config, {f"generate.{name}": value for name, value in changes.items()})
+    return changed.generate
+
+
+def test_short_arguments_stand_above_how_and_that_above_the_run(writer: Writer) -> None:
+    how = settings(writer, temperature=0.0, tokens=5)
+    (sample,) = writer.samples(["The"], seed=4, how=how)
+    assert (sample.text, sample.tokens) == (writer.generate("The", temperature=0.0, tokens=5), 5)
+    (longer,) = writer.samples(["The"], tokens=9, seed=4, how=how)
+    assert longer.tokens == 9
+    assert longer.text.startswith(sample.text[:-1])
+    assert writer.generate("The", seed=4, how=settings(writer)) == writer.generate("The", seed=4)
+
+
+@pytest.mark.parametrize("argument", [{"tokens": 0}, {"temperature": -1.0}, {"top_k": 0}])
+def test_a_wrong_argument_is_told(writer: Writer, argument: dict[str, Any]) -> None:
+    (name,) = argument
+    with pytest.raises(UserError, match=f"generate.{name}"):
+        writer.generate("x", **argument)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_the_batch_does_not_matter(writer: Writer, batch: int) -> None:
+    """Prompts wait for a row that ends; texts and the order of samples are as if all were written at once."""
+    prompts = ["", "Once upon a time", "é", "x" * 100, "The", "The"]
+    how = settings(writer, stop=["e", "q", "\x02"], temperature=1.5, tokens=30)
+    together = writer.samples(prompts, seed=3, how=how)
+    few = writer.samples(prompts, seed=3, how=how, batch=batch)
+    for one, other in zip(together, few, strict=True):
+        assert (one.prompt, one.text, one.tokens, one.finish) == (other.prompt, other.text, other.tokens, other.finish)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-9)
+    assert len({sample.tokens for sample in together}) > 2
+    assert together[4].text != together[5].text
+
+
+@pytest.mark.parametrize("kind", ["writer", "word_writer"])
+def test_a_stop_string_ends_the_text_and_is_not_shown(kind: str, request: pytest.FixtureRequest) -> None:
+    """Any two characters of a text that was written: the text ends before the first place where they stand."""
+    writer: Writer = request.getfixturevalue(kind)
+    (free,) = writer.samples(["A bee"], tokens=30, temperature=1.0, seed=1)
+    for at in range(0, len(free.text) - 1, 3):
+        stop = free.text[at : at + 2]
+        how = settings(writer, stop=[stop], tokens=30, temperature=1.0)
+        pieces = list(writer.write(["A bee"], seed=1, how=how))
+        (sample,) = collect(["A bee"], pieces)
+        assert sample.text == free.text[: free.text.index(stop)]
+        assert sample.tokens <= free.tokens
+        assert sample.finish == "stop"
+        assert [piece.id for piece in pieces] == [piece.id for piece in free.pieces[: len(pieces)]]
+
+
+def test_settings_made_by_hand_are_checked(writer: Writer) -> None:
+    how = GenerateSettings(stop=("a", ""))
+    with pytest.raises(UserError, match=r"generate\.stop has an empty text"):
+        writer.generate("x", how=how)
+    with pytest.raises(UserError, match=r"generate\.stop has an empty text"):
+        writer.beams(["x"], how)
+
+
+def test_greedy_is_greedy_whatever_would_shape_a_draw(writer: Writer) -> None:
+    how = settings(writer, top_k=3, top_p=0.5, min_p=0.1, typical=0.4, final_temperature=2.0)
+    assert writer.generate("The", temperature=0.0, how=how) == writer.generate("The", temperature=0.0)
+
+
+def test_alternatives_on_request(writer: Writer) -> None:
+    (plain,) = writer.samples(["The"], seed=2)
+    (sample,) = writer.samples(["The"], seed=2, alternatives=3)
+    assert [piece.id for piece in plain.pieces] == [piece.id for piece in sample.pieces]
+    assert {piece.entropy for piece in plain.pieces} == {None}
+    assert {piece.alternatives for piece in plain.pieces} == {()}
+    for at, piece in enumerate(sample.pieces):
+        ids = [*writer.encode_prompt("The"), *(before.id for before in sample.pieces[:at])]
+        logprobs = writer.model(torch.tensor([ids]))[0, -1].log_softmax(dim=-1)
+        best = logprobs.topk(3)
+        assert piece.entropy == pytest.approx(-(logprobs.exp() * logprobs).sum().item(), abs=1e-9)
+        for other, id_, logprob in zip(piece.alternatives, best.indices.tolist(), best.values.tolist(), strict=True):
+            assert other == Alternative(id_, writer.tokenizer.token(id_), other.logprob)
+            assert other.logprob == pytest.approx(logprob, abs=1e-9)
+        assert piece.token == writer.tokenizer.token(piece.id)
+        assert piece.logprob == pytest.approx(logprobs[piece.id].item(), abs=1e-9)
+
+
+def test_a_writer_with_an_engine_follows_the_model(writer: Writer) -> None:
+    """In training the weights change under it."""
+    model = copy.deepcopy(writer.model)
+    live = Writer(writer.config, model, writer.tokenizer, engine=TorchEngine(model))
+    assert live.generate("The", seed=1) == writer.generate("The", seed=1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.neg_()
+    fresh = Writer(writer.config, copy.deepcopy(model), writer.tokenizer)
+    assert live.generate("The", seed=1) == fresh.generate("The", seed=1) != writer.generate("The", seed=1)
+
+
+def test_an_engine_is_chosen_once_and_kept(writer: Writer) -> None:
+    own = Writer(writer.config, writer.model, writer.tokenizer)
+    assert own.chosen == {}, "a writer costs nothing until it writes"
+    first, note = own.engine_for(settings(writer, engine="auto"), 1)
+    assert note and "float64" in note
+    assert own.engine_for(settings(writer, engine="auto", top_k=3), 9) == (first, None), "it is told once"
+    other, _ = own.engine_for(settings(writer, engine="torch"), 1)
+    assert other is not first
+    given = Writer(writer.config, writer.model, writer.tokenizer, engine=other)
+    assert given.engine_for(settings(writer), 1) == (other, None)
+
+
+def test_a_beginning_that_comes_again_is_not_read_again(writer: Writer) -> None:
+    """Neither in the next call nor in the next prompt; the texts are as if it were."""
+    config = replace(writer.config, {"model.context": 256})
+    model = build_model(config.model, seed=3).double().eval()
+    read: list[int] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, given: read.append(given[0].shape[0] * given[0].shape[1]))
+    beginning = "The old bear went to the sea, and nobody saw the last of the apples. " * 2
+    prompts = [beginning + end for end in ("", "A bee", "Zoë")]
+    own = Writer(config, model, writer.tokenizer)
+    own.samples([beginning], tokens=1)
+    assert read == [len(beginning) + 1]
+    texts = own.samples(prompts, tokens=8, seed=2)
+    assert sum(read[1:]) < len(beginning)
+    for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        live = Writer(config, model, writer.tokenizer, engine=TorchEngine(model))
+        assert live.generate(prompt, tokens=8, seed=2 + row) == text.text
+
+
+def test_beams_of_width_one_are_greedy(writer: Writer) -> None:
+    prompts = ["", "The", "A bee saw", "x" * 40]
+    greedy = writer.samples(prompts, temperature=0.0)
+    for found, sample in zip(writer.beams(prompts), greedy, strict=True):
+        (beam,) = found
+        assert (beam.prompt, beam.text, beam.tokens, beam.finish) == (
+            sample.prompt,
+            sample.text,
+            sample.tokens,
+            sample.finish,
+        )
+        assert beam.logprob == pytest.approx(sample.logprob, abs=1e-9)
+
+
+def test_the_best_beam_is_what_is_written(writer: Writer) -> None:
+    prompts, how = ["", "The", "A bee saw"], settings(writer, beams=4)
+    found = writer.beams(prompts, how, n_best=3)
+    assert [len(texts) for texts in found] == [3, 3, 3]
+    for prompt, texts, sample in zip(prompts, found, writer.samples(prompts, how=how), strict=True):
+        assert len({text.text for text in texts}) == 3
+        scores = [text.score for text in texts]
+        assert scores == sorted(scores, key=lambda score: -(score or 0.0))
+        assert replace_field(texts[0], score=None) == replace_field(sample, pieces=texts[0].pieces)
+        assert [piece.text for piece in sample.pieces] == [piece.text for piece in texts[0].pieces]
+        for text in texts:
+            assert text.prompt == prompt
+            assert text.logprob == sum(piece.logprob for piece in text.pieces)
+            assert text.score == pytest.approx(text.logprob / text.tokens, abs=1e-9)
+    for texts, alone in zip(found, writer.beams(prompts, how, n_best=3, batch=1), strict=True):
+        assert [text.text for text in texts] == [text.text for text in alone]
+
+
+def test_beams_stop_at_stop_strings(writer: Writer) -> None:
+    how = settings(writer, beams=3, stop=["e", " t"])
+    for texts in writer.beams(["The", "A bee"], how, n_best=3):
+        for text in texts:
+            stopped = build_stops(writer.tokenizer, how.stop)([piece.id for piece in text.pieces])
+            assert stopped == (text.finish == "stop")
+            assert not any(stop in text.text for stop in how.stop)
+
+
+def test_drawn_beams_draw_from_the_seed(writer: Writer) -> None:
+    how = settings(writer, beams=3, sample_beams=True, temperature=1.0)
+    texts = {seed: writer.beams(["The", "The"], how, seed=seed, batch=batch) for seed, batch in ((1, None), (2, 1))}
+    assert [text.text for text in texts[1][1]] == [text.text for text in texts[2][0]]
+    assert [text.text for text in texts[1][0]] != [text.text for text in texts[1][1]]
+
+
+def test_beams_have_no_alternatives(writer: Writer) -> None:
+    with pytest.raises(UserError, match="a beam search tells no alternatives"):
+        writer.samples(["x"], how=settings(writer, beams=2), alternatives=1)
 
 
 def test_defaults_are_the_runs(writer: Writer) -> None:

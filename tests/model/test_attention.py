@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lilliput.decoding.stream import prefill, step
+from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.model.attention import Capture, Pass, Sight, attend, attention_weights, visible
 from lilliput.model.cache import Cache, LayerCache
 from tiny import assert_same, draw, draw_ids, tiny_model
@@ -93,11 +93,6 @@ def test_blind_queries_give_zeros_in_every_block_of_the_kernel(dtype: torch.dtyp
     assert not q.grad[:, :, [3, 69]].any()
 
 
-def truth(now: Pass, k_pos: Tensor, window: int | None) -> Tensor:
-    q_doc, k_doc = ((now.pos >= 0).long(), (k_pos >= 0).long()) if now.doc is None else (now.doc, now.doc)
-    return visible(now.pos, k_pos, q_doc, k_doc, now.causal, window)
-
-
 def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:
     full = torch.ones(tokens, keys, dtype=torch.bool)
     full = full.tril() if sight.lower else full
@@ -105,24 +100,32 @@ def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:
 
 
 @given(
-    chunks=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    chunks=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(any), min_size=1, max_size=8),
     window=st.none() | st.integers(1, 7),
-    padded=st.booleans(),
+    padding_first=st.booleans(),
 )
-def test_sight_through_a_cache_is_the_predicate(chunks: list[int], window: int | None, padded: bool) -> None:
-    """Whatever the chunks, a pass sees just the keys that the predicate allows of all that was ever written."""
-    starts = torch.tensor([0, 2 if padded else 0])
+def test_sight_through_a_cache_is_the_predicate(
+    chunks: list[tuple[int, int]], window: int | None, padding_first: bool
+) -> None:
+    """Whatever two rows take, a token sees just the keys that the predicate allows of all that its row ever took."""
     layer = LayerCache(2, 1, 1, window, torch.zeros(1, dtype=torch.float64))
-    cache, before = Cache([layer], 2), 0
-    for chunk in chunks:
-        everything = (torch.arange(before + chunk) - starts[:, None]).clamp(min=-1)  # (B, all so far)
-        now = Pass(draw_ids(2, chunk), True, everything[:, before:] if padded else None, None, cache, None)
-        _, _, k_pos = layer.update(torch.zeros(2, 1, chunk, 1).double(), torch.zeros(2, 1, chunk, 1).double(), now.pos)
-        seen = expand(now.sight(window, k_pos), chunk, k_pos.shape[1], 2)
-        assert torch.equal(seen, truth(now, k_pos, window))
-        assert torch.equal(seen.sum(dim=2), truth(now, everything, window).sum(dim=2)), "the cache lacks a visible key"
-        cache.advance(chunk)
-        before += chunk
+    cache = Cache([layer], 2)
+    for counts in chunks:
+        before, tokens = list(cache.lengths), max(counts)
+        at = torch.arange(tokens)
+        gaps = torch.tensor([[tokens - count if padding_first else 0] for count in counts])
+        real = (at >= gaps) & (at < gaps + torch.tensor(counts)[:, None])
+        pos = torch.where(real, torch.tensor(before)[:, None] + at - gaps, -1)
+        now = Pass(draw_ids(2, tokens), True, None if real.all() else pos, None, cache, None)
+        k = pos[:, None, :, None].double()  # a key is its position
+        k, _, k_pos = layer.update(k, k, now.pos)
+        seen = expand(now.sight(window, k_pos), tokens, k.shape[2], 2)
+        cache.advance(tokens)
+        assert cache.lengths == [length + count for length, count in zip(before, counts, strict=True)]
+        for row, token in real.nonzero().tolist():
+            place = int(pos[row, token])
+            first = 0 if window is None else max(0, place + 1 - window)
+            assert sorted(k[row, 0, seen[row, token], 0].tolist()) == list(range(first, place + 1))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -194,9 +197,9 @@ def test_capture_while_decoding_is_the_last_row_of_the_whole() -> None:
     model, ids = tiny_model(window=(3, None), kv_heads=2, positions="rotary"), draw_ids(1, 8)
     whole, decoding = Capture(), Capture()
     model(ids, capture=whole)
-    _, cache = prefill(model, [ids[0, :4].tolist()], decoding)
+    _, rows = TorchEngine(model, decoding).prefill([ids[0, :4].tolist()])
     for at in range(4, 8):
-        step(model, [int(ids[0, at])], [at], cache, decoding)
+        rows.step([[int(ids[0, at])]])
     for layer, window in enumerate(model.windows):
         assert len(decoding.weights[layer]) == 5
         for at, weights in enumerate(decoding.weights[layer][1:], start=4):

@@ -521,7 +521,10 @@ def test_observers_are_closed_whatever_happens(tmp_path: Path) -> None:
     train_small(small_config(tmp_path), resume=True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"optimizer__average": "0.9"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer__average": "0.9"}, {"train__precision": "bfloat16"}],
+)
 def test_a_sample_is_written_with_the_weights_as_they_would_be_kept(tmp_path: Path, changes: dict[str, str]) -> None:
     with open_session(small_config(tmp_path, generate__prompt="The", generate__temperature="0", **changes)) as session:
         events = session.events([])

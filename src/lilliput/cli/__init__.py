@@ -21,6 +21,7 @@ from lilliput.errors import UserError, nearest
 VERBS = {
     "train": "train a model on a recipe, a text file or a folder of texts",
     "generate": "write with a trained model",
+    "chat": "write a story in turns with a trained model",
     "info": "what a run is and how far it came, or how two differ",
     "prepare": "turn text into tokens, and tell what went in",
 }

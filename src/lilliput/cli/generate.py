@@ -1,111 +1,250 @@
-"""`lilliput generate`: a run writes, and its user reads along."""
+"""`lilliput generate`: a run writes, and its user reads along.
+
+Owns: the flags, what is told of each text, and how it is shown. Does not own: flags from settings (`cli.flags`), reading
+prompts (`cli.prompts`), nor the writing (`decoding`).
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from pydantic.dataclasses import dataclass
+
+from lilliput.cli.flags import add_flags, changed, gather, said, values
 from lilliput.cli.output import chatter, print_json
-from lilliput.errors import UserError
+from lilliput.cli.prompts import as_text, read_prompts
+from lilliput.errors import UserError, UserErrors
+from lilliput.settings import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:
-    from lilliput.decoding.writer import Piece
-
-TOGETHER = 32  # texts that are written at once: their caches are in memory together
+    from lilliput.decoding.writer import Piece, Sample, Writer
 
 TAKES_SETTINGS = False
 EXAMPLES = """
     lilliput generate demo
     lilliput generate demo --prompt "Once upon a time" --samples 3 --seed 1
+    lilliput generate demo --top-p 0.9 --repetition-penalty 1.2 --stop "The end"
+    lilliput generate demo --beams 5 --n-best 3 --json
+    lilliput generate demo --prompts prompts.txt --batch 32     one prompt on each line; - reads them from a pipe
+    lilliput generate demo --tokens 5 --alternatives 3          what else it might have written, and how sure it was
     lilliput generate runs/demo/checkpoints/step-000500 --temperature 0 --tokens 50
-    lilliput generate demo --top-k 10 --json
 """
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Task:
+    """What is written, and what is told of it; how it is written are the run's own settings."""
+
+    samples: Count = describe("how many texts to write for each prompt", 1)
+    n_best: Count = describe("how many of a beam search's texts to tell", 1)
+    batch: Count = describe("most texts that are written at a time; beams count", 32)
+    alternatives: Count | None = describe("tell so many of the likeliest tokens at each place, and the entropy", None)
+    seed: Seed = describe("text i is drawn from seed + i, alone or in company", 0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
-    parser.add_argument("--prompt", help='text to go on from; "" begins a new document [the run\'s generate.prompt]')
-    parser.add_argument("--samples", type=int, default=1, help="how many texts to write [1]")
-    parser.add_argument("--tokens", type=int, help="most tokens to write [the run's generate.tokens]")
-    parser.add_argument("--temperature", type=float, help="0 is greedy [the run's generate.temperature]")
-    parser.add_argument("--top-k", type=int, help="choose among the k likeliest tokens only")
-    parser.add_argument("--seed", type=int, default=0, help="text i is drawn from seed + i, alone or in company [0]")
+    parser.add_argument("--prompts", metavar="FILE", help="a prompt on each line of this file; - is stdin")
+    add_flags(parser, Task, with_default=True)
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, when all is written")
+    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
+    add_flags(how, GenerateSettings, with_default=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    for name, least in (("samples", 1), ("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
-        value = getattr(arguments, name)
-        if value is not None and not least <= value < 2**31:
-            raise UserError(
-                f"--{name.replace('_', '-')} is {value}: it should be {least} or more", None, "lilliput generate --help"
-            )
-    from lilliput.runs import resolve_checkpoint
-
-    resolve_checkpoint(arguments.run)  # a wrong name is told before torch is imported
-    from lilliput.decoding.writer import collect, load
+    task, prompts = asked(arguments)
+    from lilliput.decoding.writer import load
 
     writer = load(arguments.run, arguments.device)
-    prompt = writer.config.generate.prompt if arguments.prompt is None else arguments.prompt
-    prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # a terminal's bytes may be no text
-    length, context = len(writer.encode_prompt(prompt)), writer.config.model.context
-    if length > context:
-        chatter().print(
-            f"the prompt has {length:,} tokens and the model sees {context:,}: it goes on from the last {context // 2:,}"
-        )
+    how = fitting(task, writer, said(arguments, GenerateSettings))
+    prompts = [prompt for prompt in prompts or [as_text(how.prompt)] for _ in range(task.samples)]
+    tell_long(writer, prompts)
+    engine, note = writer.engine_for(how, rows_at_once(task, how, len(prompts)), say)
+    if note:
+        say(note)
     began = time.monotonic()
-    prompts = [prompt] * arguments.samples
-    pieces: list[Piece] = []
-    show = None if arguments.json else Show(prompt, arguments.samples)
-    for start in range(0, arguments.samples, TOGETHER):
-        for piece in writer.write(
-            prompts[start : start + TOGETHER],
-            arguments.tokens,
-            arguments.temperature,
-            arguments.top_k,
-            arguments.seed + start,
-        ):
-            placed = replace(piece, row=start + piece.row)
-            show(placed) if show else pieces.append(placed)
+    told = (write_beams if how.beams else write_texts)(writer, prompts, how, task, show=not arguments.json)
     if arguments.json:
-        samples = collect(prompts, iter(pieces))
-        speed = len(pieces) / (time.monotonic() - began)
-        print_json({"samples": [vars(sample) for sample in samples], "tokens_per_second": speed})
+        speed = sum(text["tokens"] for text in told) / (time.monotonic() - began)
+        print_json({"samples": told, "tokens_per_second": speed, "engine": engine.name})
     return 0
+
+
+def say(text: str) -> None:
+    chatter().print(text, markup=False)
+
+
+def asked(arguments: argparse.Namespace) -> tuple[Task, list[str] | None]:
+    """What can be checked before torch is imported, with all mistakes at once; the prompts of a file, if one is named."""
+    from lilliput.runs import resolve_checkpoint
+
+    mistakes: list[UserError] = []
+    task = gather(mistakes, lambda: values(Task, said(arguments, Task)))
+    gather(mistakes, lambda: values(GenerateSettings, said(arguments, GenerateSettings)))
+    gather(mistakes, lambda: resolve_checkpoint(arguments.run))
+    if arguments.prompts is not None and arguments.prompt is not None:
+        mistakes.append(UserError("--prompt is one prompt, and --prompts a file of them", hint="one of the two"))
+    if mistakes or task is None:
+        raise UserErrors(mistakes)
+    if arguments.prompts is None:
+        return task, None
+    return task, read_prompts(arguments.prompts, say)
+
+
+def fitting(task: Task, writer: Writer, given: dict[str, Any]) -> GenerateSettings:
+    """The run's settings with what was said in their place, if all of it fits together."""
+    mistakes: list[UserError] = []
+    how, left_out = gather(mistakes, lambda: changed(writer.config.generate, given)) or (writer.config.generate, [])
+    width = how.beams
+    if width is None and task.n_best > 1:
+        mistakes.append(UserError("--n-best tells the texts of a beam search", hint=f"--beams {task.n_best}"))
+    if width is not None and task.n_best > width:
+        what = f"--n-best {task.n_best} is more than the {width} texts that --beams {width} finds"
+        mistakes.append(UserError(what, hint=f"--beams {task.n_best}"))
+    if width is not None and task.samples > 1:
+        what = "--samples draws texts that do not know of each other, and --beams searches for the best ones"
+        mistakes.append(UserError(what, hint=f"--n-best {min(task.samples, width)} in place of --samples"))
+    if width is not None and task.alternatives is not None:
+        mistakes.append(UserError("--alternatives are told of texts that are written token by token, not of --beams"))
+    if mistakes:
+        raise UserErrors(mistakes)
+    for sentence in left_out:
+        say(sentence)
+    if task.samples > 1 and how.temperature == 0.0:
+        say(f"at temperature 0 nothing is drawn: the {task.samples} texts are the same")
+    return how
+
+
+def rows_at_once(task: Task, how: GenerateSettings, prompts: int) -> int:
+    return (
+        min(task.batch, prompts) if how.beams is None else how.beams * min(searches_at_once(task, how.beams), prompts)
+    )
+
+
+def searches_at_once(task: Task, width: int) -> int:
+    return max(1, task.batch // width)
+
+
+def tell_long(writer: Writer, prompts: Sequence[str]) -> None:
+    context = writer.config.model.context
+    lengths = {prompt: len(writer.encode_prompt(prompt)) for prompt in prompts}  # samples share theirs
+    long = sorted(length for length in lengths.values() if length > context)
+    if long:
+        which = "the prompt has" if len(lengths) == 1 else f"{len(long)} of {len(lengths)} prompts have up to"
+        say(f"{which} {long[-1]:,} tokens and the model sees {context:,}: it goes on from the last {context // 2:,}")
+
+
+def write_texts(
+    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: Task, show: bool
+) -> list[dict[str, Any]]:
+    from lilliput.decoding.writer import collect
+
+    pieces = writer.write(prompts, seed=task.seed, how=how, batch=task.batch, alternatives=task.alternatives)
+    if not show:
+        return [as_object(sample, task) for sample in collect(prompts, pieces)]
+    shown = Show(prompts)
+    for piece in pieces:
+        shown(piece)
+    return []
+
+
+def write_beams(
+    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: Task, show: bool
+) -> list[dict[str, Any]]:
+    """Prompt by prompt, or as many together as the batch has room for; their best texts when they are found."""
+    assert how.beams is not None
+    together = searches_at_once(task, how.beams)
+    told: list[dict[str, Any]] = []
+    count = len(prompts) * task.n_best
+    for start in range(0, len(prompts), together):
+        found = writer.beams(prompts[start : start + together], how, task.seed + start, task.n_best)
+        for sample, rank in ((sample, rank) for best in found for rank, sample in enumerate(best, start=1)):
+            told.append(as_object(sample, task, rank))
+            if show:
+                assert sample.score is not None
+                sys.stdout.write(heading(len(told), count, f", score {sample.score:.4f}"))
+                sys.stdout.write(f"{sample.prompt}{sample.text}\n")
+        sys.stdout.flush()
+    return told
+
+
+def as_object(sample: Sample, task: Task, rank: int | None = None) -> dict[str, Any]:
+    told = {name: getattr(sample, name) for name in ("prompt", "text", "tokens", "logprob", "finish", "score")}
+    told["rank"] = rank
+    if task.alternatives is not None:
+        wanted = ("id", "token", "text", "logprob", "entropy", "alternatives")
+        told["pieces"] = [{name: asdict(piece)[name] for name in wanted} for piece in sample.pieces]
+    return told
+
+
+def heading(number: int, count: int, what: str = "") -> str:
+    """What stands above a text that is one of several."""
+    return "" if count == 1 else f"{'' if number == 1 else chr(10)}--- {number} of {count}{what}\n"
 
 
 class Show:
     """Prints the first unfinished text as it is written, and the others when their turn comes."""
 
-    def __init__(self, prompt: str, rows: int) -> None:
-        self.prompt, self.rows = prompt, rows
-        self.waiting = [""] * rows
-        self.ended = [False] * rows
-        self.row = 0
-        self.begin()
+    def __init__(self, prompts: Sequence[str]) -> None:
+        self.prompts = prompts
+        self.waiting: dict[int, list[Piece]] = {}
+        self.row = -1
+        self.shown: list[Piece] = []  # of the text whose turn it is
+        self.next()
 
     def __call__(self, piece: Piece) -> None:
-        self.waiting[piece.row] += piece.text
-        self.ended[piece.row] |= piece.finish is not None
-        while self.row < self.rows:
-            sys.stdout.write(self.waiting[self.row])
-            self.waiting[self.row] = ""
-            if not self.ended[self.row]:
+        self.waiting.setdefault(piece.row, []).append(piece)
+        while self.row < len(self.prompts):
+            news = self.waiting.pop(self.row, [])
+            self.shown += news
+            sys.stdout.write("".join(piece.text for piece in news))
+            if not news or news[-1].finish is None:
                 break
             sys.stdout.write("\n")
-            self.row += 1
-            if self.row < self.rows:
-                sys.stdout.write("\n")
-                self.begin()
+            if self.shown[0].entropy is not None:
+                tell_alternatives(self.shown)
+            self.next()
         sys.stdout.flush()
 
-    def begin(self) -> None:
-        if self.rows > 1:
-            sys.stdout.write(f"--- {self.row + 1} of {self.rows}\n")
-        sys.stdout.write(self.prompt)
+    def next(self) -> None:
+        self.row, self.shown = self.row + 1, []
+        if self.row < len(self.prompts):
+            sys.stdout.write(heading(self.row + 1, len(self.prompts)) + self.prompts[self.row])
+
+
+def tell_alternatives(pieces: Sequence[Piece]) -> None:
+    """Each token with its probability, the entropy of its place in bits, and what else might have come there.
+
+    Aligned and never folded: a line that is too long for a terminal is still a line in a file.
+    """
+    from rich.cells import cell_len
+
+    rows = [["token", "probability", "entropy", "likeliest"]]
+    for piece in pieces:
+        assert piece.entropy is not None
+        others = (f"{quoted(other.token)} {math.exp(other.logprob):.1%}" for other in piece.alternatives)
+        rows.append(
+            [quoted(piece.token), f"{math.exp(piece.logprob):.1%}", f"{piece.entropy / math.log(2):.2f}", *others]
+        )
+    widths = [max(cell_len(row[at]) for row in rows if at < len(row)) for at in range(max(map(len, rows)))]
+    for row in rows:
+        cells = (
+            " " * (width - cell_len(cell)) + cell if at in (1, 2) else cell + " " * (width - cell_len(cell))
+            for at, (cell, width) in enumerate(zip(row, widths, strict=False))
+        )
+        print("  ".join(cells).rstrip())
+
+
+def quoted(token: str) -> str:
+    """With its spaces and line ends to be seen."""
+    return json.dumps(token, ensure_ascii=False)

@@ -1,123 +1,204 @@
 """The only loop that writes. A generator: `generate` drains it, the command line prints it, a server sends it.
 
-Owns: prefill of unequal prompts, one step for all rows, rows that end and leave, and the rule for texts longer than the
-context. Does not own: what a token is in text (`data.tokenizers`), nor how it is chosen (`processors`).
+Owns: rows that end and leave, waiting ones that take their places, and the rule for texts longer than the context. Does not
+own: what a token is in text (`data.tokenizers`), how it is chosen (`processors`), or how logits are computed (`engines`).
 
 The rule for long texts: a row whose view has reached the context goes on from the last half of it, read anew. So the
 cost of the slide is paid once in context / 2 tokens, a row's text depends on that row alone, and no position is ever
 beyond the context. A prompt longer than the context is read in the same way: its last half-context is seen.
+
+B rows, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from lilliput.decoding.processors import Chooser, Processor
-from lilliput.model.attention import Capture
-from lilliput.model.cache import Cache
-from lilliput.model.transformer import Transformer
+from lilliput.decoding.engines import Engine, Rows
+from lilliput.decoding.processors import GREEDY, Strategy, choose
+from lilliput.decoding.text import Text
 
-Finish = Literal["end", "length"]
+Finish = Literal["end", "stop", "length"]
+
+
+class StopRule(Protocol):
+    """Of one row: is told each token but the end-of-text, in order, and says when the text is complete."""
+
+    def push(self, id_: int) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to be written: at most `tokens` tokens after the prompt (at least one id)."""
+
+    prompt: Sequence[int]
+    tokens: int
+    strategy: Strategy = GREEDY
+    seed: int = 0
+    stop: StopRule | None = None
+    alternatives: int | None = None  # how many of the likeliest tokens to tell with each token, and its entropy
 
 
 @dataclass(frozen=True)
 class Written:
-    """One token of one row.
+    """One token of one row; rows are numbered in the order of their requests.
 
-    `logprob` is the model's own, before processors; `finish` is told with the row's last token.
+    `logprob` is the model's own, before processors; `finish` is told with the row's last token. `entropy` (nats) and
+    `alternatives` (ids and their logprobs, the likeliest first) are the model's own, too, and only told on request.
     """
 
     row: int
     id: int
     logprob: float
     finish: Finish | None
+    entropy: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout, and back to what it was."""
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)
+class Line:
+    """A row that is being written. The engine sees its text from `start` on."""
 
+    def __init__(self, row: int, request: Request) -> None:
+        assert request.prompt, "an empty prompt begins with the end-of-text token"
+        assert request.tokens >= 1, "at least a token"
+        self.row, self.request, self.start = row, request, 0
+        self.text = Text(list(request.prompt), len(request.prompt), request.tokens)
+        self.generator = torch.Generator().manual_seed(request.seed)
 
-@torch.inference_mode()
-def prefill(model: Transformer, views: Sequence[Sequence[int]], capture: Capture | None = None) -> tuple[Tensor, Cache]:
-    """Logits (B, V) after the last token of each row, and the cache. Shorter rows are padded on the left."""
-    longest = max(len(view) for view in views)
-    cache = model.new_cache(len(views))
-    ids = torch.tensor([[0] * (longest - len(view)) + list(view) for view in views], device=model.device)  # (B, T)
-    pos = None
-    if any(len(view) < longest for view in views):
-        starts = torch.tensor([longest - len(view) for view in views], device=model.device)
-        pos = (torch.arange(longest, device=model.device) - starts[:, None]).clamp(min=-1)  # (B, T)
-    now = model.begin(ids, pos, None, cache, capture)
-    last = model.trunk(ids, now)[:, -1:]  # the head is for the last position only: V x T products are saved
-    logits: Tensor = model.head(last, now)[:, -1]
-    return logits, cache
+    @property
+    def view(self) -> list[int]:
+        return self.text.ids[self.start :]
 
-
-@torch.inference_mode()
-def step(
-    model: Transformer, ids: Sequence[int], lengths: Sequence[int], cache: Cache, capture: Capture | None = None
-) -> Tensor:
-    """Logits (B, V) after one more token a row; `lengths` are the rows' tokens before it."""
-    column, at = torch.tensor([ids, lengths], device=model.device).unsqueeze(-1)  # (B, 1) each
-    in_order = all(length == cache.length for length in lengths)  # no row has padding: no mask is needed
-    logits: Tensor = model(column, pos=None if in_order else at, cache=cache, capture=capture)[:, -1]
-    return logits
+    @property
+    def viewed(self) -> int:
+        return len(self.text.ids) - self.start
 
 
 def stream(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]],
-    chooser: Chooser,
-    processors: Sequence[Processor] = (),
-    tokens: int = 256,
-    end: int | None = None,
-    capture: Capture | None = None,
+    engine: Engine, requests: Iterable[Request | None], end: int | None = None, batch: int | None = None
 ) -> Iterator[Written]:
-    """Write up to `tokens` tokens after each prompt (at least one id each), or until `end`, all rows in step."""
-    assert all(prompts), "an empty prompt begins with the end-of-text token"
-    context, keep = model.settings.context, max(1, model.settings.context // 2)
-    texts = [list(prompt) for prompt in prompts]
-    views = [text if len(text) <= context else text[-keep:] for text in map(list, prompts)]
-    rows = list(range(len(prompts)))  # those still writing
-    with evaluating(model):
-        logits, cache = prefill(model, views, capture)
-    for written in range(1, tokens + 1):
-        logprobs = logits.cpu().double().log_softmax(dim=-1)  # on the CPU: not every device has float64
-        shaped = logits
-        for process in processors:
-            shaped = process([texts[row] for row in rows], shaped)
-        chosen = chooser.choose(shaped, rows)
-        going: list[int] = []  # places in the batch of the rows that go on
-        for place, (row, id_) in enumerate(zip(rows, chosen, strict=True)):
-            finish: Finish | None = "end" if id_ == end else "length" if written == tokens else None
-            texts[row].append(id_)
-            views[row] = views[row] + [id_]
-            if finish is None:
-                going.append(place)
-            yield Written(row, id_, float(logprobs[place, id_]), finish)
-        if not going:
-            return
-        if len(going) < len(rows):
-            rows = [rows[place] for place in going]
-            cache.reorder(torch.tensor(going, device=model.device))
-        with evaluating(model):
-            if any(len(views[row]) > context for row in rows):
-                for row in rows:
-                    views[row] = views[row] if len(views[row]) <= context else views[row][-keep:]
-                logits, cache = prefill(model, [views[row] for row in rows], capture)
+    """Write all requests, at most `batch` at a time: a row that ends leaves its place to the next request.
+
+    Requests are taken when there is room for them, not before. One of None says that none is waiting at the moment: the loop
+    goes on with the rows it has, and asks again after their next token. Who sends None knows whether anybody is still
+    writing, and waits itself if nobody is.
+    """
+    assert batch is None or batch >= 1, "at least a row at a time"
+    waiting = Waiting(requests)
+    lines: list[Line] = []  # those that `rows` and `logits` are about, in their order
+    unread: list[Line] = []  # new ones, and those that slid
+    rows: Rows | None = None
+    logits: Tensor | None = None  # (B, V)
+    while True:
+        unread += waiting.take(None if batch is None else batch - len(lines) - len(unread))
+        if unread:
+            begun, new = begin(engine, unread)
+            if rows is None or logits is None:
+                rows, logits = new, begun
             else:
-                last, lengths = [views[row][-1] for row in rows], [len(views[row]) - 1 for row in rows]
-                logits = step(model, last, lengths, cache, capture)
+                rows.join(new)
+                logits = torch.cat((logits, begun))
+            lines, unread = lines + unread, []
+        if rows is None or logits is None:
+            if waiting.ended:
+                return
+            continue
+        tokens = take_tokens(lines, logits, end)
+        going = [place for place, token in enumerate(tokens) if token.finish is None]
+        yield from sorted(tokens, key=attrgetter("row"))
+        on = [place for place in going if lines[place].viewed <= engine.context]
+        unread = [lines[place] for place in going if lines[place].viewed > engine.context]
+        if len(on) < len(lines):
+            lines = [lines[place] for place in on]
+            if not on:
+                rows, logits = None, None
+                continue
+            rows.reorder(on)
+        logits = rows.step([line.text.ids[-1:] for line in lines])
+
+
+class Waiting:
+    """Requests that nobody has begun to write."""
+
+    def __init__(self, requests: Iterable[Request | None]) -> None:
+        self.requests = iter(requests)
+        self.begun = 0
+        self.ended = False
+
+    def take(self, room: int | None) -> list[Line]:
+        """As many as there is room for (None: all) and are waiting now."""
+        taken: list[Line] = []
+        while not self.ended and (room is None or len(taken) < room):
+            try:
+                request = next(self.requests)
+            except StopIteration:
+                self.ended = True
+                break
+            if request is None:
+                break
+            taken.append(Line(self.begun, request))
+            self.begun += 1
+        return taken
+
+
+def begin(engine: Engine, lines: Sequence[Line]) -> tuple[Tensor, Rows]:
+    """Read the lines' views; of those that are too long the start moves."""
+    views = [line.view for line in lines]
+    logits, rows = read(engine, views)
+    for line, view in zip(lines, views, strict=True):
+        line.start = len(line.text.ids) - len(view)
+    return logits, rows
+
+
+def read(engine: Engine, views: Sequence[list[int]]) -> tuple[Tensor, Rows]:
+    """Prefill. A view longer than the context is cut to its last half-context; one that several rows share is read once."""
+    keep = max(1, engine.context // 2)
+    for view in views:
+        if len(view) > engine.context:
+            del view[:-keep]
+    places: dict[tuple[int, ...], int] = {}
+    shared = [places.setdefault(tuple(view), len(places)) for view in views]
+    logits, rows = engine.prefill(list(places))
+    if len(places) < len(views):
+        rows.reorder(shared)
+        logits = logits[shared]
+    return logits, rows
+
+
+def take_tokens(lines: Sequence[Line], logits: Tensor, end: int | None) -> list[Written]:
+    """The next token of each line, which is added to its text."""
+    texts = [line.text for line in lines]
+    chosen = choose([line.request.strategy for line in lines], texts, logits, [line.generator for line in lines])
+    # Single numbers out of a NumPy array cost a tenth of those out of a tensor, and a row at a time has one.
+    logprobs = logits.log_softmax(dim=1).cpu().numpy()  # (B, V)
+    tokens = []
+    for place, (line, id_) in enumerate(zip(lines, chosen, strict=True)):
+        line.text.ids.append(id_)
+        finish = find_finish(line, id_, end)
+        wanted = line.request.alternatives
+        entropy, others = (None, ()) if wanted is None else look(logits[place], wanted)
+        tokens.append(Written(line.row, id_, float(logprobs[place, id_]), finish, entropy, others))
+    return tokens
+
+
+def find_finish(line: Line, id_: int, end: int | None) -> Finish | None:
+    """The end wins over a stop rule, and that over the length."""
+    if id_ == end:
+        return "end"
+    if line.request.stop is not None and line.request.stop.push(id_):
+        return "stop"
+    return "length" if line.text.left == 0 else None
+
+
+def look(logits: Tensor, alternatives: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """The entropy in nats of one row's distribution (V), and its likeliest tokens with their logprobs."""
+    logprobs = logits.cpu().double().log_softmax(dim=0)  # on the CPU: not every device has float64
+    entropy = torch.special.entr(logprobs.exp()).sum().item()
+    best = logprobs.topk(min(alternatives, len(logprobs)))
+    return entropy, tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))

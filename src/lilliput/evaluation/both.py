@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from lilliput.data.batches import BothBatch
-from lilliput.decoding.stream import evaluating
 from lilliput.evaluation.classification import Classification, classification_of, label_nats, tally
 from lilliput.evaluation.likelihood import Likelihood, Total, alone, likelihood_of
 from lilliput.model.layers import BothHeads
 from lilliput.model.loss import Nats, head_loss
-from lilliput.model.transformer import Transformer
+from lilliput.model.transformer import Transformer, evaluating
 
 
 class BothNats(NamedTuple):

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from lilliput.data.batches import IGNORED, LabelledBatch
 from lilliput.data.windows import Integers
-from lilliput.decoding.stream import evaluating
 from lilliput.evaluation.likelihood import Total, alone
 from lilliput.model.loss import Nats
-from lilliput.model.transformer import Transformer
+from lilliput.model.transformer import Transformer, evaluating
 
 
 @dataclass(frozen=True)

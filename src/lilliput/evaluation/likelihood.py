@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from lilliput.data.batches import LanguageBatch
-from lilliput.decoding.stream import evaluating
 from lilliput.model.loss import Nats, language_loss
-from lilliput.model.transformer import Transformer
+from lilliput.model.transformer import Transformer, evaluating
 
 Total = Callable[[Sequence[float]], Sequence[float]]  # sums of what several processes have measured, each its part
 

@@ -21,10 +21,5 @@ def storybook_floor(config: Config) -> float | None:
 
 def judge_stories(writer: Writer, count: int, seed: int, temperature: float | None = None, batch: int = 50) -> Validity:
     """Write stories from nothing and see how many are stories of the book. One cut off by the length is not."""
-    texts: list[str] = []
-    while len(texts) < count:
-        rows = min(batch, count - len(texts))
-        texts += [
-            sample.text for sample in writer.samples([""] * rows, seed=seed + len(texts), temperature=temperature)
-        ]
-    return validity(texts)
+    samples = writer.samples([""] * count, seed=seed, temperature=temperature, batch=batch)
+    return validity([sample.text for sample in samples])

@@ -89,15 +89,18 @@ class Pass:
         capture: Capture | None,
     ) -> None:
         assert doc is None or cache is None, "a cached row is one document: padding is said by position -1"
-        before = 0 if cache is None else cache.length
         rows, tokens = ids.shape
         # Without explicit positions or documents every token is real and in order: no mask tensor is needed.
-        self.plain = pos is None and doc is None
-        in_order = torch.arange(before, before + tokens, device=ids.device).expand(rows, -1)
+        plain = pos is None and doc is None
+        if cache is not None:
+            pos, plain = cache.expect(tokens, pos)
+        elif pos is None:
+            pos = torch.arange(tokens, device=ids.device).expand(rows, -1)
+        self.plain = plain
         self.ids = ids  # (B, T)
-        self.pos = in_order if pos is None else pos  # (B, T)
+        self.pos = pos  # (B, T)
         self.doc = doc
-        self.before = before
+        self.before = 0 if cache is None else cache.length
         self.causal = causal
         self.cache = cache
         self.capture = capture
@@ -115,12 +118,14 @@ class Pass:
         if self.plain:
             unlimited = window is None or window >= self.before + tokens
             if self.causal and tokens == 1:
-                return Sight()  # a windowed cache holds no more than the window
+                return Sight()  # a windowed layer shows no more than the window
             if unlimited and not (self.causal and self.before):
                 return Sight(lower=self.causal)
             pos, k_pos = self.pos[:1], k_pos[:1]
             mask = visible(pos, k_pos, torch.ones_like(pos), torch.ones_like(k_pos), self.causal, window)
             return Sight(mask[:, None])
+        if self.cache is not None and tokens == 1 and window is not None and self.cache.filled(window):
+            return Sight()  # every row has its whole window and nothing else, wherever it is in its text
         q_doc = (self.pos >= 0).long() if self.doc is None else self.doc
         k_doc = (k_pos >= 0).long() if self.doc is None else self.doc
         return Sight(visible(self.pos, k_pos, q_doc, k_doc, self.causal, window)[:, None])

@@ -16,15 +16,19 @@ from torch import Tensor, nn
 EPSILON = 1e-5  # one for both kinds, so that the choice changes the norm and nothing else
 
 
+def normalise(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    scale: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = scale.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
+    return (x * scale).mul_(weight), scale
+
+
 class RootMeanSquare(torch.autograd.Function):
     """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; the weight may differ by head, (H, D)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        scale: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = scale.square_().div_(x.shape[-1]).add_(EPSILON).rsqrt_()
+        normed, scale = normalise(x, weight)
         ctx.save_for_backward(x, weight, scale)
-        normed: Tensor = (x * scale).mul_(weight)
         return normed
 
     @staticmethod
@@ -41,7 +45,10 @@ class RootMeanSquare(torch.autograd.Function):
 
 def root_mean_square(x: Tensor, weight: Tensor) -> Tensor:
     """In the type of the weight, whatever automatic casting made of x: a sum of squares needs more than seven bits."""
-    normed: Tensor = RootMeanSquare.apply(x.to(weight.dtype), weight)  # type: ignore[no-untyped-call]
+    x = x.to(weight.dtype)
+    if not torch.is_grad_enabled():  # autograd's door costs as much as one row's norm
+        return normalise(x, weight)[0]
+    normed: Tensor = RootMeanSquare.apply(x, weight)  # type: ignore[no-untyped-call]
     return normed
 
 

@@ -10,7 +10,8 @@ B rows, T positions, C dim, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -165,6 +166,19 @@ class Transformer(nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout, and back to what it was."""
+    was = model.training
+    if was:  # else every module would be walked through for nothing, at every token that is written
+        model.eval()
+    try:
+        yield
+    finally:
+        if was:
+            model.train()
 
 
 def build_embedding(settings: ModelSettings, vectors: VectorSettings) -> LearnedEmbedding | PretrainedEmbedding:

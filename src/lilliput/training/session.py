@@ -24,12 +24,13 @@ from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
+from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.writer import Writer
 from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
 from lilliput.model.recompute import use_compile, use_recompute
-from lilliput.model.transformer import build_model, load_weights, put_vectors
+from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
 from lilliput.runs import Run
 from lilliput.settings import Config
 from lilliput.training.beginning import find_beginning, remember
@@ -57,10 +58,17 @@ class Session:
     notes: list[str] = field(default_factory=list)
 
     def write_sample(self) -> str:
-        """A text by the model as it would be kept now. All processes write it together."""
+        """A text by the model as it would be kept now, and as `load` would have it written. All processes write it together."""
         config, step = self.trainer.config, self.trainer.step
         prompt, tokenizer = config.generate.prompt, self.prepared.tokenizer
-        return prompt + self.trainer.use(lambda model: Writer(config, model, tokenizer).generate(prompt, seed=step))
+
+        def write(model: Transformer) -> str:
+            # On the model itself: other engines take a copy of the weights, which are others after the next step.
+            writer = Writer(config, model, tokenizer, engine=TorchEngine(model))
+            with torch.autocast(model.device.type, enabled=False):  # a loaded model's products are of its weights' type
+                return writer.generate(prompt, seed=step)
+
+        return prompt + self.trainer.use(write)
 
     def events(self, observers: list[Observer]) -> Iterator[Event]:
         """Train, the log first and then the observers hearing of each event before the next happens."""

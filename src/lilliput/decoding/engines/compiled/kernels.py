@@ -1,0 +1,250 @@
+"""One pass of a net over a few tokens, as compiled loops over flat arrays: every member of the family, one compilation.
+
+Owns: the order of the pass, attention, and what each thread does of it. Does not own: the arithmetic of rows (`products`), where
+weights stand (`packing`), which slot a token's keys and values have (`slots`), or the threads (`team`).
+
+All threads run `compute`, each with a `part` of its own. What is cheap each computes for itself (the residual stream, norms),
+so that they meet six times a layer and no more. Matrices are divided by panels of outputs, attention by tokens and heads. The
+outcome is the same for any number of threads.
+
+N tokens of the pass, C dim.
+"""
+
+# Compiled functions have the types that they are called with: flat arrays, and whole numbers for places and sizes.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg, var-annotated"
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lilliput.decoding.engines.compiled.layout import (
+    CAPACITY,
+    CHUNK,
+    COLUMN,
+    DOWN,
+    GROUP,
+    K_NORM,
+    KEYS,
+    MIX,
+    NO_NORM,
+    NORM_1,
+    NORM_2,
+    OUT,
+    Q_NORM,
+    QKV,
+    RMS_NORM,
+    SPAN,
+    SWIGLU,
+    TOKENS,
+    UP,
+    VALUE_SHARES,
+    VALUES,
+    WANTED,
+    WINDOW,
+    compiled,
+)
+from lilliput.decoding.engines.compiled.meeting import await_round, share, take_part, wait_for_all
+from lilliput.decoding.engines.compiled.products import (
+    ANY_ORDER,
+    FUSED,
+    ONE,
+    ZERO,
+    activate,
+    bound,
+    exponential,
+    multiply,
+    normalise,
+)
+from lilliput.decoding.engines.compiled.tiles import KEYS_TOGETHER, PANEL, add_values, score_keys
+
+
+@compiled(FUSED)
+def begin(plan, arrays, tokens, to):
+    """Embeddings and positions (N, C)."""
+    scratch, floats, dim = arrays.scratch, arrays.floats, plan.dim
+    for token in range(tokens):
+        at = plan.embedding + arrays.ids[token] * dim
+        for k in range(dim):
+            scratch[to + token * dim + k] = floats[at + k]
+        if plan.positions >= 0:
+            at = plan.positions + arrays.pos[token] * dim
+            for k in range(dim):
+                scratch[to + token * dim + k] += floats[at + k]
+
+
+@compiled(FUSED)
+def add_stream(plan, room, arrays, stream, tokens, panels):
+    """The residual sum, for the panels from the first to the last."""
+    for token in range(tokens):
+        x, at = room.x + token * room.x_step, stream + token * plan.dim
+        for k in range(panels[0] * PANEL, min(plan.dim, panels[1] * PANEL)):
+            arrays.scratch[x + k] += arrays.scratch[at + k]
+
+
+@compiled(FUSED)
+def turn_and_keep(plan, room, arrays, layer, group, slots, items):
+    """Norm and rotation of queries and keys; keys and values into the memory. Items are heads of tokens."""
+    floats, scratch = arrays.floats, arrays.scratch
+    size, heads, kv_heads, half = plan.head_dim, plan.heads, plan.kv_heads, plan.head_dim // 2
+    every = heads + 2 * kv_heads
+    for item in range(items[0], items[1]):
+        token, head = item // every, item % every
+        at = room.qkv + token * room.qkv_step + head * size
+        if head < heads + kv_heads:
+            weight = layer[Q_NORM] if head < heads else layer[K_NORM]
+            if weight >= 0:
+                normalise(RMS_NORM, floats, weight, scratch, at, size, at)
+            if plan.cosines >= 0:
+                cosines, sines = plan.cosines + arrays.pos[token] * half, plan.sines + arrays.pos[token] * half
+                for k in range(half):
+                    one, two = scratch[at + k], scratch[at + half + k]
+                    scratch[at + k] = one * floats[cosines + k] - two * floats[sines + k]
+                    scratch[at + half + k] = two * floats[cosines + k] + one * floats[sines + k]
+        elif layer[VALUES] >= 0:
+            table = layer[VALUES] + (arrays.ids[token] * kv_heads + head - heads - kv_heads) * size
+            one, two = floats[layer[VALUE_SHARES]], floats[layer[VALUE_SHARES] + 1]
+            for k in range(size):
+                scratch[at + k] = one * scratch[at + k] + two * floats[table + k]
+        if head >= heads:
+            to = layer[KEYS] + ((head - heads) * group[CAPACITY] + slots[token]) * plan.head_step
+            for k in range(size):
+                arrays.memory[to + k] = scratch[at + k]
+
+
+@compiled(ANY_ORDER)
+def attend(plan, room, arrays, layer, group, own, part, items):
+    """What each head of each token takes from the values that it sees. Items are heads of tokens.
+
+    Keys and values are taken four at a time; where fewer are left, the last one is taken again, with weight 0.
+    """
+    scratch, memory, size, step = arrays.scratch, arrays.memory, plan.head_dim, plan.head_step
+    capacity, span, kv_heads = group[CAPACITY], group[SPAN], plan.kv_heads
+    query, mixed, scores, places = own, own + step, own + 2 * step, arrays.places[part]
+    scale = np.float32(1.0 / math.sqrt(size))
+    for item in range(items[0], items[1]):
+        token, head = item // plan.heads, item % plan.heads
+        keys = layer[KEYS] + head // (plan.heads // kv_heads) * capacity * step
+        values = keys + kv_heads * capacity * step
+        pos, slots = arrays.pos[token], arrays.table[arrays.handles[token], group[COLUMN] : group[COLUMN] + span]
+        oldest = max(np.int64(0), pos + 1 - group[WINDOW])
+        last = pos - oldest
+        at = room.qkv + token * room.qkv_step + head * size
+        for k in range(size):
+            scratch[query + k] = scratch[at + k] * scale
+        for k in range(size, step):
+            scratch[query + k] = ZERO
+        column = oldest % span
+        for t in range(last + 1):
+            places[t] = slots[column] * step
+            column = column + 1 if column + 1 < span else 0
+        for t in range(last + 1, last + KEYS_TOGETHER):
+            places[t] = places[last]
+        for t in range(0, last + 1, KEYS_TOGETHER):
+            one, two, three, four = places[t], places[t + 1], places[t + 2], places[t + 3]
+            score_keys(scratch, query, memory, keys + one, keys + two, keys + three, keys + four, step, scores + t)
+        largest = scratch[scores]
+        for t in range(last + 1):
+            largest = max(largest, scratch[scores + t])
+        total = ZERO
+        for t in range(last + 1):
+            weight = exponential(scratch[scores + t] - largest)
+            scratch[scores + t] = weight
+            total += weight
+        for t in range(last + 1, last + KEYS_TOGETHER):
+            scratch[scores + t] = ZERO
+        for k in range(step):
+            scratch[mixed + k] = ZERO
+        for t in range(0, last + 1, KEYS_TOGETHER):
+            one, two, three, four = (
+                values + places[t],
+                values + places[t + 1],
+                values + places[t + 2],
+                values + places[t + 3],
+            )
+            add_values(scratch, scores + t, memory, one, two, three, four, step, mixed)
+        to = room.mixed + token * plan.dim + head * size
+        for k in range(size):
+            scratch[to + k] = scratch[mixed + k] * (ONE / total)
+
+
+@compiled(FUSED)
+def compute(seen, part, parts, plan, room, arrays):
+    """Logits of the `wanted` tokens, after the tokens `ids` at positions `pos` of rows `handles` were read.
+
+    Part 0 computes one round. The others are helpers: they take part in every round after `seen` until there is none for a
+    while. The last round that they took part in is given back.
+    """
+    control, scratch, floats, dim = arrays.control, arrays.scratch, arrays.floats, plan.dim
+    stream = room.own + part * room.own_step
+    given, begun = stream + CHUNK * dim, stream + 2 * CHUNK * dim
+    heads = stream + 3 * CHUNK * dim + CHUNK
+    before = NO_NORM if plan.post else plan.norm  # of what a half of a block is given
+    after = plan.norm if plan.post else NO_NORM  # of the sum that it leaves
+    x_panels = share(room.x_step // PANEL, 1, part, parts)
+    qkv_panels = share(room.qkv_step // PANEL, 1, part, parts)
+    up_panels = share(room.up_step // PANEL, 2 if plan.activation == SWIGLU else 1, part, parts)
+    head_panels = share(room.logits_step // PANEL, 1, part, parts)
+    if part > 0:
+        take_part(control)
+    while part == 0 or await_round(control, seen):
+        tokens, answers = control[TOKENS], control[WANTED]
+        begin(plan, arrays, tokens, begun)
+        pending = -1  # the norm that the sum of the last half of a block still has to go through
+        for number in range(plan.layers):
+            layer = arrays.layers[number]
+            group = arrays.groups[layer[GROUP]]
+            for token in range(tokens):
+                x = begun + token * dim if number == 0 else room.x + token * room.x_step
+                at = stream + token * dim
+                normalise(after, floats, pending, scratch, x, dim, at)
+                if layer[MIX] >= 0:
+                    one, two = floats[layer[MIX]], floats[layer[MIX] + 1]
+                    for k in range(dim):
+                        scratch[at + k] = one * scratch[at + k] + two * scratch[begun + token * dim + k]
+                normalise(before, floats, layer[NORM_1], scratch, at, dim, given + token * dim)
+            multiply(
+                plan, room, arrays, part, tokens, (given, dim), dim, layer, QKV, (room.qkv, room.qkv_step), qkv_panels
+            )
+            wait_for_all(control, parts)
+            items = share(tokens * (plan.heads + 2 * plan.kv_heads), 1, part, parts)
+            turn_and_keep(plan, room, arrays, layer, group, arrays.slots[layer[GROUP]], items)
+            wait_for_all(control, parts)
+            attend(plan, room, arrays, layer, group, heads, part, share(tokens * plan.heads, 1, part, parts))
+            wait_for_all(control, parts)
+            multiply(
+                plan, room, arrays, part, tokens, (room.mixed, dim), dim, layer, OUT, (room.x, room.x_step), x_panels
+            )
+            add_stream(plan, room, arrays, stream, tokens, x_panels)
+            wait_for_all(control, parts)
+            for token in range(tokens):
+                at = stream + token * dim
+                normalise(after, floats, layer[NORM_1], scratch, room.x + token * room.x_step, dim, at)
+                normalise(before, floats, layer[NORM_2], scratch, at, dim, given + token * dim)
+            multiply(plan, room, arrays, part, tokens, (given, dim), dim, layer, UP, (room.up, room.up_step), up_panels)
+            for token in range(tokens):
+                up, to = room.up + token * room.up_step, room.inner + token * room.inner_step
+                activate(plan.activation, scratch, up, to, up_panels)
+            wait_for_all(control, parts)
+            inner = (room.inner, room.inner_step)
+            multiply(plan, room, arrays, part, tokens, inner, plan.inside, layer, DOWN, (room.x, room.x_step), x_panels)
+            add_stream(plan, room, arrays, stream, tokens, x_panels)
+            wait_for_all(control, parts)
+            pending = layer[NORM_2]
+        for answer in range(answers):
+            at = stream + answer * dim
+            normalise(after, floats, pending, scratch, room.x + arrays.wanted[answer] * room.x_step, dim, at)
+            normalise(plan.norm, floats, plan.final_norm, scratch, at, dim, given + answer * dim)
+        if answers > 0:
+            to = (room.logits, room.logits_step)
+            multiply(plan, room, arrays, part, answers, (given, dim), dim, arrays.head, 0, to, head_panels)
+        if plan.soft_cap > 0.0:
+            for answer in range(answers):
+                at = room.logits + answer * room.logits_step
+                bound(np.float32(plan.soft_cap), scratch, at + head_panels[0] * PANEL, at + head_panels[1] * PANEL)
+        wait_for_all(control, parts)
+        seen += 1
+        if part == 0:
+            break
+    return seen

@@ -1,0 +1,93 @@
+"""Threads that compute a pass together: the caller's own, and helpers that wait for the next pass.
+
+Owns: the arrays of a pass, the helpers, their sleep. Does not own: what is computed (`kernels`).
+
+A helper stays awake for some milliseconds after a pass, for the next token comes in less, and then sleeps. Nothing but the
+compiled code is shared by threads, so that the interpreter's lock is never waited for.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+
+from lilliput.decoding.engines.compiled.kernels import compute
+from lilliput.decoding.engines.compiled.layout import (
+    ASLEEP,
+    CHUNK,
+    CONTROL,
+    LEAVE,
+    ROUND,
+    TOKENS,
+    WANTED,
+    Arrays,
+    Floats,
+    build_room,
+)
+from lilliput.decoding.engines.compiled.meeting import announce
+from lilliput.decoding.engines.compiled.packing import Packed
+from lilliput.decoding.engines.compiled.slots import Slots
+from lilliput.decoding.engines.compiled.tiles import KEYS_TOGETHER
+
+
+class Team:
+    def __init__(self, packed: Packed, slots: Slots, parts: int) -> None:
+        self.slots, self.plan, self.parts = slots, packed.plan, parts
+        self.room, floats, shorts = build_room(packed.plan, parts)
+        control = np.zeros(CONTROL, dtype=np.int64)
+        control[ASLEEP] = parts - 1
+        ids, pos, handles, wanted = (np.zeros(CHUNK, dtype=np.int64) for _ in range(4))
+        self.arrays = Arrays(
+            control, slots.layers, packed.head, slots.groups, packed.floats, packed.bytes,
+            np.zeros(floats, np.float32), np.zeros(shorts, np.int16), slots.memory, slots.table,
+            ids, pos, handles, np.zeros((len(slots.groups), CHUNK), dtype=np.int64),
+            np.zeros((parts, packed.plan.context + KEYS_TOGETHER), dtype=np.int64), wanted,
+        )  # fmt: skip
+        self.grown = slots.grown
+        self.closed = False
+        self.bells = [threading.Event() for _ in range(parts - 1)]
+        for part, bell in enumerate(self.bells, start=1):
+            threading.Thread(target=self.help, args=(part, bell), daemon=True, name=f"lilliput {part}").start()
+
+    def help(self, part: int, bell: threading.Event) -> None:
+        seen = 0
+        while not self.closed:
+            bell.wait()
+            bell.clear()
+            if self.arrays.control[ROUND] != seen:  # else the bell rang before it had fallen asleep
+                seen = compute(seen, part, self.parts, self.plan, self.room, self.arrays)
+
+    def run(self, tokens: int, wanted: int) -> Floats:
+        """One pass over what stands in the arrays; logits (wanted, V), until the next pass."""
+        if self.grown != self.slots.grown:
+            self.renew()
+        control = self.arrays.control
+        control[TOKENS], control[WANTED] = tokens, wanted
+        if self.parts > 1 and announce(control):
+            for bell in self.bells:
+                bell.set()
+        compute(0, 0, self.parts, self.plan, self.room, self.arrays)
+        first, step = self.room.logits, self.room.logits_step
+        logits = self.arrays.scratch[first : first + wanted * step].reshape(wanted, step)
+        return logits[:, : self.plan.vocab_size]
+
+    def renew(self) -> None:
+        """Memory or table have grown: everybody is given the new ones, after all have left the compiled code."""
+        control = self.arrays.control
+        control[LEAVE] = 1
+        while control[ASLEEP] < self.parts - 1:
+            time.sleep(0)
+        control[LEAVE] = 0
+        self.arrays = self.arrays._replace(memory=self.slots.memory, table=self.slots.table)
+        self.grown = self.slots.grown
+
+    def close(self) -> None:
+        """The helpers end; no pass may be running."""
+        self.closed = True
+        self.arrays.control[LEAVE] = 1
+        for bell in self.bells:
+            bell.set()

@@ -1,0 +1,309 @@
+"""The innermost loops of the compiled engine, as LLVM instructions: what plain compiled loops cannot say.
+
+Owns: products of a few rows with a panel of weights whose sums stay in registers, in float32 and in whole numbers; a query with a
+few keys; the atomic counters by which threads wait for each other; powers of two. Does not own: loops over them (`products`,
+`kernels`, `meeting`).
+
+A panel is PANEL outputs of a matrix. In float32 it is stored (depth, PANEL): every output is summed over the depth one by one,
+each step a fused multiply-add, whatever else is computed beside it. So a row's sums have one order and do not depend on
+how many rows come along. Plain compiled loops were half as fast: they keep sums in memory, or sum in an order of their own.
+
+As whole numbers a panel is stored (PANEL, depth), the depth filled up with zeros to a multiple of STRIDE: weights of 8 bits, rows
+of 16, sums of 32. They are exact, so that their order does not matter.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
+PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth
+STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
+AHEAD = 512  # floats: how far ahead of the sums weights are fetched, where only one panel is read at a time
+
+INT, LONG = ir.IntType(32), ir.IntType(64)
+FLOATS = ir.VectorType(ir.FloatType(), LANES)
+INTS = ir.VectorType(INT, LANES)
+BYTES, SHORTS, WIDE = (ir.VectorType(ir.IntType(bits), STRIDE) for bits in (8, 16, 32))
+
+
+def long(value: int) -> ir.Constant:
+    return ir.Constant(LONG, value)
+
+
+def place(context: Any, builder: Any, array: Any, value: Any, *offsets: Any) -> Any:
+    """The address of an element of a flat array; its number is the sum of the offsets."""
+    at = long(0)
+    for offset in offsets:
+        at = builder.add(at, offset)
+    return builder.gep(context.make_array(array)(context, builder, value).data, [at])
+
+
+def load(builder: Any, at: Any, vector: ir.VectorType, align: int) -> Any:
+    return builder.load(builder.bitcast(at, vector.as_pointer()), align=align)
+
+
+def spread(builder: Any, number: Any) -> Any:
+    """The number in every lane."""
+    nothing = ir.Constant(FLOATS, ir.Undefined)
+    first = builder.insert_element(nothing, number, ir.Constant(INT, 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(INTS, [0] * LANES))
+
+
+def function(builder: Any, name: str, result: ir.Type, *arguments: ir.Type) -> Any:
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)  # type: ignore[no-untyped-call]
+
+
+def float_tile(rows: int, panels: int) -> Any:
+    """out[r, p, j] = sum over k of x[r, k] w[p, k, j] for `rows` rows and `panels` panels side by side."""
+    parts = [(row, panel, part) for row in range(rows) for panel in range(panels) for part in range(PANEL // LANES)]
+
+    @intrinsic
+    def tile(typing, x, x_at, x_step, w, w_at, depth, out, out_at, out_step):  # type: ignore[no-untyped-def]
+        index = types.intp
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            x_value, x_first, x_next, w_value, w_first, steps, out_value, out_first, out_next = arguments
+            x_kind, w_kind, out_kind = signature.args[0], signature.args[3], signature.args[6]
+            x_rows = [
+                place(context, builder, x_kind, x_value, x_first, builder.mul(x_next, long(row))) for row in range(rows)
+            ]
+            size = builder.mul(steps, long(PANEL))
+            w_panels = [
+                place(context, builder, w_kind, w_value, w_first, builder.mul(size, long(panel)))
+                for panel in range(panels)
+            ]
+            fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
+            before, loop = builder.block, builder.append_basic_block("depth")
+            after = builder.append_basic_block("summed")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            step = builder.phi(LONG)
+            step.add_incoming(long(0), before)
+            sums = {part: builder.phi(FLOATS) for part in parts}
+            at = builder.mul(step, long(PANEL))
+            if panels == 1:  # several panels are streams enough for the machine to see where they go
+                fetch(builder, builder.gep(w_panels[0], [builder.add(at, long(AHEAD))]))
+            weights = {
+                (panel, part): load(
+                    builder, builder.gep(w_panels[panel], [builder.add(at, long(part * LANES))]), FLOATS, align=4
+                )
+                for panel in range(panels)
+                for part in range(PANEL // LANES)
+            }
+            numbers = [spread(builder, builder.load(builder.gep(row, [step]))) for row in x_rows]
+            new = {
+                (row, panel, part): builder.call(fma, [numbers[row], weights[panel, part], sums[row, panel, part]])
+                for row, panel, part in parts
+            }
+            following = builder.add(step, long(1))
+            step.add_incoming(following, loop)
+            for own, total in sums.items():
+                total.add_incoming(ir.Constant(FLOATS, [0.0] * LANES), before)
+                total.add_incoming(new[own], loop)
+            builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+            builder.position_at_end(after)
+            for (row, panel, part), total in new.items():
+                offset = builder.add(builder.mul(out_next, long(row)), long(panel * PANEL + part * LANES))
+                target = place(context, builder, out_kind, out_value, out_first, offset)
+                builder.store(total, builder.bitcast(target, FLOATS.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, index, index, w, index, index, out, index, index), generate
+
+    return tile
+
+
+def fetch(builder: Any, at: Any) -> None:
+    """Tell the machine that this will be read soon."""
+    pointer = ir.IntType(8).as_pointer()
+    prefetch = function(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, INT, INT, INT)
+    read, keep, data = (ir.Constant(INT, value) for value in (0, 3, 1))
+    builder.call(prefetch, [builder.bitcast(at, pointer), read, keep, data])
+
+
+def whole_tile(rows: int, outputs: int) -> Any:
+    """out[r, j] = sum over k of x[r, k] w[j, k], x of 16 bits and w of 8, as float32."""
+    parts = [(row, output) for row in range(rows) for output in range(outputs)]
+    even, odd = ([lane for lane in range(STRIDE) if lane % 2 == side] for side in (0, 1))
+
+    @intrinsic
+    def tile(typing, x, x_at, x_step, w, w_at, depth, out, out_at, out_step):  # type: ignore[no-untyped-def]
+        index = types.intp
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            x_value, x_first, x_next, w_value, w_first, steps, out_value, out_first, out_next = arguments
+            x_kind, w_kind, out_kind = signature.args[0], signature.args[3], signature.args[6]
+            x_rows = [
+                place(context, builder, x_kind, x_value, x_first, builder.mul(x_next, long(row))) for row in range(rows)
+            ]
+            w_rows = [
+                place(context, builder, w_kind, w_value, w_first, builder.mul(steps, long(output)))
+                for output in range(outputs)
+            ]
+            before, loop = builder.block, builder.append_basic_block("depth")
+            after = builder.append_basic_block("summed")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            step = builder.phi(LONG)
+            step.add_incoming(long(0), before)
+            sums = {part: builder.phi(INTS) for part in parts}
+            weights = [builder.sext(load(builder, builder.gep(row, [step]), BYTES, align=1), WIDE) for row in w_rows]
+            numbers = [builder.sext(load(builder, builder.gep(row, [step]), SHORTS, align=2), WIDE) for row in x_rows]
+            new = {}
+            for row, output in parts:
+                products = builder.mul(numbers[row], weights[output])
+                # Neighbours added: the shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
+                pairs = [
+                    builder.shuffle_vector(
+                        products, ir.Constant(WIDE, ir.Undefined), ir.Constant(ir.VectorType(INT, LANES), side)
+                    )
+                    for side in (even, odd)
+                ]
+                new[row, output] = builder.add(sums[row, output], builder.add(*pairs))
+            following = builder.add(step, long(STRIDE))
+            step.add_incoming(following, loop)
+            for part, total in sums.items():
+                total.add_incoming(ir.Constant(INTS, [0] * LANES), before)
+                total.add_incoming(new[part], loop)
+            builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+            builder.position_at_end(after)
+            add_up = function(builder, f"llvm.vector.reduce.add.v{LANES}i32", INT, INTS)
+            for (row, output), total in new.items():
+                offset = builder.add(builder.mul(out_next, long(row)), long(output))
+                number = builder.sitofp(builder.call(add_up, [total]), ir.FloatType())
+                builder.store(number, place(context, builder, out_kind, out_value, out_first, offset))
+            return context.get_dummy_value()
+
+        return types.void(x, index, index, w, index, index, out, index, index), generate
+
+    return tile
+
+
+KEYS_TOGETHER = 4  # keys, or values, that attention takes at a time
+
+
+@intrinsic
+def score_keys(typing, x, query, memory, key_1, key_2, key_3, key_4, width, out_at):  # type: ignore[no-untyped-def]
+    """x[out_at + i] = sum over k of x[query + k] memory[key_i + k], the width a multiple of LANES."""
+    index = types.intp
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x_value, query_at, memory_value, *keys, steps, to = arguments
+        x_kind, memory_kind = signature.args[0], signature.args[2]
+        fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
+        before, loop = builder.block, builder.append_basic_block("width")
+        after = builder.append_basic_block("summed")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        step = builder.phi(LONG)
+        step.add_incoming(long(0), before)
+        sums = [builder.phi(FLOATS) for _ in keys]
+        numbers = load(builder, place(context, builder, x_kind, x_value, query_at, step), FLOATS, align=4)
+        for total, key in zip(sums, keys, strict=True):
+            vector = load(builder, place(context, builder, memory_kind, memory_value, key, step), FLOATS, align=4)
+            total.add_incoming(ir.Constant(FLOATS, [0.0] * LANES), before)
+            total.add_incoming(builder.call(fma, [numbers, vector, total]), loop)
+        new = [total.incomings[1][0] for total in sums]
+        following = builder.add(step, long(LANES))
+        step.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+        builder.position_at_end(after)
+        add_up = function(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", ir.FloatType(), ir.FloatType(), FLOATS)
+        for number, total in enumerate(new):
+            score = builder.call(add_up, [ir.Constant(ir.FloatType(), 0.0), total], fastmath=("reassoc",))
+            builder.store(score, place(context, builder, x_kind, x_value, to, long(number)))
+        return context.get_dummy_value()
+
+    return types.void(x, index, memory, index, index, index, index, index, index), generate
+
+
+@intrinsic
+def add_values(typing, x, weights, memory, value_1, value_2, value_3, value_4, width, out_at):  # type: ignore[no-untyped-def]
+    """x[out_at + k] += sum over i of x[weights + i] memory[value_i + k], the width a multiple of LANES."""
+    index = types.intp
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x_value, weights_at, memory_value, *values, steps, to = arguments
+        x_kind, memory_kind = signature.args[0], signature.args[2]
+        fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
+        shares = [
+            spread(builder, builder.load(place(context, builder, x_kind, x_value, weights_at, long(number))))
+            for number in range(len(values))
+        ]
+        before, loop = builder.block, builder.append_basic_block("width")
+        after = builder.append_basic_block("added")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        step = builder.phi(LONG)
+        step.add_incoming(long(0), before)
+        target = builder.bitcast(place(context, builder, x_kind, x_value, to, step), FLOATS.as_pointer())
+        total = builder.load(target, align=4)
+        for number, value in zip(shares, values, strict=True):
+            vector = load(builder, place(context, builder, memory_kind, memory_value, value, step), FLOATS, align=4)
+            total = builder.call(fma, [number, vector, total])
+        builder.store(total, target, align=4)
+        following = builder.add(step, long(LANES))
+        step.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(x, index, memory, index, index, index, index, index, index), generate
+
+
+@intrinsic
+def power_of_two(typing, exponent):  # type: ignore[no-untyped-def]
+    """2 ** exponent as float32, for an int32 from -126 to 127: the bits of the number are put together."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.shl(builder.add(arguments[0], ir.Constant(INT, 127)), ir.Constant(INT, 23))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def add_atomically(typing, array, index, amount):  # type: ignore[no-untyped-def]
+    """array[index] += amount, and what it was before; whoever sees it sees all that was written earlier."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at = place(context, builder, signature.args[0], arguments[0], arguments[1])
+        return builder.atomic_rmw("add", at, arguments[2], "seq_cst")
+
+    return types.int64(array, types.intp, types.int64), generate
+
+
+@intrinsic
+def load_atomically(typing, array, index):  # type: ignore[no-untyped-def]
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at = place(context, builder, signature.args[0], arguments[0], arguments[1])
+        return builder.load_atomic(at, "seq_cst", 8)
+
+    return types.int64(array, types.intp), generate
+
+
+@intrinsic
+def store_atomically(typing, array, index, number):  # type: ignore[no-untyped-def]
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at = place(context, builder, signature.args[0], arguments[0], arguments[1])
+        builder.store_atomic(arguments[2], at, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.int64), generate
+
+
+@intrinsic
+def let_others_run(typing):  # type: ignore[no-untyped-def]
+    """Give the core to another thread that wants it, if there is one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.call(function(builder, "SwitchToThread" if sys.platform == "win32" else "sched_yield", INT), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate

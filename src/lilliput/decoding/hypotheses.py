@@ -1,0 +1,245 @@
+"""Texts that compete in a beam search: who goes on, who has ended, and when nothing better can come.
+
+Owns: `Beams`, how a search is made; `Hypothesis`, what it finds; and the two ways to take the next beams, `Best` and `Drawn`.
+Does not own: logits, rows and the loop (`beam`), or the order of the continuations, which are given best first.
+
+A text is compared by score / length ^ alpha: the score is the sum of its tokens' log-probabilities after the processors,
+the length the number of generated tokens, an end-of-text token included. The prompt counts in neither.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from lilliput.decoding.stream import Finish
+from lilliput.decoding.text import Text
+from lilliput.errors import UserError
+
+EarlyStop = Literal["bound", "first", "never"]
+Stops = Callable[[Sequence[int]], bool]  # told the generated ids of a text: is it complete?
+
+
+@dataclass(frozen=True)
+class Beams:
+    """`width` beams a prompt, at most `tokens` tokens each, compared with `alpha`; the `n_best` texts are told.
+
+    `groups` of equal size are led away from each other's tokens by `diversity` (`beam.Search`); or the beams are a `sample`
+    (`Drawn`). A search ends early: by "bound" when no beam on its way can become better than what will be told, which
+    changes nothing but the time (a group that has ended leads no other away, though); by "first" when as many texts have
+    ended as there are beams; or "never".
+    """
+
+    width: int
+    tokens: int
+    alpha: float = 1.0
+    early_stop: EarlyStop = "bound"
+    groups: int = 1
+    diversity: float = 0.5
+    sample: bool = False
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        assert min(self.width, self.tokens, self.groups, self.n_best) >= 1
+        if not abs(self.alpha) <= 10:
+            raise UserError(
+                f"texts cannot be compared by length ^ {self.alpha:g}", hint="a length penalty from -10 to 10"
+            )
+        if self.n_best > self.width:
+            raise UserError(f"{self.width} beams cannot find the {self.n_best} best texts", hint=f"{self.n_best} beams")
+        if self.width % self.groups:
+            raise UserError(
+                f"{self.width} beams cannot be divided into {self.groups} equal groups",
+                hint=f"{self.width - self.width % self.groups or self.groups} beams",
+            )
+        if self.sample and self.groups > 1:
+            raise UserError(
+                "drawn beams have no groups: a draw without replacement finds different texts by itself",
+                hint="groups of beams, or drawn beams",
+            )
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text that was found: the generated ids only, the end-of-text token included if it ended with one.
+
+    `logprobs` are the model's own, before processors, and `logprob` is their sum. `score` is what texts were compared by:
+    after processors and divided by length ^ alpha.
+    """
+
+    ids: tuple[int, ...]
+    logprob: float
+    score: float
+    finish: Finish
+    logprobs: tuple[float, ...]
+
+
+class Beam(NamedTuple):
+    """A text on its way. `row` is where the engine holds the text but for its last token.
+
+    A tuple: every step makes `width` of them, and it takes a frozen dataclass longer to be made.
+    """
+
+    text: Text
+    row: int = 0
+    score: float = 0.0  # sum of the log-probabilities after processors
+    logprobs: tuple[float, ...] = ()  # the model's own
+    arrival: float = 0.0  # of drawn beams: the earlier the better (`beam.let_arrive`)
+
+    def grow(self, row: int, id_: int, compared: float, own: float, arrival: float) -> Beam:
+        text = Text([*self.text.ids, id_], self.text.prompt, self.text.tokens)
+        return Beam(text, row, self.score + compared, (*self.logprobs, own), arrival)
+
+    def ended(self, finish: Finish, alpha: float) -> Hypothesis:
+        ids = tuple(self.text.ids[self.text.prompt :])
+        return Hypothesis(ids, sum(self.logprobs), normalise(self.score, len(ids), alpha), finish, self.logprobs)
+
+
+def normalise(score: float, length: int, alpha: float) -> float:
+    return score / math.pow(length, alpha)
+
+
+def reach(score: float, written: int, tokens: int, alpha: float) -> float:
+    """The most that a beam can come to after at least one more token, and at most `tokens` in all.
+
+    No log-probability is above 0, so the score falls or stays. Divided by length ^ alpha, a score that stays is best at the
+    greatest length if alpha is positive and at the least if it is negative; length ^ alpha is monotone between.
+    """
+    return max(normalise(score, written + 1, alpha), normalise(score, tokens, alpha))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Of all texts of a search: what ends one."""
+
+    end: int | None
+    stops: Stops | None
+
+    def __call__(self, text: Text) -> Finish | None:
+        if text.ids[-1] == self.end:
+            return "end"
+        if self.stops is not None and self.stops(text.ids[text.prompt :]):
+            return "stop"
+        return "length" if text.left == 0 else None
+
+
+@dataclass
+class Pool:
+    """Texts that have ended, the best first, of equals the earlier found."""
+
+    texts: list[tuple[float, Hypothesis]] = field(default_factory=list)  # (value, text): the higher the better
+
+    def add(self, value: float, text: Hypothesis) -> None:
+        insort(self.texts, (value, text), key=lambda entry: -entry[0])
+
+    def count_from(self, value: float) -> int:
+        """How many have this value or a higher one."""
+        return bisect_right(self.texts, -value, key=lambda entry: -entry[0])
+
+    def keep(self, most: int) -> None:
+        del self.texts[most:]
+
+
+class Group(ABC):
+    """Beams that compete with each other, and those of them that have ended. No beams remain when its search is over."""
+
+    def __init__(self, settings: Beams, ending: Ending, beam: Beam) -> None:
+        self.settings, self.ending = settings, ending
+        self.width = settings.width // settings.groups
+        self.beams, self.pool = [beam], Pool()
+        self.finished = 0
+
+    def take(self, children: Iterable[Beam]) -> list[int]:
+        """Some of the beams' children, which come best first, take their places. Gives the tokens of those taken."""
+        self.beams, taken = self.choose(children)
+        return taken
+
+    def finish(self, beam: Beam, finish: Finish) -> None:
+        text = beam.ended(finish, self.settings.alpha)
+        self.pool.add(self.value(beam, text), text)
+        self.finished += 1
+
+    @abstractmethod
+    def choose(self, children: Iterable[Beam]) -> tuple[list[Beam], list[int]]:
+        """The next beams, and the tokens of these and of the texts that went into the pool."""
+
+    @abstractmethod
+    def value(self, beam: Beam, text: Hypothesis) -> float:
+        """What places in the pool are held by: the higher the better."""
+
+
+class Best(Group):
+    """The best children go on, always as many as the width if there are so many; those that end go into the pool.
+
+    A child that ends counts only where it is among the `width` best of all, and a single beam is content with the first text
+    that ends: so width 1 is greedy, which neither ends with a second best token nor goes on with one.
+    """
+
+    def choose(self, children: Iterable[Beam]) -> tuple[list[Beam], list[int]]:
+        going: list[Beam] = []
+        taken: list[int] = []
+        for rank, child in enumerate(children):
+            finish = self.ending(child.text)
+            if finish is None:
+                going.append(child)
+            elif rank < self.width:
+                self.finish(child, finish)
+            if finish is None or rank < self.width:
+                taken.append(child.text.ids[-1])
+            if len(going) == self.width or (child.text.left == 0 and rank + 1 == self.width):
+                break
+        self.pool.keep(self.settings.n_best)
+        return ([] if going and self.is_enough(going) else going), taken
+
+    def value(self, beam: Beam, text: Hypothesis) -> float:
+        return text.score
+
+    def is_enough(self, going: Sequence[Beam]) -> bool:
+        """Whether the search ends early: see `Beams`."""
+        how = self.settings
+        if how.early_stop == "first" or self.width == 1:
+            return self.finished >= self.width
+        told = min(how.n_best, self.width)
+        if how.early_stop == "never" or len(self.pool.texts) < told:
+            return False
+        best = max(beam.score for beam in going)
+        return self.pool.texts[told - 1][0] >= reach(best, going[0].text.written, how.tokens, how.alpha)
+
+
+class Drawn(Group):
+    """A sample of `width` texts without replacement (Kool et al. 2019): those that arrive first.
+
+    Texts that have ended hold their places, unless enough others arrive before them; when all places are held by ended texts
+    the sample is complete, which is the only rule for its end: another would prefer short texts.
+    """
+
+    def choose(self, children: Iterable[Beam]) -> tuple[list[Beam], list[int]]:
+        going: list[Beam] = []
+        taken: list[int] = []
+        for child in children:
+            if len(going) + self.pool.count_from(-child.arrival) >= self.width:
+                break
+            finish = self.ending(child.text)
+            if finish is None:
+                going.append(child)
+            else:
+                self.finish(child, finish)
+            taken.append(child.text.ids[-1])
+        self.pool.keep(self.width)
+        return going, taken
+
+    def value(self, beam: Beam, text: Hypothesis) -> float:
+        return -beam.arrival
+
+
+def tell_best(groups: Iterable[Group], n_best: int) -> list[Hypothesis]:
+    """The best texts of all groups, the best first; one that several groups have found counts once."""
+    found: dict[tuple[int, ...], Hypothesis] = {}
+    for group in groups:
+        for _, text in group.pool.texts:
+            found.setdefault(text.ids, text)
+    return sorted(found.values(), key=lambda text: -text.score)[:n_best]

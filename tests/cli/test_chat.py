@@ -1,0 +1,246 @@
+"""`lilliput chat`: through a pipe, where every word of it can be compared, and on a terminal, which only a process has."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lilliput.cli.chat import COMMANDS, NAMES
+from small import Told, lilliput, trained
+
+PATIENCE = 60.0
+Hold = Callable[..., Told]  # lines that are said, and flags
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained())
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Hold:
+    """Lines that come through a pipe."""
+
+    def hold(*lines: str, flags: tuple[str, ...] = ()) -> Told:
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        return lilliput("chat", "mine", "--sentences", "none", *flags)
+
+    return hold
+
+
+def written(prompt: str, seed: int, *flags: str) -> str:
+    told = lilliput("generate", "mine", "--prompt", prompt, "--seed", str(seed), "--json", *flags)
+    text: str = json.loads(told.out)["samples"][0]["text"]
+    return text.rstrip()
+
+
+# ---- through a pipe
+
+
+def test_turns_go_on_from_the_whole_story(chat: Hold) -> None:
+    first = written("Once", 3)
+    second = written(f"Once{first} upon", 4)
+    third = written(f"Once{first} upon{second}", 5)
+    told = chat("Once", " upon ", "", flags=("--seed", "3"))
+    assert told == Told(0, "".join(f"{text.lstrip()}\n" for text in (first, second, third)), "")
+
+
+def test_a_turn_is_at_most_so_many_sentences(chat: Hold) -> None:
+    flags = ("--forced-words", "ran. It", "--tokens", "20", "--temperature", "0")
+    whole = written("A bee", 0, *flags)
+    first, _, _ = whole.partition(" It")
+    assert whole != first and first.endswith("ran.")
+    assert chat("A bee", "/show story", flags=flags).out == f"{whole.lstrip()}\nA bee{whole}\n"
+    told = chat("/sentences 1", "A bee", "/show story", flags=flags).out
+    assert told == f"{first.lstrip()}\nA bee{first}\n"
+
+
+def test_again_undo_and_seed(chat: Hold) -> None:
+    first, second = written("Once", 0), written("Once", 1)
+    assert first != second
+    told = chat("Once", "/again", "/show story")
+    assert told.out == f"{first.lstrip()}\n{second.lstrip()}\nOnce{second}\n"
+    told = chat("Once", "upon", "/undo", "/show story", "/undo", "/undo", "/seed 0", "Once")
+    assert told.out.endswith(f"Once{first}\n{first.lstrip()}\n")
+    assert told.err == "there is no turn to take back\n  try a line, or Enter\n"
+
+
+def test_settings_are_changed_and_shown(chat: Hold) -> None:
+    greedy = written("Once", 0, "--temperature", "0", "--tokens", "5")
+    told = chat("/set temperature 0", "/set tokens 5", "/set bad-words cat, dog", "Once", "/show settings")
+    first, *settings = told.out.splitlines()
+    assert (first.rstrip(), told.err) == (greedy.lstrip(), "")
+    shown = {line.split()[0]: line.split()[1:] for line in settings}
+    assert shown.keys() == set(NAMES)
+    assert shown["temperature"] == ["0.0", "changed"]
+    assert shown["bad_words"] == ["cat,", "dog", "changed"]
+    assert shown["top_p"] == ["none"]
+    assert shown["seed"] == ["1", "changed"], "the next turn's"
+    assert "cat" not in chat("/set bad_words cat", "/set bad_words none", "/show").out
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/set temprature 1", "there is no setting temprature\n  try /set temperature VALUE\n"),
+        ("/set top_p 2", "top_p is '2': it should be less than or equal to 1\n"),
+        ("/set top_p", "top_p needs a value\n  try /set top_p X|none\n"),
+        ("/set", "/set needs the name of a setting and its value\n  try /show settings\n"),
+        ("/sentences many", "sentences is 'many': it should be a whole number\n"),
+        ("/agian", "there is no command /agian\n  try /again\n"),
+        ("/", "there is no command /\n  try /help\n"),
+        ("/again", "there is no turn to take back\n  try a line, or Enter\n"),
+        ("/save", "/save needs the name of a file\n  try /save story.txt\n"),
+        ("/show moon", "there is no 'moon' to show\n  try /show settings or /show story\n"),
+        ("/save nowhere/story.txt", "the story cannot be saved: No such file or directory\n"),
+    ],
+)
+def test_mistakes_are_told_and_the_chat_goes_on(chat: Hold, line: str, told: str) -> None:
+    code, out, err = chat(line, "Once")
+    assert (code, out) == (0, f"{written('Once', 0).lstrip()}\n")
+    assert err.startswith(told) and len(err.splitlines()) <= 3
+
+
+def test_a_setting_that_does_not_fit_is_refused_and_nothing_changes(chat: Hold) -> None:
+    told = chat("/set diversity 0.3", "/show settings")
+    assert told.err == "diversity is for a beam search: set beams, too\n"
+    assert told.out.count("changed") == 1, "the flag of this test"
+
+
+def test_what_was_set_gives_way_to_what_is_set(chat: Hold) -> None:
+    told = chat("/set top_p 0.9", "/set temperature 0", "/show settings").out
+    assert ["top_p", "none"] in [line.split() for line in told.splitlines()]
+
+
+def test_what_cannot_be_written_leaves_the_story_as_it_is(chat: Hold) -> None:
+    first = written("Once", 0)
+    told = chat("Once", "/set engine numba", "/again", "/seed 0", "/again", "/show story")
+    assert "float64" in told.err and len(told.err.splitlines()) == 2, told.err
+    assert told.out.endswith(f"{first.lstrip()}\nOnce{first}\n")
+
+
+def test_a_story_is_saved_and_no_other_file_is_lost(chat: Hold, tmp_path: Path) -> None:
+    mine, other = tmp_path / "my story.txt", tmp_path / "other.txt"
+    other.write_text("precious")
+    told = chat("Zoë", f"/save {mine}", f"/save {other}", "sang", f"/save {mine}", "/show story")
+    assert told.err == f"{other} exists already, and is left alone\n  try /save another.txt\n"
+    assert other.read_text() == "precious"
+    assert mine.read_text("utf-8").startswith("Zoë") and told.out.endswith(mine.read_text("utf-8"))
+
+
+def test_a_beginning_and_a_new_story(chat: Hold) -> None:
+    first = written("The moon", 0)
+    told = chat("", "/new", "/show story", "/quit", "never said", flags=("--prompt", "The moon"))
+    assert told.out == f"The moon\n{first.lstrip()}\nThe moon\nThe moon\n"
+
+
+def test_every_command_is_in_the_help(chat: Hold) -> None:
+    told = chat("/help").out
+    assert all(f"/{name}" in told for name in COMMANDS)
+
+
+def test_a_story_longer_than_the_context(chat: Hold) -> None:
+    assert chat(*["long story"] * 8).code == 0
+
+
+def test_a_run_that_is_not_there() -> None:
+    told = lilliput("chat", "mnie", "--top-p", "2")
+    assert told.code == 2
+    assert told.err.splitlines()[0].startswith("lilliput: --top-p is '2'") and "mnie" in told.err
+
+
+# ---- on a terminal
+
+
+class Terminal:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.screen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.number, text.encode())
+
+    def wait_for(self, text: str) -> str:
+        """What came until then, the text included."""
+        until = time.monotonic() + PATIENCE
+        while text not in self.screen:
+            ready, _, _ = select.select([self.number], [], [], max(0.0, until - time.monotonic()))
+            assert ready, self.screen
+            try:
+                news = os.read(self.number, 4096)
+            except OSError:  # Linux says so when the other side is closed
+                news = b""
+            assert news, self.screen
+            self.screen += news.decode(errors="replace")
+        before, found, self.screen = self.screen.partition(text)
+        return before + found
+
+
+@contextmanager
+def terminal(*words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+    import pty
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lilliput", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"},
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(ours), process
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
+def test_on_a_terminal(tmp_path: Path) -> None:
+    with terminal("chat", "mine", "--sentences", "none") as (screen, process):
+        assert "/help" in screen.wait_for("\n> ")
+        screen.type("Once\n")
+        told = screen.wait_for("\n> ").replace("\r", "")
+        assert "".join(written("Once", 0).split()) in "".join(told.split()), told
+        screen.type("/hel\t\n")  # Tab completes
+        assert "take back the last turn" in screen.wait_for("\n> ")
+        screen.type("/set tokens 1000000\n")
+        screen.wait_for("\n> ")
+        screen.type("/set min_tokens 1000000\n")
+        screen.wait_for("\n> ")
+        screen.type("more\n")
+        screen.wait_for("more\r\n")
+        screen.wait_for(" ")
+        process.send_signal(signal.SIGINT)  # while it writes: it stops, and the story stays
+        screen.wait_for("\n> ")
+        screen.type(f"/save {tmp_path}/story.txt\n")
+        screen.wait_for("saved as")
+        story = (tmp_path / "story.txt").read_text("utf-8")
+        assert story.startswith(f"Once{written('Once', 0)} more") and len(story) > 60
+        screen.wait_for("> ")
+        screen.type("\x04")  # Ctrl-D
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
+def test_ctrl_c_at_the_prompt_ends_it() -> None:
+    with terminal("chat", "mine") as (screen, process):
+        screen.wait_for("\n> ")
+        time.sleep(0.5)  # readline does not hear a signal that comes between its prompt and its waiting
+        process.send_signal(signal.SIGINT)
+        screen.wait_for("lilliput: stopped")
+        assert process.wait(PATIENCE) == 130

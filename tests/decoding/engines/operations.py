@@ -1,0 +1,137 @@
+"""What every engine is held to: any sequence of operations on rows gives what the model gives without a cache.
+
+`check_operations(build, model, seed)` draws the sequence. Several sets of rows live side by side, so that whatever one of them
+does to memory that is not its own is found out by the others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lilliput.decoding.engines import Engine, Rows
+from lilliput.model.transformer import Transformer
+from tiny import assert_same
+
+MOST_ROWS, MOST_SETS = 6, 3
+
+
+@torch.inference_mode()
+def uncached(model: Transformer, texts: list[list[int]]) -> Tensor:
+    """(B, V): logits after each text, all of it read at once; what follows a text cannot reach back into it."""
+    longest = max(map(len, texts))
+    ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
+    return model(ids)[torch.arange(len(texts)), torch.tensor([len(text) - 1 for text in texts])]
+
+
+@dataclass
+class Set:
+    """Rows, and the texts that they ought to hold."""
+
+    rows: Rows
+    texts: list[list[int]]
+
+
+class Operations:
+    """`done` counts what was really done, for whoever wants to know that the draw left nothing out."""
+
+    def __init__(self, build: Callable[[Transformer], Engine], model: Transformer, seed: int, tolerance: float) -> None:
+        self.engine, self.model, self.tolerance = build(model), model, tolerance
+        self.draw = random.Random(seed)
+        self.sets: list[Set] = []
+        self.done: Counter[str] = Counter()
+
+    def tokens(self, number: int) -> list[int]:
+        return [self.draw.randrange(self.model.settings.vocab_size or 1) for _ in range(number)]
+
+    def places(self, texts: list[list[int]]) -> list[int]:
+        return [self.draw.randrange(len(texts)) for _ in range(self.draw.randint(1, MOST_ROWS))]
+
+    def check(self, logits: Tensor, held: Set) -> None:
+        assert_same(logits.double().cpu(), uncached(self.model, held.texts), self.tolerance)
+        assert list(held.rows.lengths) == [len(text) for text in held.texts]
+        assert held.rows.nbytes > 0
+
+    def prefill(self) -> None:
+        longest = self.model.settings.context // 2
+        texts = [self.tokens(self.draw.randint(1, longest)) for _ in range(self.draw.randint(1, 3))]
+        logits, rows = self.engine.prefill(texts)
+        self.sets.append(Set(rows, [list(text) for text in texts]))
+        self.check(logits, self.sets[-1])
+
+    def step(self, held: Set, most: int) -> None:
+        """Rows without room for `most` tokens leave first; a set may end that way."""
+        going = [place for place, text in enumerate(held.texts) if len(text) + most <= self.model.settings.context]
+        if not going:
+            self.sets.remove(held)
+            return
+        if len(going) < len(held.texts):
+            self.reorder(held, going)
+        new = [self.tokens(self.draw.randint(1, most)) for _ in held.texts]
+        for text, tokens in zip(held.texts, new, strict=True):
+            text += tokens
+        self.check(held.rows.step(new), held)
+
+    def reorder(self, held: Set, places: list[int]) -> None:
+        held.rows.reorder(places)
+        held.texts = [list(held.texts[place]) for place in places]
+
+    def pick(self, held: Set) -> None:
+        places = self.places(held.texts)
+        self.sets.append(Set(held.rows.pick(places), [list(held.texts[place]) for place in places]))
+
+    def join(self, held: Set, other: Set) -> None:
+        held.rows.join(other.rows)
+        held.texts += other.texts
+        self.sets.remove(other)
+
+    def truncate(self, held: Set) -> None:
+        """Refused only where a window has lost what that needs, and then nothing has changed."""
+        length = self.draw.randint(1, min(map(len, held.texts)))
+        try:
+            held.rows.truncate(length)
+        except ValueError:
+            assert any(window is not None for window in self.model.windows)
+            self.done["refused"] += 1
+        else:
+            held.texts = [text[:length] for text in held.texts]
+
+    def run(self, number: int) -> None:
+        """So many operations, after each of which some set reads on: a mistake shows in its logits."""
+        for _ in range(number):
+            if not self.sets:
+                self.prefill()
+            held = self.draw.choice(self.sets)
+            others = [other for other in self.sets if other is not held]
+            kinds = ["step", "steps", "reorder", "truncate"]
+            if others and sum(len(held.texts) for held in self.sets) <= MOST_ROWS * MOST_SETS:
+                kinds += ["join"]
+            if len(self.sets) < MOST_SETS:
+                kinds += ["pick", "prefill"]
+            kind = self.draw.choice(kinds)
+            self.done[kind] += 1
+            if kind == "reorder":
+                self.reorder(held, self.places(held.texts))
+            elif kind == "truncate":
+                self.truncate(held)
+            elif kind == "join":
+                self.join(held, self.draw.choice(others))
+            elif kind == "pick":
+                self.pick(held)
+            elif kind == "prefill":
+                self.prefill()
+            self.step(self.draw.choice(self.sets), most=4 if kind == "steps" else 1)
+
+
+def check_operations(
+    build: Callable[[Transformer], Engine], model: Transformer, seed: int, number: int = 60, tolerance: float = 1e-12
+) -> Counter[str]:
+    """So many drawn operations on rows of the engine, held to the model without a cache; tells how many of each kind."""
+    operations = Operations(build, model, seed, tolerance)
+    operations.run(number)
+    return operations.done
