@@ -113,10 +113,7 @@ def test_cache_bytes_of_a_full_context(window: Any) -> None:
     cache = model.new_cache(1)
     with torch.inference_mode():
         model(draw_ids(1, settings.context), cache=cache)
-    held = sum(
-        (layer.end - layer.start) * (2 * layer.keys.shape[1] * layer.keys.shape[3] * layer.keys.element_size() + 8)
-        for layer in cache.layers
-    )
+    held = sum(layer.held[:, :, :, : layer.bound(settings.context)].nbytes for layer in cache.layers)
     assert model.count().cache_bytes == held
 
 

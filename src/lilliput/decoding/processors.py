@@ -180,7 +180,9 @@ def choose_together(
 ) -> list[int]:
     for process in strategy.processors:
         logits = process(texts, logits)
-    chosen: list[int] = draw(logits, generators) if strategy.sample else logits.argmax(dim=-1).tolist()
+    if strategy.sample:
+        return draw(logits, generators)
+    chosen: list[int] = logits.cpu().numpy().argmax(axis=-1).tolist()
     return chosen
 
 

@@ -80,7 +80,7 @@ class LayerCache:
 
     def use(self, held: Tensor) -> None:
         self.held = held  # (2, B or more, G, K or more, D)
-        self.keys, self.values = held.unbind()
+        self.keys, self.values = held[0], held[1]  # not `unbind`: autograd lets nobody write into what that gives
 
     def make_room(self, rows: int, columns: int) -> None:
         _, had_rows, heads, had_columns, dim = self.held.shape

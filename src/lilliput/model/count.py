@@ -122,8 +122,8 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     keys = sum(keys_seen(window, settings.context, causal) for window in windows)
     flops = 6 * (settings.layers * matrices + projection + per_position) + round(12 * dim * keys)
 
-    cached = [min(settings.context, window - 1) if window is not None else settings.context for window in windows]
-    cache_entry = 2 * kv_heads * head_dim * bytes_per_number + 8  # and a position
+    cached = [min(settings.context, window) if window is not None else settings.context for window in windows]
+    cache_entry = 2 * kv_heads * head_dim * bytes_per_number
     return Count(
         Parameters(embedding, blocks, final_norm, head, total, total - frozen),
         flops,

@@ -15,7 +15,7 @@ from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer
 from lilliput.settings import GenerateSettings
 
-SLOW = 1.5  # seconds that loading compiled code never takes: beyond, it is being compiled
+PATIENCE = 3.0  # seconds: to load code that was compiled before takes less
 
 
 def choose_engine(
@@ -47,13 +47,16 @@ def choose_engine(
 
 def warm_up(engine: Engine, tell: Callable[[str], None] | None) -> str | None:
     """The first pass loads the compiled code, or makes it. A sentence if it had to be made."""
-    begun = time.monotonic()
-    if tell is not None:
-        notice = threading.Timer(SLOW, tell, ["compiling the numba engine for this machine, once: about 20 s"])
-        notice.daemon = True
-        notice.start()
+    from lilliput.decoding.engines.compiled import count_compilations
+
+    begun, made = time.monotonic(), count_compilations()
+    notice = threading.Timer(
+        PATIENCE, tell or (lambda sentence: None), ["compiling the numba engine for this machine, once ..."]
+    )
+    notice.daemon = True
+    notice.start()
     engine.prefill([[0]])
-    if tell is not None:
-        notice.cancel()
-    seconds = time.monotonic() - begun
-    return f"compiled the numba engine in {seconds:.1f} s; the next time it is there" if seconds > SLOW else None
+    notice.cancel()
+    if count_compilations() == made:
+        return None
+    return f"compiled the numba engine in {time.monotonic() - begun:.1f} s; the machine code is kept for the next time"

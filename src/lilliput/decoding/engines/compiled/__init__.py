@@ -10,10 +10,13 @@ Every weight is read once a pass for all its rows, which is all that counts whil
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lilliput.decoding.engines.compiled.kernels import compute
 from lilliput.decoding.engines.compiled.layout import CHUNK
 from lilliput.decoding.engines.compiled.packing import Quantise, pack
 from lilliput.decoding.engines.compiled.slots import Slots
@@ -21,6 +24,12 @@ from lilliput.decoding.engines.compiled.team import Team
 from lilliput.model.transformer import Transformer
 
 SMALL = 300_000  # weights below which a second thread costs more than it brings
+
+
+def count_compilations() -> int:
+    """How often in this process the pass was compiled, and not found on disk."""
+    misses: dict[Any, int] = getattr(compute, "stats").cache_misses  # noqa: B009  # a function, for all that mypy knows
+    return sum(misses.values())
 
 
 class NumbaRows:
@@ -115,5 +124,5 @@ class NumbaEngine:
             arrays.ids[:size], arrays.pos[:size] = tokens[first:last], positions[first:last]
             arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
             slots.enter(lines[first:last], positions[first:last], arrays.slots)
-            logits.append(torch.from_numpy(self.team.run(size, len(wanted))).clone())
-        return logits[0] if passes == 1 else torch.cat(logits)
+            logits.append(self.team.run(size, len(wanted)))
+        return torch.from_numpy(logits[0] if passes == 1 else np.concatenate(logits))

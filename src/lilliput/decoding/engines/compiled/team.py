@@ -62,7 +62,7 @@ class Team:
                 seen = compute(seen, part, self.parts, self.plan, self.room, self.arrays)
 
     def run(self, tokens: int, wanted: int) -> Floats:
-        """One pass over what stands in the arrays; logits (wanted, V), until the next pass."""
+        """One pass over what stands in the arrays; logits (wanted, V)."""
         if self.grown != self.slots.grown:
             self.renew()
         control = self.arrays.control
@@ -73,7 +73,7 @@ class Team:
         compute(0, 0, self.parts, self.plan, self.room, self.arrays)
         first, step = self.room.logits, self.room.logits_step
         logits = self.arrays.scratch[first : first + wanted * step].reshape(wanted, step)
-        return logits[:, : self.plan.vocab_size]
+        return logits[:, : self.plan.vocab_size].copy()  # by NumPy: torch would wake its own threads for many rows
 
     def renew(self) -> None:
         """Memory or table have grown: everybody is given the new ones, after all have left the compiled code."""
