@@ -8,7 +8,8 @@ vocabulary 4,096, context 256, the same random weights for all. Two threads; con
 own, which warms up and takes the median of what fits into a second; the median of the processes counts.
 
 speed    One stream, a batch, beams, and many short samples. Of our two engines the quicker one is told, by name. CTranslate2
-         computes in float32 only: its 8-bit products overflow on a processor without VNNI, and logits are then a third wrong.
+         is there in float32 only: where it was tried, without VNNI, its 8-bit products are wrong (logits a third off; with the
+         same weights, computed in float32, a hundredth), so that it would be timed with another net.
          The share of the bandwidth: tokens per second, times the bytes of the weights, over the bytes per second at which two
          threads read a float32 array in the same process: of 512 MB, or as large as the weights, which a cache may hold.
 length   With the cache and without, where the engine reads the whole text anew for each token (of long texts for every 4th or

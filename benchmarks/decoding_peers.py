@@ -5,8 +5,8 @@ is timed, his logits after 64 tokens are held against ours: to 1e-3 in float32, 
 spread of the logits. Nobody ends early: the end of a text is switched off or forbidden, and `decoding.py` counts what comes back.
 Does not own: clocks.
 
-llama.cpp is called through llama-cpp-python's own bindings of its C functions: `Llama.generate` of the same package does the same
-work, and some of its own in Python. It keeps keys and values in 16 bits, as it does by default.
+llama.cpp is called through llama-cpp-python's bindings of its C functions, without the Python classes that the package puts
+around them. It keeps keys and values in 16 bits, as it does by default.
 """
 
 from __future__ import annotations
