@@ -1,23 +1,25 @@
 """Writing: tokens per second beside transformers, llama.cpp and CTranslate2, and what cache, length, 8 bits and a start cost.
 
-    python benchmarks/decoding.py --json
+    python benchmarks/decoding.py --json --run runs/stories
     python benchmarks/decoding.py --only quality --run runs/stories
 
 The net (`decoding_peers.py`): dim 288, 6 layers, 6 heads, hidden 1,152 swiglu (768 inside), tied head, rotary, RMSNorm,
-vocabulary 4,096, context 256, the same random weights for all. Two threads; contestants take turns, each in a process of its
-own, which warms up and takes the median of what fits into a second; the median of the processes counts.
+vocabulary 4,096, context 256, the same random weights for all. Contestants take turns, each in a process of its own, which
+warms up and takes the median of what fits into half a second; the median of the processes counts. The load average before and
+after goes to stderr with the table. The whole takes about twelve minutes on two cores, with `--run`.
 
-speed    One stream, a batch, beams, and many short samples. Of our two engines the quicker one is told, by name. CTranslate2
-         is there in float32 only: where it was tried, without VNNI, its 8-bit products are wrong (logits a third off; with the
-         same weights, computed in float32, a hundredth), so that it would be timed with another net.
+speed    One stream, a batch, beams, and many short samples. We run as `auto` does: the numba engine, for every work with two
+         threads. A peer runs every work with one thread and with two, and the quicker of both medians is told, by name.
+         CTranslate2 is there in float32 only: where it was tried, without VNNI, its 8-bit products are wrong (logits a third
+         off; with the same weights, computed in float32, a hundredth), so that it would be timed with another net.
          The share of the bandwidth: tokens per second, times the bytes of the weights, over the bytes per second at which two
          threads read a float32 array in the same process: of 512 MB, or as large as the weights, which a cache may hold.
-length   With the cache and without, where the engine reads the whole text anew for each token (of long texts for every 4th or
-         32nd, which is counted so often). Token 1,000 beside token 50: means over 32 tokens around them; with full attention
-         beside the ratio of the bytes of weights, keys and values that must be read.
-quality  Bits per byte of the first 50 validation documents that fit the context, token by token through the engine, by a model
-         that learns for two minutes (recipes/stories.toml) or is given (`--run`); and the seconds from the start of
-         `lilliput generate` with this model to its first byte.
+length   With the cache and without, where the engine (numba, and torch) reads the whole text anew for each token (of long texts
+         for every 4th or 32nd, which is counted so often). Token 1,000 beside token 50: means over 32 tokens around them; with
+         full attention beside the ratio of the bytes of weights, keys and values that must be read.
+quality  Bits per byte of the first 50 validation documents that fit the context, token by token through the engine, by the
+         finished model of `--run`, or, if none is given, by one that learns for two minutes (recipes/stories.toml); and the
+         seconds from the start of `lilliput generate` with this model to its first byte. The rows say which model it was.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ import torch
 
 import decoding_peers as peers
 from contest import THREADS, contest, median, row, show
-from decoding_peers import BATCH, BEAMS, DIM, LAYERS, ONE, SAMPLES, WORKS, Work, Write, build_net
+from decoding_peers import BEAMS, DIM, LAYERS, ONE, WORKS, Work, Write, build_net
 from lilliput.data.corpora import open_corpus
 from lilliput.decoding.beam import Beams, search
 from lilliput.decoding.engines import Engine
@@ -53,10 +56,11 @@ from lilliput.model.transformer import Transformer
 Figures = dict[str, float]
 Row = dict[str, Any]
 
-WARM_UP, ENOUGH, MOST = 8, 1.0, 7  # tokens; seconds after which there are enough measurements; most measurements
+WARM_UP, ENOUGH, MOST = 8, 0.5, 3  # tokens; seconds after which there are enough measurements; most measurements
 LARGE = 512 << 20  # bytes of an array that no processor's cache holds
 LENGTHS = {64: 1, 256: 4, 1024: 32}  # tokens to write, and of how many passes without a cache one is computed
 EARLY, LATE, AROUND, WINDOW, ROUNDS = 50, 1000, 32, 64, 5
+FEW = 3  # processes are enough where a ratio is of one process's own figures
 DOCUMENTS, TOGETHER = 50, 10
 RUN = "DECODING_RUN"  # environment variable by which a contestant finds the trained model
 ROOT = Path(__file__).parents[1]
@@ -132,30 +136,42 @@ def bandwidth(size: int) -> float:
     return statistics.median(found)
 
 
-NUMBA, INT8, TORCH = "lilliput numba", "lilliput numba int8", "lilliput torch"
+def time_peer(build: Callable[[int], Write], threads: int, works: tuple[Work, ...]) -> Figures:
+    return time_works(build(threads), works)
+
+
+def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ...]) -> dict[str, Callable[[], Figures]]:
+    """A contestant for each number of threads: a second one may help with many rows and hinder with one."""
+    return {
+        f"{peer}, {threads} thread{'s' * (threads > 1)}": partial(time_peer, build, threads, works)
+        for threads in sorted({1, THREADS})
+    }
+
+
+NUMBA, INT8 = "lilliput numba", "lilliput numba int8"
+EXACT, ROUGH = ("transformers", "llama.cpp f32", "CTranslate2"), "llama.cpp q8_0"
 SPEED: dict[str, Callable[[], Figures]] = {
     NUMBA: lambda: time_ours("numba", WORKS),
-    "transformers": lambda: time_works(peers.transformers(), WORKS),
-    "llama.cpp f32": lambda: time_works(peers.llama_cpp(quantised=False), (ONE,)),
+    **with_threads("transformers", peers.transformers, WORKS),
+    **with_threads("llama.cpp f32", partial(peers.llama_cpp, quantised=False), (ONE,)),
     INT8: lambda: time_ours("numba int8", (ONE,)),
-    "llama.cpp q8_0": lambda: time_works(peers.llama_cpp(quantised=True), (ONE,)),
-    TORCH: lambda: time_ours("torch", (BATCH, SAMPLES)),
-    "CTranslate2": lambda: time_works(peers.ctranslate2(), WORKS),
+    **with_threads("llama.cpp q8_0", partial(peers.llama_cpp, quantised=True), (ONE,)),
+    **with_threads("CTranslate2", peers.ctranslate2, WORKS),
 }
 
 
 def speed(asked: argparse.Namespace) -> list[Row]:
     found = contest(__file__, list(SPEED), asked.repeats)
     speeds = {name: {work: median(took, work) for work in took[0]} for name, took in found.items()}
-    rows = []
-    for work in WORKS:
-        best = max((NUMBA, TORCH), key=lambda engine: speeds[engine].get(work.name, 0.0))
-        name = f"{work.name} ({best.removeprefix('lilliput ')})"
-        for peer in ("transformers", "llama.cpp f32", "CTranslate2"):
-            if work.name in speeds[peer]:
-                rows.append(row(name, speeds[best][work.name], speeds[peer][work.name], peer, "tokens/s"))
-    int8 = f"{ONE.name}, int8 (numba)"
-    rows.append(row(int8, speeds[INT8][ONE.name], speeds["llama.cpp q8_0"][ONE.name], "llama.cpp q8_0", "tokens/s"))
+
+    def beside(name: str, engine: str, work: Work, peer: str) -> list[Row]:
+        """A row, if the peer does the work: with that number of threads with which he does it quicker."""
+        able = {who: took[work.name] for who, took in speeds.items() if who.startswith(peer) and work.name in took}
+        best = max(able, key=able.__getitem__, default=None)
+        return [row(name, speeds[engine][work.name], able[best], best, "tokens/s")] if best else []
+
+    rows = [line for work in WORKS for peer in EXACT for line in beside(f"{work.name} (numba)", NUMBA, work, peer)]
+    rows += beside(f"{ONE.name}, int8 (numba)", INT8, ONE, ROUGH)
     seconds = {work: work.tokens / speeds[NUMBA][work.name] for work in (ONE, *BEAMS)}
     rows += [row(f"{beam.name} (numba)", seconds[beam], seconds[ONE], "our own greedy", "s") for beam in BEAMS]
     for engine, name in ((NUMBA, "float32"), (INT8, "int8")):
@@ -216,7 +232,7 @@ LENGTH: dict[str, Callable[[], Figures]] = {
 
 
 def length(asked: argparse.Namespace) -> list[Row]:
-    contestants, rows = contest(__file__, list(LENGTH), asked.repeats), []
+    contestants, rows = contest(__file__, list(LENGTH), min(asked.repeats, FEW)), []
     early, late = (weight_bytes(build_net(), "torch") + at * LAYERS * 2 * DIM * 4 for at in (EARLY, LATE))
     for name, found in contestants.items():
         engine = name.removeprefix("lengths ")
@@ -248,7 +264,15 @@ def quality_of(kind: str) -> Figures:
     engine = build_engine(kind, writer.model)
     nats = sum(read_along(engine, texts[at : at + TOGETHER]) for at in range(0, len(texts), TOGETHER))
     tokens = sum(len(text) - 1 for text in texts)
-    return {"bits per byte": nats / math.log(2) / size, "documents": len(texts), "tokens": tokens, "bytes": size}
+    assert writer.checkpoint is not None, "the model was loaded from one"
+    return {
+        "bits per byte": nats / math.log(2) / size,
+        "documents": len(texts),
+        "tokens": tokens,
+        "bytes": size,
+        "weights": sum(weight.numel() for weight in writer.model.parameters()),
+        "updates": writer.checkpoint.step,
+    }
 
 
 def read_along(engine: Engine, texts: list[list[int]]) -> float:
@@ -299,20 +323,24 @@ def first_byte(run: str) -> float:
 
 
 def quality(asked: argparse.Namespace) -> list[Row]:
+    if asked.run:
+        return judge(asked.run, f"run {Path(asked.run).name}", asked.repeats)
     with tempfile.TemporaryDirectory(prefix="decoding-") as folder:
-        return judge(asked.run or train(folder, asked.minutes), asked.repeats)
+        return judge(train(folder, asked.minutes), f"stories.toml for {asked.minutes:g} minutes", asked.repeats)
 
 
-def judge(run: str, repeats: int) -> list[Row]:
+def judge(run: str, name: str, repeats: int) -> list[Row]:
     os.environ[RUN] = run
-    found = {name: median(took, "bits per byte") for name, took in contest(__file__, list(QUALITY), 1).items()}
-    reference, exact, rough = (found[name] for name in QUALITY)
+    found = contest(__file__, list(QUALITY), 1)
+    reference, exact, rough = (median(found[kind], "bits per byte") for kind in QUALITY)
+    weights, updates = (median(found["quality torch"], figure) for figure in ("weights", "updates"))
+    model = f"{name}, {weights / 1e6:.1f} million weights after {updates:,.0f} updates"
     first_byte(run)  # the disk is warm and compiled code is cached from here on
     seconds = statistics.median(first_byte(run) for _ in range(repeats))
     return [
-        row("validation text, float32 (numba)", exact, reference, "float32 (torch)", "bits/byte"),
-        row("validation text, int8 (numba)", rough, exact, "float32 (numba)", "bits/byte"),
-        row("first token after `lilliput generate` starts", seconds, 3.0, "3 s", "s"),
+        row(f"validation text, float32 (numba; {model})", exact, reference, "float32 (torch)", "bits/byte"),
+        row(f"validation text, int8 (numba; {model})", rough, exact, "float32 (numba)", "bits/byte"),
+        row(f"first token after `lilliput generate` starts ({model})", seconds, 3.0, "3 s", "s"),
     ]
 
 
@@ -322,11 +350,13 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {"speed": speed
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
-    parser.add_argument("--repeats", type=int, default=5, help="processes of each contestant [5]")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help=f"processes of each contestant, for length at most {FEW} [5]"
+    )
     parser.add_argument(
         "--only", default=",".join(SECTIONS), help="some of speed, length, quality, with commas between"
     )
-    parser.add_argument("--run", help="a trained model for quality and the start [one that learns for --minutes]")
+    parser.add_argument("--run", help="a finished run for quality and the start [one that learns for --minutes]")
     parser.add_argument("--minutes", type=float, default=2.0, help="how long that one learns [2]")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -336,7 +366,13 @@ def main() -> None:
         return
     if wrong := set(asked.only.split(",")) - set(SECTIONS):
         parser.error(f"there is no section {min(wrong)}: {', '.join(SECTIONS)}")
-    show([found for name in asked.only.split(",") for found in SECTIONS[name](asked)], asked.json)
+    before = os.getloadavg()
+    rows = [found for name in asked.only.split(",") for found in SECTIONS[name](asked)]
+    for when, load_average in (("before", before), ("after, our own included", os.getloadavg())):
+        print(
+            f"load average {when}: {load_average[0]:.2f} {load_average[1]:.2f} {load_average[2]:.2f}", file=sys.stderr
+        )
+    show(rows, asked.json)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The net of `decoding.py`, the works to be done with it, and those who do them beside us: the same weights in other engines.
 
-Owns: `Work`, the net with its random weights, and a `Write` for each peer (transformers, llama.cpp, CTranslate2). Before anybody
-is timed, his logits after 64 tokens are held against ours: to 1e-3 in float32, and where weights have 8 bits to a fifth of the
-spread of the logits. Nobody ends early: the end of a text is switched off or forbidden, and `decoding.py` counts what comes back.
-Does not own: clocks.
+Owns: `Work`, the net with its random weights, and a `Write` for each peer (transformers, llama.cpp, CTranslate2) and number of
+threads. Before anybody is timed, his logits after 64 tokens are held against ours: to 1e-3 in float32, and where weights have
+8 bits to a fifth of the spread of the logits. Nobody ends early: the end of a text is switched off or forbidden, and
+`decoding.py` counts what comes back. Does not own: clocks.
 
 llama.cpp is called through llama-cpp-python's bindings of its C functions, without the Python classes that the package puts
 around them. It keeps keys and values in 16 bits, as it does by default.
@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contest import THREADS
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings import ModelSettings
 
@@ -118,9 +117,10 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
 # transformers
 
 
-def transformers() -> Write:
+def transformers(threads: int) -> Write:
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(threads)
     model = build_net()
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -168,7 +168,7 @@ def transformers() -> Write:
 # llama.cpp
 
 
-def llama_cpp(quantised: bool) -> Write:
+def llama_cpp(threads: int, quantised: bool) -> Write:
     import llama_cpp as library
 
     @library.llama_log_callback
@@ -180,7 +180,7 @@ def llama_cpp(quantised: bool) -> Write:
     model, loading, reading = build_net(), library.llama_model_default_params(), library.llama_context_default_params()
     loading.use_mmap = False
     reading.n_ctx = reading.n_batch = CONTEXT
-    reading.n_threads = reading.n_threads_batch = THREADS
+    reading.n_threads = reading.n_threads_batch = threads
     with tempfile.TemporaryDirectory() as folder:
         write_gguf(model, path := Path(folder) / "net.gguf", quantised)
         theirs = library.llama_model_load_from_file(bytes(path), loading)
@@ -247,13 +247,13 @@ def write_gguf(model: Transformer, path: Path, quantised: bool) -> None:
 # CTranslate2
 
 
-def ctranslate2() -> Write:
+def ctranslate2(threads: int) -> Write:
     import ctranslate2 as library
 
     model = build_net()
     with tempfile.TemporaryDirectory() as folder:
         write_spec(model, path := Path(folder) / "net")
-        theirs = library.Generator(str(path), device="cpu", intra_threads=THREADS, compute_type="float32")
+        theirs = library.Generator(str(path), device="cpu", intra_threads=threads, compute_type="float32")
 
     def logits(text: list[int]) -> NDArray[np.float32]:
         found: NDArray[np.float32] = np.asarray(theirs.forward_batch([[str(id_) for id_ in text]]))[0, -1]

@@ -115,10 +115,14 @@ def test_the_python_runs(folder: Path) -> None:
 
 
 def test_the_python_of_the_guide_to_writing_runs(folder: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", page("writing"), flags=re.DOTALL)
-    outcome = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True)
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.strip()
+    found = re.findall(r"```python\n(.*?)```", page("writing"), flags=re.DOTALL)
+    assert len(found) == 2
+    for code in found:
+        outcome = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True
+        )
+        assert outcome.returncode == 0, outcome.stderr
+        assert outcome.stdout.strip()
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from lilliput.settings import BUDGETS, Config, GenerateSettings
 
+SHAPE_A_DRAW = ("final_temperature", "top_k", "top_p", "min_p", "typical")  # of `generate.*`: nothing without a draw
+
 
 def conflicts(config: Config) -> list[tuple[str, str]]:
     """All of them: (dotted name, sentence)."""
@@ -99,7 +101,7 @@ def writing_conflicts(how: GenerateSettings) -> list[tuple[str, str]]:
     """Those of `generate.*` by themselves; each is named after the setting that could be left out."""
     found = []
     drawn = how.temperature != 0.0 and (how.beams is None or how.sample_beams)
-    for name in ("final_temperature", "top_k", "top_p", "min_p", "typical"):
+    for name in SHAPE_A_DRAW:
         if not drawn and getattr(how, name) is not None:
             if how.beams is None or how.sample_beams:
                 why = "at generate.temperature 0 nothing is drawn"
@@ -124,6 +126,9 @@ def writing_conflicts(how: GenerateSettings) -> list[tuple[str, str]]:
                 f"generate.beams {how.beams} is not divisible by generate.beam_groups {how.beam_groups}",
             )
         )
+    if how.beams is not None and how.sample_beams and how.beam_groups > 1:
+        why = "drawn beams have no groups: a draw without replacement (generate.sample_beams) finds different texts by itself"
+        found.append(("generate.beam_groups", why))
     if how.beams is not None and how.beam_groups == 1 and how.diversity != 0.5:
         found.append(("generate.diversity", "one group has none to be led away from: set generate.beam_groups, too"))
     if how.min_tokens > how.tokens:

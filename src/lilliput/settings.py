@@ -260,7 +260,9 @@ class GenerateSettings:
 
     prompt: str = describe("text to go on from (empty: a new document)", "")
     tokens: Count = describe("most tokens to write", 256)
-    min_tokens: Annotated[int, Field(ge=0)] = describe("the text does not end before so many tokens", 0)
+    min_tokens: Annotated[int, Field(ge=0)] = describe(
+        "the text does not end before so many tokens, unless at a stop string", 0
+    )
     temperature: NotNegative = describe("0 is greedy; 1 is the model's own distribution", 0.7)
     final_temperature: Positive | None = describe("temperature of the last token, reached in equal steps", None)
     top_k: Count | None = describe("choose among the k likeliest tokens only", None)
@@ -280,7 +282,9 @@ class GenerateSettings:
     forced_words: tuple[str, ...] = describe("words or phrases that must come before the text ends", ())
     stop: tuple[str, ...] = describe("the text ends before any of these", ())
     beams: Count | None = describe("width of a beam search, in place of choosing token by token", None)
-    length_penalty: float = describe("beams are compared by log-probability / length ^ this", 1.0)
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = describe(
+        "beams are compared by log-probability / length ^ this", 1.0
+    )
     early_stop: Literal["bound", "first", "never"] = describe(
         "a beam search ends when no beam can become better, as soon as it has enough ended texts, or at the most tokens",
         "bound",

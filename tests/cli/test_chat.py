@@ -6,6 +6,7 @@ import io
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -78,13 +79,13 @@ def test_again_undo_and_seed(chat: Hold) -> None:
 
 def test_settings_are_changed_and_shown(chat: Hold) -> None:
     greedy = written("Once", 0, "--temperature", "0", "--tokens", "5")
-    told = chat("/set temperature 0", "/set tokens 5", "/set bad-words cat, dog", "Once", "/show settings")
+    told = chat("/set temperature 0", "/set tokens 5", "/set bad-words cat 'hot dog'", "Once", "/show settings")
     first, *settings = told.out.splitlines()
     assert (first.rstrip(), told.err) == (greedy.lstrip(), "")
     shown = {line.split()[0]: line.split()[1:] for line in settings}
     assert shown.keys() == set(NAMES)
     assert shown["temperature"] == ["0.0", "changed"]
-    assert shown["bad_words"] == ["cat,", "dog", "changed"]
+    assert shown["bad_words"] == ["cat", "'hot", "dog'", "changed"], "as it would be typed"
     assert shown["top_p"] == ["none"]
     assert shown["seed"] == ["1", "changed"], "the next turn's"
     assert "cat" not in chat("/set bad_words cat", "/set bad_words none", "/show").out
@@ -96,6 +97,8 @@ def test_settings_are_changed_and_shown(chat: Hold) -> None:
         ("/set temprature 1", "there is no setting temprature\n  try /set temperature VALUE\n"),
         ("/set top_p 2", "top_p is '2': it should be less than or equal to 1\n"),
         ("/set top_p", "top_p needs a value\n  try /set top_p X|none\n"),
+        ("/set stop", 'stop needs a value\n  try /set stop none|"A" "B"\n'),
+        ("/set prompt It's", "a quote is not closed: It's\n  try /set prompt \"It's\"\n"),
         ("/set", "/set needs the name of a setting and its value\n  try /show settings\n"),
         ("/sentences many", "sentences is 'many': it should be a whole number\n"),
         ("/agian", "there is no command /agian\n  try /again\n"),
@@ -151,7 +154,45 @@ def test_every_command_is_in_the_help(chat: Hold) -> None:
 
 
 def test_a_story_longer_than_the_context(chat: Hold) -> None:
-    assert chat(*["long story"] * 8).code == 0
+    """32 tokens, which are bytes here: it goes on from the last half, as any text does."""
+    said, story = ["long story"] * 8, ""
+    for seed, line in enumerate(said):
+        story += f" {line}" if story else line
+        story += written(story, seed)
+    assert len(story) > 100
+    assert chat(*said, "/show story").out.endswith(f"\n{story}\n")
+
+
+def test_texts_in_quotes_are_set_as_they_are(chat: Hold) -> None:
+    whole = written("Once", 0, "--temperature", "0", "--tokens", "30")
+    stop = whole[9:11]
+    for flags, line in (((), f'/set stop "{stop}" "a, b"'), (("--stop", "e"), "/set stop none")):
+        expected = whole if line.endswith("none") else whole[: whole.index(stop)].rstrip()
+        told = chat(line, "Once", "/show settings", flags=("--temperature", "0", "--tokens", "30", *flags))
+        assert told.out.startswith(f"{expected.lstrip()}\n"), line
+        assert f"stop {'none' if line.endswith('none') else shlex.join([stop, 'a, b'])}" in " ".join(told.out.split())
+
+
+def test_the_prompt_that_is_set_is_for_a_new_story(chat: Hold) -> None:
+    told = chat("/set prompt The moon", "/show story", "/new", '/set prompt ""', "/new", "/show story")
+    assert told == Told(0, "\nThe moon\n\n", "")
+
+
+def test_a_turn_by_beam_search(chat: Hold) -> None:
+    search = ("--beams", "3", "--tokens", "12")
+    assert chat("Once", flags=search) == Told(0, f"{written('Once', 0, *search).lstrip()}\n", "")
+    told = chat("/set beams 3", "/set tokens 12", "Once", "/set top_p 0.5", "/show settings")
+    assert told.out.startswith(f"{written('Once', 0, *search).lstrip()}\n")
+    shown = [line.split() for line in told.out.splitlines()]
+    assert ["beams", "none"] in shown and ["top_p", "0.5", "changed"] in shown, "what is set now is what is wanted"
+
+
+def test_a_mistake_of_the_writer_is_told_by_the_names_of_the_chat(chat: Hold) -> None:
+    told = chat("/set tokens 3", "/set forced_words elephant", "Once", "/show story")
+    assert told.err == (
+        "the forced words take 9 tokens, and 3 may be written\n  at  forced_words\n  try tokens 9 or more\n"
+    )
+    assert told.out == "\n"
 
 
 def test_a_run_that_is_not_there() -> None:
@@ -237,10 +278,37 @@ def test_on_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
-def test_ctrl_c_at_the_prompt_ends_it() -> None:
+def test_ctrl_c_at_the_prompt_ends_it_when_it_is_meant() -> None:
+    """Twice in a row; once might be a finger too fast, and the story would be gone."""
     with terminal("chat", "mine") as (screen, process):
+
+        def press() -> None:
+            time.sleep(0.5)  # readline does not hear a signal that comes between its prompt and its waiting
+            process.send_signal(signal.SIGINT)
+
         screen.wait_for("\n> ")
-        time.sleep(0.5)  # readline does not hear a signal that comes between its prompt and its waiting
-        process.send_signal(signal.SIGINT)
+        press()
+        assert "/save FILE keeps the story" in screen.wait_for("\n> ")
+        screen.type("/show story\n")  # so the next one is a first one again
+        screen.wait_for("\n> ")
+        press()
+        assert "/save FILE keeps the story" in screen.wait_for("\n> ")
+        press()
         screen.wait_for("lilliput: stopped")
         assert process.wait(PATIENCE) == 130
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
+def test_ctrl_c_ends_a_beam_search(tmp_path: Path) -> None:
+    """Which would show its first word after all of its tokens."""
+    flags = ("--beams", "2", "--tokens", "1000000", "--early-stop", "never")
+    with terminal("chat", "mine", *flags) as (screen, process):
+        screen.wait_for("\n> ")
+        screen.type("Once\n")
+        screen.wait_for("Once\r\n")
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        screen.wait_for("\n> ")
+        screen.type(f"/save {tmp_path}/story.txt\n")
+        screen.wait_for("saved as")
+        assert (tmp_path / "story.txt").read_text("utf-8") == "Once\n"

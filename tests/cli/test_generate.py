@@ -19,7 +19,7 @@ import pytest
 from lilliput.cli.flags import changed, flag
 from lilliput.errors import UserErrors
 from lilliput.settings import GenerateSettings
-from small import FLAGS, Told, lilliput, trained, write_text
+from small import FLAGS, Told, lilliput, small_config, train_small, trained, write_text
 
 
 @pytest.fixture(autouse=True)
@@ -189,9 +189,21 @@ def test_the_best_texts_of_a_beam_search() -> None:
         assert sample["score"] == pytest.approx(sample["logprob"] / sample["tokens"], abs=1e-9)
     told = lilliput("generate", "mine", *search).out
     assert told == "\n".join(
-        f"--- {sample['rank']} of 3, score {sample['score']:.4f}\nOnce{sample['text']}\n" for sample in found
+        f"--- best {sample['rank']} of 3, score {sample['score']:.4f}\nOnce{sample['text']}\n" for sample in found
     )
     assert lilliput("generate", "mine", *search[:4], "--tokens", "8").out == f"Once{found[0]['text']}\n"
+
+
+def test_headings_count_what_was_found(prompts: Path) -> None:
+    """Two groups that are not led away from each other find the same two texts."""
+    search = ["--beams", "4", "--beam-groups", "2", "--diversity", "0", "--n-best", "4", "--tokens", "4"]
+    told = lilliput("generate", "mine", "--prompt", "Once", *search).out
+    assert [line.split(",")[0] for line in told.splitlines() if line.startswith("---")] == [
+        "--- best 1 of 2",
+        "--- best 2 of 2",
+    ]
+    told = lilliput("generate", "mine", "--prompts", str(prompts), *search).out
+    assert re.findall(r"--- (\d) of 4, best (\d) of 2, score -", told) == [(p, b) for p in "1234" for b in "12"]
 
 
 # ---- prompts
@@ -270,10 +282,14 @@ def test_all_mistakes_at_once_by_the_names_of_their_flags() -> None:
 
 def test_flags_that_do_not_fit_each_other() -> None:
     assert refused("--n-best", "3") == "--n-best tells the texts of a beam search\n  try --beams 3\n"
-    assert refused("--n-best", "3", "--beams", "2").startswith("--n-best 3 is more than the 2 texts")
+    told = refused("--n-best", "3", "--beams", "2")
+    assert told == "the 3 best texts are more than --beams 2 finds\n  try --beams 3\n"
     both = refused("--beams", "2", "--samples", "3", "--alternatives", "2").splitlines()
     assert len(both) == 2
-    assert both[0].endswith("--n-best 2 in place of --samples")
+    assert both[0].endswith("--n-best 3 in place of --samples, or --beams none")
+    groups = refused("--beams", "4", "--beam-groups", "2", "--sample-beams")
+    assert groups.startswith("drawn beams have no groups") and "(--sample-beams)" in groups
+    assert "--length-penalty is '11'" in refused("--beams", "4", "--length-penalty", "11")
     assert "--prompt is one prompt" in refused("--prompt", "a", "--prompts", "b.txt")
 
 
@@ -299,6 +315,46 @@ def test_what_the_run_says_gives_way_to_what_is_said_now() -> None:
         changed(run, {"temperature": "0", "top_k": "5"})
 
 
+def test_beams_of_the_run_give_way_to_what_is_said_now() -> None:
+    run = GenerateSettings(beams=4, length_penalty=2.0)
+    how, left_out = changed(run, {"top_p": "0.9"})
+    assert how == GenerateSettings(top_p=0.9)
+    assert [sentence.split(":")[0] for sentence in left_out] == ["left out --beams", "left out --length-penalty"]
+    assert "--top-p would do nothing" in left_out[0]
+    for said in ({"top_p": "0.9", "beams": "3"}, {"beam_groups": "3"}, {"top_p": "0.9", "length_penalty": "0.5"}):
+        with pytest.raises(UserErrors):
+            changed(run, said)
+
+
+@pytest.fixture(scope="module")
+def run_with_beams(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("beams")
+    run, _ = train_small(small_config(folder, generate__beams="3", generate__length_penalty="2"))
+    return run.folder
+
+
+@pytest.mark.parametrize("flags", [["--samples", "2"], ["--alternatives", "2"], ["--top-p", "0.9"]])
+def test_a_run_that_writes_with_beams(run_with_beams: Path, flags: list[str]) -> None:
+    write = ["generate", str(run_with_beams), "--tokens", "6", "--engine", "torch", "--json"]
+    assert json.loads(lilliput(*write).out)["samples"][0]["rank"] == 1
+    code, out, err = lilliput(*write, *flags)
+    assert code == 0, err
+    assert [line.split(":")[0] for line in err.splitlines()] == ["left out --beams", "left out --length-penalty"]
+    assert flags[0] in err.splitlines()[0]
+    assert out.count('"rank": null') == (2 if flags[0] == "--samples" else 1)
+    plain = lilliput(*write, *flags, "--beams", "none", "--length-penalty", "1")
+    assert json.loads(plain.out)["samples"] == json.loads(out)["samples"]
+    assert lilliput(*write, *flags, "--beams", "2").code == 2, "both were said now"
+
+
+@pytest.mark.parametrize("beams", ["none", "2"])
+def test_what_cannot_be_written_is_told_before_anything_is(beams: str) -> None:
+    told = refused("--prompt", "Once", "--tokens", "3", "--forced-words", "elephant", "--beams", beams)
+    assert told == (
+        "the forced words take 9 tokens, and 3 may be written\n  at  --forced-words\n  try --tokens 9 or more\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -318,6 +374,13 @@ def test_a_file_that_holds_no_prompts(content: bytes, told: tuple[str, ...], tmp
 def test_no_file_of_prompts(tmp_path: Path) -> None:
     assert "this is a folder" in refused("--prompts", str(tmp_path))
     assert "there is no such file of prompts" in refused("--prompts", str(tmp_path / "nothere.txt"))
+    told = refused("--prompts", str(tmp_path / "nothere.txt"), "--top-p", "2").splitlines()
+    assert told[0].startswith("--top-p is '2'") and told[1].startswith("there is no such file of prompts")
+
+
+def test_nobody_types_prompts_for_a_command_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert refused("--prompts", "-", "--top-p", "2").startswith("--top-p is '2'")
 
 
 # ---- as a process

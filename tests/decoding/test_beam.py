@@ -20,7 +20,6 @@ from lilliput.decoding.hypotheses import Stops, reach
 from lilliput.decoding.processors import Processor, Strategy, Temperature, TopK
 from lilliput.decoding.stream import Finish, Request, stream
 from lilliput.decoding.text import Text
-from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer
 from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
@@ -86,7 +85,7 @@ def search_plainly(
                 ids, score, logprobs = beams[place]
                 ids, score, logprobs = [*ids, id_], score + compared[place][id_], (*logprobs, own[place][id_])
                 new = ids[len(prompt) :]
-                finish: Finish | None = "end" if id_ == end else "stop" if stops and stops(new) else None
+                finish: Finish | None = "end" if id_ == end else "stop" if stops and stops(prompt, new) else None
                 finish = "length" if finish is None and written == how.tokens else finish
                 if finish is not None and rank < width:
                     pools[number].append((tuple(new), score / written**how.alpha, logprobs, finish))
@@ -251,7 +250,7 @@ def test_a_search_is_the_plain_one_without_a_cache(how: Beams) -> None:
     rules: list[tuple[tuple[Processor, ...], Stops | None]] = [
         ((), None),
         ((OnlyNew(), Temperature(0.8)), None),
-        ((TopK(3),), lambda ids: sum(ids) % 5 == 0),
+        ((TopK(3),), lambda prompt, ids: (len(prompt) + sum(ids)) % 5 == 0),
     ]
     finishes = Counter[Finish]()
     for seed, (processors, stops) in enumerate(rules):
@@ -479,21 +478,7 @@ def test_drawn_beams_obey_processors_and_survive_the_least_probable() -> None:
     assert all(math.isfinite(text.score) for text in found)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"n_best": 6}, "5 beams cannot find the 6 best texts\n  try 6 beams"),
-        ({"groups": 2}, "5 beams cannot be divided into 2 equal groups\n  try 4 beams"),
-        ({"groups": 9}, "5 beams cannot be divided into 9 equal groups\n  try 9 beams"),
-        ({"alpha": 200.0}, "texts cannot be compared by length ^ 200\n  try a length penalty from -10 to 10"),
-        (
-            {"groups": 5, "sample": True},
-            "drawn beams have no groups: a draw without replacement finds different texts by itself\n"
-            "  try groups of beams, or drawn beams",
-        ),
-    ],
-)
-def test_mistakes_are_told(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError) as mistake:
+@pytest.mark.parametrize("wrong", [{"n_best": 6}, {"groups": 2}, {"alpha": 200.0}, {"groups": 5, "sample": True}])
+def test_what_no_setting_lets_through_is_a_defect(wrong: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
         Beams(5, 10, **wrong)
-    assert str(mistake.value) == told

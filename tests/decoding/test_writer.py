@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 from dataclasses import replace as replace_field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from lilliput.config import replace
+from lilliput.decoding.engines import choice
 from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.stops import build_stops
@@ -63,9 +65,9 @@ def test_greedy_needs_no_seed(writer: Writer) -> None:
 def test_alone_and_in_company_texts_are_equal(writer: Writer) -> None:
     """Row i draws from seed + i. In float64: in float32 two rows of a batch differ by rounding."""
     prompts = ["", "Once upon a time", "é", "x" * 100, "The"]
-    together = writer.samples(prompts, tokens=40, seed=10)
+    together = writer.samples(prompts, seed=10, how=settings(writer, tokens=40))
     for row, prompt in enumerate(prompts):
-        (alone,) = writer.samples([prompt], tokens=40, seed=10 + row)
+        (alone,) = writer.samples([prompt], seed=10 + row, how=settings(writer, tokens=40))
         assert (alone.text, alone.tokens, alone.finish) == (
             together[row].text,
             together[row].tokens,
@@ -78,7 +80,7 @@ def test_alone_and_in_company_texts_are_equal(writer: Writer) -> None:
     "prompt", ["", " ", "\n", "a" * 31, "b" * 32, "c" * 33, "d" * 500, "日本語 🐝", "\udce9", "<|endoftext|>", "\x00"]
 )
 def test_any_prompt_is_answered(writer: Writer, prompt: str) -> None:
-    (sample,) = writer.samples([prompt], tokens=40, seed=1)
+    (sample,) = writer.samples([prompt], seed=1, how=settings(writer, tokens=40))
     assert sample.prompt == prompt
     assert 1 <= sample.tokens <= 40
     assert sample.finish == ("length" if sample.tokens == 40 else "end")
@@ -115,17 +117,17 @@ def test_words_are_joined_to_the_prompt_as_in_prose(word_writer: Writer, prompt:
     for seed in range(6):
         request = Request(encoded, 7, Strategy(sample=True), seed)
         ids = [written.id for written in stream(TorchEngine(word_writer.model), [request], tokenizer.end)]
-        (sample,) = word_writer.samples([prompt], tokens=7, temperature=1.0, seed=seed)
+        (sample,) = word_writer.samples([prompt], seed, settings(word_writer, tokens=7, temperature=1.0))
         assert sample.tokens == len(ids)
         assert prompt + sample.text == tokenizer.decode([*encoded, *ids])
 
 
 def test_the_pieces_are_the_text(writer: Writer) -> None:
     """Half a character waits for its other half; nothing is lost or told twice."""
-    prompts = ["", "Zoë", "Once"]
-    pieces = list(writer.write(prompts, tokens=60, temperature=2.0, seed=2))
+    prompts, how = ["", "Zoë", "Once"], settings(writer, tokens=60, temperature=2.0)
+    pieces = list(writer.write(prompts, seed=2, how=how))
     samples = collect(prompts, iter(pieces))
-    assert samples == writer.samples(prompts, tokens=60, temperature=2.0, seed=2)
+    assert samples == writer.samples(prompts, seed=2, how=how)
     for row, sample in enumerate(samples):
         own = [piece for piece in pieces if piece.row == row]
         assert [piece.finish for piece in own[:-1]] == [None] * (len(own) - 1)
@@ -142,9 +144,8 @@ def test_short_arguments_stand_above_how_and_that_above_the_run(writer: Writer) 
     how = settings(writer, temperature=0.0, tokens=5)
     (sample,) = writer.samples(["The"], seed=4, how=how)
     assert (sample.text, sample.tokens) == (writer.generate("The", temperature=0.0, tokens=5), 5)
-    (longer,) = writer.samples(["The"], tokens=9, seed=4, how=how)
-    assert longer.tokens == 9
-    assert longer.text.startswith(sample.text[:-1])
+    longer = writer.generate("The", tokens=9, seed=4, how=how)
+    assert len(longer) > len(sample.text) and longer.startswith(sample.text[:-1])
     assert writer.generate("The", seed=4, how=settings(writer)) == writer.generate("The", seed=4)
 
 
@@ -173,7 +174,7 @@ def test_the_batch_does_not_matter(writer: Writer, batch: int) -> None:
 def test_a_stop_string_ends_the_text_and_is_not_shown(kind: str, request: pytest.FixtureRequest) -> None:
     """Any two characters of a text that was written: the text ends before the first place where they stand."""
     writer: Writer = request.getfixturevalue(kind)
-    (free,) = writer.samples(["A bee"], tokens=30, temperature=1.0, seed=1)
+    (free,) = writer.samples(["A bee"], seed=1, how=settings(writer, tokens=30, temperature=1.0))
     for at in range(0, len(free.text) - 1, 3):
         stop = free.text[at : at + 2]
         how = settings(writer, stop=[stop], tokens=30, temperature=1.0)
@@ -190,7 +191,7 @@ def test_settings_made_by_hand_are_checked(writer: Writer) -> None:
     with pytest.raises(UserError, match=r"generate\.stop has an empty text"):
         writer.generate("x", how=how)
     with pytest.raises(UserError, match=r"generate\.stop has an empty text"):
-        writer.beams(["x"], how)
+        writer.beams(["x"], how=how)
 
 
 def test_greedy_is_greedy_whatever_would_shape_a_draw(writer: Writer) -> None:
@@ -229,15 +230,35 @@ def test_a_writer_with_an_engine_follows_the_model(writer: Writer) -> None:
 
 
 def test_an_engine_is_chosen_once_and_kept(writer: Writer) -> None:
-    own = Writer(writer.config, writer.model, writer.tokenizer)
+    own, told = Writer(writer.config, writer.model, writer.tokenizer), list[str]()
     assert own.chosen == {}, "a writer costs nothing until it writes"
-    first, note = own.engine_for(settings(writer, engine="auto"), 1)
-    assert note and "float64" in note
-    assert own.engine_for(settings(writer, engine="auto", top_k=3), 9) == (first, None), "it is told once"
-    other, _ = own.engine_for(settings(writer, engine="torch"), 1)
+    first = own.engine_for(settings(writer, engine="auto"), told.append)
+    assert len(told) == 1 and "float64" in told[0]
+    assert own.engine_for(settings(writer, engine="auto", top_k=3), told.append) is first
+    other = own.engine_for(settings(writer, engine="torch"), told.append)
     assert other is not first
     given = Writer(writer.config, writer.model, writer.tokenizer, engine=other)
-    assert given.engine_for(settings(writer), 1) == (other, None)
+    assert given.engine_for(settings(writer), told.append) is other
+    assert len(told) == 1, "it is told once"
+
+
+def test_where_nobody_is_told_of_the_engine_the_log_is(
+    writer: Writer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice is a note; a compilation, which takes a while, is a warning: Python shows these without being asked to."""
+    own = Writer(writer.config, writer.model, writer.tokenizer)
+    with caplog.at_level(logging.INFO, logger="lilliput"):
+        own.generate("The", how=settings(writer, engine="auto", tokens=1))
+        own.generate("The", how=settings(writer, engine="auto", tokens=1))
+    ((name, level, text),) = caplog.record_tuples
+    assert (name, level) == ("lilliput", logging.INFO) and "float64" in text
+    caplog.clear()
+    single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
+    monkeypatch.setattr(choice, "PATIENCE", 0.0)  # as if the loading of compiled code took long
+    single.generate("The", how=settings(writer, engine="numba", tokens=1))
+    assert [(level, text.split()[0]) for _, level, text in caplog.record_tuples if level >= logging.WARNING] == [
+        (logging.WARNING, "compiling")
+    ]
 
 
 def test_a_beginning_that_comes_again_is_not_read_again(writer: Writer) -> None:
@@ -249,9 +270,9 @@ def test_a_beginning_that_comes_again_is_not_read_again(writer: Writer) -> None:
     beginning = "The old bear went to the sea, and nobody saw the last of the apples. " * 2
     prompts = [beginning + end for end in ("", "A bee", "Zoë")]
     own = Writer(config, model, writer.tokenizer)
-    own.samples([beginning], tokens=1)
+    own.generate(beginning, tokens=1)
     assert read == [len(beginning) + 1]
-    texts = own.samples(prompts, tokens=8, seed=2)
+    texts = own.samples(prompts, seed=2, how=settings(writer, tokens=8))
     assert sum(read[1:]) < len(beginning)
     for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
         live = Writer(config, model, writer.tokenizer, engine=TorchEngine(model))
@@ -260,7 +281,7 @@ def test_a_beginning_that_comes_again_is_not_read_again(writer: Writer) -> None:
 
 def test_beams_of_width_one_are_greedy(writer: Writer) -> None:
     prompts = ["", "The", "A bee saw", "x" * 40]
-    greedy = writer.samples(prompts, temperature=0.0)
+    greedy = writer.samples(prompts, how=settings(writer, temperature=0.0))
     for found, sample in zip(writer.beams(prompts), greedy, strict=True):
         (beam,) = found
         assert (beam.prompt, beam.text, beam.tokens, beam.finish) == (
@@ -274,7 +295,7 @@ def test_beams_of_width_one_are_greedy(writer: Writer) -> None:
 
 def test_the_best_beam_is_what_is_written(writer: Writer) -> None:
     prompts, how = ["", "The", "A bee saw"], settings(writer, beams=4)
-    found = writer.beams(prompts, how, n_best=3)
+    found = list(writer.beams(prompts, how=how, n_best=3))
     assert [len(texts) for texts in found] == [3, 3, 3]
     for prompt, texts, sample in zip(prompts, found, writer.samples(prompts, how=how), strict=True):
         assert len({text.text for text in texts}) == 3
@@ -286,24 +307,65 @@ def test_the_best_beam_is_what_is_written(writer: Writer) -> None:
             assert text.prompt == prompt
             assert text.logprob == sum(piece.logprob for piece in text.pieces)
             assert text.score == pytest.approx(text.logprob / text.tokens, abs=1e-9)
-    for texts, alone in zip(found, writer.beams(prompts, how, n_best=3, batch=1), strict=True):
+    for texts, alone in zip(found, writer.beams(prompts, how=how, n_best=3, batch=1), strict=True):
         assert [text.text for text in texts] == [text.text for text in alone]
 
 
-def test_beams_stop_at_stop_strings(writer: Writer) -> None:
-    how = settings(writer, beams=3, stop=["e", " t"])
-    for texts in writer.beams(["The", "A bee"], how, n_best=3):
+@pytest.mark.parametrize("kind", ["writer", "word_writer"])
+def test_beams_stop_at_stop_strings(kind: str, request: pytest.FixtureRequest) -> None:
+    """Also where the string begins with the space that joins words to a prompt."""
+    writer: Writer = request.getfixturevalue(kind)
+    (free,) = writer.samples(["A bee"], how=settings(writer, temperature=0.0))
+    how = settings(writer, beams=3, stop=[free.text[:2], "e", " t"])
+    finishes = set[str]()
+    for texts in writer.beams(["The", "A bee"], how=how, n_best=3):
         for text in texts:
-            stopped = build_stops(writer.tokenizer, how.stop)([piece.id for piece in text.pieces])
+            ids = [piece.id for piece in text.pieces]
+            stopped = build_stops(writer.tokenizer, how.stop)(writer.encode_prompt(text.prompt), ids)
             assert stopped == (text.finish == "stop")
             assert not any(stop in text.text for stop in how.stop)
+            finishes.add(text.finish)
+    assert "stop" in finishes
+    one = settings(writer, beams=1, stop=[free.text[:2]])
+    (stopped_at_once,) = writer.samples(["A bee"], how=one)
+    assert (stopped_at_once.text, stopped_at_once.finish) == ("", "stop")
 
 
 def test_drawn_beams_draw_from_the_seed(writer: Writer) -> None:
     how = settings(writer, beams=3, sample_beams=True, temperature=1.0)
-    texts = {seed: writer.beams(["The", "The"], how, seed=seed, batch=batch) for seed, batch in ((1, None), (2, 1))}
+    texts = {seed: list(writer.beams(["The", "The"], seed, how, batch)) for seed, batch in ((1, None), (2, 1))}
     assert [text.text for text in texts[1][1]] == [text.text for text in texts[2][0]]
     assert [text.text for text in texts[1][0]] != [text.text for text in texts[1][1]]
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(None, 12), (12, 12), (8, 8), (7, 4), (4, 4), (1, 4)])
+def test_the_batch_counts_beams(writer: Writer, batch: int | None, rows: int) -> None:
+    """The most that are computed together; a prompt's own are never parted. A search is made when it is asked for."""
+    most: list[int] = []
+    hook = writer.model.blocks[0].register_forward_pre_hook(lambda _, given: most.append(given[0].shape[0]))
+    try:
+        found = writer.beams(["The", "A bee", "Once"], how=settings(writer, beams=4, tokens=4), batch=batch)
+        assert most == []
+        assert len(next(found)) == 1
+        assert max(most) == rows
+        assert len(list(found)) == 2
+        assert max(most) == rows
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("beams", [None, 2])
+def test_what_cannot_be_written_is_refused_before_the_first_token(writer: Writer, beams: int | None) -> None:
+    how = settings(writer, beams=beams, tokens=2, forced_words=["the moon and the sea"])
+    with pytest.raises(UserError, match="the forced words take"):
+        writer.write(["x"], how=how)
+    with pytest.raises(UserError, match="the forced words take"):
+        writer.beams(["x"], how=how)
+
+
+def test_more_texts_than_beams(writer: Writer) -> None:
+    with pytest.raises(UserError, match=r"the 3 best texts are more than generate\.beams 2 finds"):
+        writer.beams(["x"], how=settings(writer, beams=2), n_best=3)
 
 
 def test_beams_have_no_alternatives(writer: Writer) -> None:
@@ -323,7 +385,7 @@ def test_end_of_text_ends_and_is_not_written(tmp_path: Path) -> None:
     """A text of many short documents: the model soon learns to end."""
     (tmp_path / "mytext.txt").write_text("\n<|endoftext|>\n".join(["a"] * 400))
     run, _ = train_small(small_config(tmp_path, optimizer__lr="0.05", train__steps="60", evaluate__every="60"))
-    (sample,) = load(run.folder).samples(["a"], temperature=0.0)
+    (sample,) = load(run.folder).samples(["a"], how=GenerateSettings(temperature=0.0))
     assert (sample.text, sample.tokens, sample.finish) == ("", 1, "end")
 
 

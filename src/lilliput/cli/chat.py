@@ -3,7 +3,8 @@
 Owns: the loop of lines and /commands, what Ctrl-C means in it, and how it looks on a terminal and in a pipe. Does not own: the
 story and its sentences (`cli.story`), settings from words (`cli.flags`), nor the writing (`decoding`).
 
-The whole story is the prompt of every turn. What was read before is kept by the engine, so a turn costs what is new in it.
+The whole story is the prompt of every turn. The engine keeps what it has read as a prompt, so a turn reads what was added and
+written since the last prompt, and not the story before it (`decoding.prefixes`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import io
+import shlex
 import shutil
 import signal
 import sys
@@ -24,9 +26,8 @@ from pydantic.dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from lilliput.cli.flags import add_flags, changed, gather, is_list, kinds, said, tell, values
-from lilliput.cli.generate import say
-from lilliput.cli.output import figures
+from lilliput.cli.flags import add_writing, changed, check_writing, is_list, kinds, naming, said, tell, values
+from lilliput.cli.output import figures, say
 from lilliput.cli.parsing import kind_name
 from lilliput.cli.prompts import as_text
 from lilliput.cli.story import Sentences, Story, Turn, Wrap
@@ -59,22 +60,12 @@ NAMES = {**kinds(Partner), **kinds(GenerateSettings)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
-    add_flags(parser, Partner, with_default=True)
-    parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
-    )
-    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
-    add_flags(how, GenerateSettings, with_default=False)
+    add_writing(parser, Partner)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from lilliput.runs import resolve_checkpoint
-
     mistakes: list[UserError] = []
-    partner = gather(mistakes, lambda: values(Partner, said(arguments, Partner)))
-    gather(mistakes, lambda: values(GenerateSettings, said(arguments, GenerateSettings)))
-    gather(mistakes, lambda: resolve_checkpoint(arguments.run))
+    partner = check_writing(arguments, Partner, mistakes)
     if mistakes or partner is None:
         raise UserErrors(mistakes)
     from lilliput.decoding.writer import load
@@ -105,7 +96,8 @@ class Chat:
     # ---- the loop
 
     def hold(self) -> None:
-        self.note_engine(self.how)
+        with naming():
+            self.writer.engine_for(self.how, say)
         if self.terminal:
             complete_words()
             self.note("Begin a story; the model goes on. Enter alone lets it write. /help tells the rest.")
@@ -113,7 +105,8 @@ class Chat:
             self.show_story()
         for line in self.lines():
             try:
-                self.answer(line)
+                with naming(str):
+                    self.answer(line)
             except UserError as error:
                 say(str(error))
             if self.over:
@@ -126,12 +119,22 @@ class Chat:
         if not self.terminal:
             yield from (line.rstrip("\r\n") for line in sys.stdin)
             return
+        pressed = False
         while True:
             try:
-                yield input("> ")
+                line = input("> ")
             except EOFError:
                 print()
                 return
+            except KeyboardInterrupt:
+                if pressed:
+                    raise
+                pressed = True
+                print()
+                self.note("(/quit or Ctrl-D ends, /save FILE keeps the story; Ctrl-C again leaves at once)")
+                continue
+            pressed = False
+            yield line
 
     def answer(self, line: str) -> None:
         if not line.startswith("/"):
@@ -159,7 +162,7 @@ class Chat:
         seed, sentences, finish = self.partner.seed, Sentences(self.partner.sentences), None
         self.partner = dataclasses.replace(self.partner, seed=(seed + 1) % 2**32)
         wrap = self.new_wrap()
-        with suppress(KeyboardInterrupt), interruptible() as stopped:
+        with suppress(KeyboardInterrupt), interruptible(at_once=self.how.beams is not None) as stopped:
             for piece in self.writer.write([before], seed=seed, how=self.how):
                 begun = bool(sentences.text.strip())
                 text, finish = sentences.push(piece.text), piece.finish
@@ -181,11 +184,6 @@ class Chat:
             )
         self.long = length > context
 
-    def note_engine(self, how: GenerateSettings) -> None:
-        _, note = self.writer.engine_for(how, how.beams or 1, say)
-        if note:
-            say(note)
-
     def note(self, text: str) -> None:
         """For somebody who looks on."""
         if self.terminal:
@@ -203,25 +201,35 @@ class Chat:
 
     def set(self, words: str) -> None:
         name, _, value = words.partition(" ")
-        self.change(name, value.strip())
+        self.change(name, value)
 
-    def change(self, name: str, value: str) -> None:
+    def change(self, name: str, typed: str) -> None:
+        """The value is read as a shell would: texts of a list stand apart, and those with spaces in quotes."""
         name = name.replace("-", "_")
         if name not in NAMES:
             close = nearest(name, NAMES)
             what = f"there is no setting {name}" if name else "/set needs the name of a setting and its value"
             raise UserError(what, None, f"/set {close} VALUE" if close else "/show settings")
-        if not value:
-            raise UserError(f"{name} needs a value", None, f"/set {name} {kind_name(NAMES[name])}")
+        try:
+            words = shlex.split(typed)
+        except ValueError:
+            text = typed.strip()
+            quoted = shlex.quote(text) if '"' in text else f'"{text}"'
+            raise UserError(f"a quote is not closed: {text}", None, f"/set {name} {quoted}") from None
+        if not words:
+            kind = 'none|"A" "B"' if is_list(NAMES[name]) else kind_name(NAMES[name])
+            raise UserError(f"{name} needs a value", None, f"/set {name} {kind}")
+        value = " ".join(words)
         if name in kinds(Partner):
             self.partner = values(Partner, vars(self.partner) | {name: value}, call=str)
             self.note(f"({name} is {tell(getattr(self.partner, name))})")
             return
-        texts = [text.strip() for text in value.split(",") if text.strip()] if is_list(NAMES[name]) else value
-        how, left_out = changed(self.how, {name: [] if texts == ["none"] else texts}, call=str)
-        self.note_engine(how)  # which may refuse
+        texts = ([] if words == ["none"] else words) if is_list(NAMES[name]) else value
+        how, left_out = changed(self.how, {name: texts}, call=str)
+        self.writer.engine_for(how, say)  # which may refuse
         self.how = how
-        for sentence in [f"{name} is {tell(getattr(how, name))}", *left_out]:
+        when = "; a story begins with it after /new" if name == "prompt" else ""
+        for sentence in [f"{name} is {tell(getattr(how, name))}{when}", *left_out]:
             self.note(f"({sentence})")
 
     def show(self, what: str) -> None:
@@ -284,7 +292,9 @@ class Chat:
 
 COMMANDS = {
     "help": Command("", "this list", Chat.help),
-    "set": Command("NAME VALUE", "change a setting, as in /set temperature 0.9; none is off", Chat.set),
+    "set": Command(
+        "NAME VALUE", 'change a setting: /set temperature 0.9, /set stop "The end" "Once, "; none is off', Chat.set
+    ),
     "show": Command("settings|story", "the settings as they are, or the story so far", Chat.show),
     "sentences": Command(
         "N", "how many the model writes in its turn", lambda chat, value: chat.change("sentences", value)
@@ -296,18 +306,21 @@ COMMANDS = {
     "seed": Command(
         "N", "the model's next turn is drawn from this seed", lambda chat, value: chat.change("seed", value)
     ),
-    "quit": Command("", "leave; so does Ctrl-D, and Ctrl-C while nothing is written", Chat.quit),
+    "quit": Command("", "leave; so does Ctrl-D, and Ctrl-C twice while nothing is written", Chat.quit),
 }
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C was pressed: the token that is being computed is finished. The second one stops at once."""
+def interruptible(at_once: bool) -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C was pressed: the token that is being computed is finished. The second one stops at once.
+
+    So does the first, where no token comes before the whole text is found.
+    """
     pressed = False
 
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
-        if pressed:
+        if pressed or at_once:
             raise KeyboardInterrupt
         pressed = True
 

@@ -1,8 +1,8 @@
 """Plain flags made of settings, for the verbs that write: their names, kinds and meanings stand in the types alone.
 
-Owns: flags from the fields of a dataclass of settings, values from flags, a run's settings with changes, and the telling of
-mistakes by the names that the user gave. Does not own: the settings and their bounds (`settings`), which of them fit each other
-(`conflicts`), nor dotted settings (`parsing`).
+Owns: what these verbs have in common on the command line, flags from the fields of a dataclass of settings, values from flags,
+a run's settings with changes, and the telling of mistakes by the names that the user gave. Does not own: the settings and
+their bounds (`settings`), which of them fit each other (`conflicts`), nor dotted settings (`parsing`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import shlex
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,6 +32,27 @@ Said = dict[str, Any]  # name -> text, texts, or a switch: what the user gave, u
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def add_writing(parser: argparse.ArgumentParser, own: type) -> None:
+    """Which run writes, the verb's own settings, and how it writes."""
+    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
+    add_flags(parser, own, with_default=True)
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+    )
+    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
+    add_flags(how, GenerateSettings, with_default=False)
+
+
+def check_writing(arguments: argparse.Namespace, own: type[Settings], mistakes: list[UserError]) -> Settings | None:
+    """The verb's own settings. All of `add_writing` is checked, as far as that can be done before torch is imported."""
+    from lilliput.runs import resolve_checkpoint
+
+    found = gather(mistakes, lambda: values(own, said(arguments, own)))
+    gather(mistakes, lambda: values(GenerateSettings, said(arguments, GenerateSettings)))
+    gather(mistakes, lambda: resolve_checkpoint(arguments.run))
+    return found
 
 
 def add_flags(group: argparse._ActionsContainer, settings: type, with_default: bool) -> None:
@@ -58,8 +81,8 @@ def is_list(kind: Any) -> bool:
 def tell(value: Any) -> str:
     """A setting's value as it would be typed."""
     if isinstance(value, tuple):
-        return ", ".join(value) or "none"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        return shlex.join(value) or "none"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
 def said(arguments: argparse.Namespace, settings: type) -> Said:
@@ -93,20 +116,49 @@ def changed(
     """The settings with those that were given in their place, and a sentence for each that gave way to them.
 
     Where two do not fit each other, one that was not given is left out: a run's own `top_k` is no reason to refuse
-    `--temperature 0`. What was given and does not fit is refused.
+    `--temperature 0`, nor its own `beams` to refuse `--top-p 0.9`. What was given and does not fit is refused.
     """
-
-    def named(sentence: str) -> str:
-        return re.sub(r"\bgenerate\.(\w+)", lambda found: call(found[1]), sentence)
-
-    how, default, left_out = values(type(how), vars(how) | given, call), type(how)(), dict[str, str]()
+    run, how = how, values(type(how), vars(how) | given, call)
+    default, left_out = type(how)(), dict[str, str]()
     while unsaid := {name: why for name, why in misfits(how) if name not in {*given, *left_out}}:
         how = dataclasses.replace(how, **{name: getattr(default, name) for name in unsaid})
         left_out |= unsaid
-    mistakes = [UserError(named(why)) for _, why in misfits(how)]
+    mistakes = [UserError(named(why, call)) for _, why in misfits(how)]
+    if mistakes and run.beams is not None and "beams" not in given:
+        with suppress(UserErrors):
+            return without_beams(run, given, mistakes[0].what, call)
     if mistakes:
         raise UserErrors(mistakes)
-    return how, [f"left out {call(name)}: {named(why)}" for name, why in left_out.items()]
+    return how, [f"left out {call(name)}: {named(why, call)}" for name, why in left_out.items()]
+
+
+def without_beams(
+    how: GenerateSettings, given: Said, why: str, call: Callable[[str], str] = flag
+) -> tuple[GenerateSettings, list[str]]:
+    """As `changed`, where the beams of the run are among what gives way."""
+    how, left_out = changed(how, given | {"beams": None}, call)
+    return how, [f"left out {call('beams')}: {why}", *left_out]
+
+
+def named(sentence: str, call: Callable[[str], str]) -> str:
+    """With settings as their user names them."""
+    return re.sub(r"\bgenerate\.(\w+)", lambda found: call(found[1]), sentence)
+
+
+@contextmanager
+def naming(call: Callable[[str], str] = flag) -> Iterator[None]:
+    """Mistakes that were found in settings are told by the names that their user gave."""
+    try:
+        yield
+    except UserErrors as error:
+        raise UserErrors([renamed(one, call) for one in error.mistakes]) from None
+    except UserError as error:
+        raise renamed(error, call) from None
+
+
+def renamed(error: UserError, call: Callable[[str], str]) -> UserError:
+    what, where, hint = (part and named(part, call) for part in (error.what, error.where, error.hint))
+    return UserError(what or "", where, hint)
 
 
 def misfits(how: GenerateSettings) -> list[tuple[str, str]]:

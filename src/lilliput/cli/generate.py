@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.flags import add_flags, changed, gather, said, values
-from lilliput.cli.output import chatter, print_json
-from lilliput.cli.prompts import as_text, read_prompts
+from lilliput.cli.flags import add_writing, changed, check_writing, gather, naming, said, without_beams
+from lilliput.cli.output import print_json, say
+from lilliput.cli.prompts import STDIN, as_text, read_prompts
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings import STRICT, Count, GenerateSettings, Seed, describe
 
@@ -50,15 +50,9 @@ class Task:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
+    add_writing(parser, Task)
     parser.add_argument("--prompts", metavar="FILE", help="a prompt on each line of this file; - is stdin")
-    add_flags(parser, Task, with_default=True)
-    parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
-    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, when all is written")
-    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
-    add_flags(how, GenerateSettings, with_default=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,53 +63,42 @@ def run(arguments: argparse.Namespace) -> int:
     how = fitting(task, writer, said(arguments, GenerateSettings))
     prompts = [prompt for prompt in prompts or [as_text(how.prompt)] for _ in range(task.samples)]
     tell_long(writer, prompts)
-    engine, note = writer.engine_for(how, rows_at_once(task, how, len(prompts)), say)
-    if note:
-        say(note)
-    began = time.monotonic()
-    told = (write_beams if how.beams else write_texts)(writer, prompts, how, task, show=not arguments.json)
+    with naming():
+        engine = writer.engine_for(how, say)
+        began = time.monotonic()
+        told = (write_beams if how.beams else write_texts)(writer, prompts, how, task, show=not arguments.json)
     if arguments.json:
         speed = sum(text["tokens"] for text in told) / (time.monotonic() - began)
         print_json({"samples": told, "tokens_per_second": speed, "engine": engine.name})
     return 0
 
 
-def say(text: str) -> None:
-    chatter().print(text, markup=False)
-
-
 def asked(arguments: argparse.Namespace) -> tuple[Task, list[str] | None]:
     """What can be checked before torch is imported, with all mistakes at once; the prompts of a file, if one is named."""
-    from lilliput.runs import resolve_checkpoint
-
     mistakes: list[UserError] = []
-    task = gather(mistakes, lambda: values(Task, said(arguments, Task)))
-    gather(mistakes, lambda: values(GenerateSettings, said(arguments, GenerateSettings)))
-    gather(mistakes, lambda: resolve_checkpoint(arguments.run))
+    task, prompts = check_writing(arguments, Task, mistakes), None
     if arguments.prompts is not None and arguments.prompt is not None:
         mistakes.append(UserError("--prompt is one prompt, and --prompts a file of them", hint="one of the two"))
+    elif arguments.prompts is not None and not (mistakes and arguments.prompts == STDIN):  # nobody types in vain
+        prompts = gather(mistakes, lambda: read_prompts(arguments.prompts, say))
     if mistakes or task is None:
         raise UserErrors(mistakes)
-    if arguments.prompts is None:
-        return task, None
-    return task, read_prompts(arguments.prompts, say)
+    return task, prompts
 
 
 def fitting(task: Task, writer: Writer, given: dict[str, Any]) -> GenerateSettings:
     """The run's settings with what was said in their place, if all of it fits together."""
     mistakes: list[UserError] = []
-    how, left_out = gather(mistakes, lambda: changed(writer.config.generate, given)) or (writer.config.generate, [])
-    width = how.beams
-    if width is None and task.n_best > 1:
+    run, unfit = writer.config.generate, misfits_of_beams(task)
+    if unfit and run.beams is not None and "beams" not in given:
+        found = gather(mistakes, lambda: without_beams(run, given, unfit[0].what))
+    else:
+        found = gather(mistakes, lambda: changed(run, given))
+    how, left_out = found or (run, [])
+    if found and how.beams is not None:
+        mistakes += unfit
+    if found and how.beams is None and task.n_best > 1:
         mistakes.append(UserError("--n-best tells the texts of a beam search", hint=f"--beams {task.n_best}"))
-    if width is not None and task.n_best > width:
-        what = f"--n-best {task.n_best} is more than the {width} texts that --beams {width} finds"
-        mistakes.append(UserError(what, hint=f"--beams {task.n_best}"))
-    if width is not None and task.samples > 1:
-        what = "--samples draws texts that do not know of each other, and --beams searches for the best ones"
-        mistakes.append(UserError(what, hint=f"--n-best {min(task.samples, width)} in place of --samples"))
-    if width is not None and task.alternatives is not None:
-        mistakes.append(UserError("--alternatives are told of texts that are written token by token, not of --beams"))
     if mistakes:
         raise UserErrors(mistakes)
     for sentence in left_out:
@@ -125,14 +108,16 @@ def fitting(task: Task, writer: Writer, given: dict[str, Any]) -> GenerateSettin
     return how
 
 
-def rows_at_once(task: Task, how: GenerateSettings, prompts: int) -> int:
-    return (
-        min(task.batch, prompts) if how.beams is None else how.beams * min(searches_at_once(task, how.beams), prompts)
-    )
-
-
-def searches_at_once(task: Task, width: int) -> int:
-    return max(1, task.batch // width)
+def misfits_of_beams(task: Task) -> list[UserError]:
+    """What is asked for and a beam search does not give."""
+    found = []
+    if task.samples > 1:
+        what = "--samples draws texts that do not know of each other, and --beams searches for the best ones"
+        found.append(UserError(what, hint=f"--n-best {task.samples} in place of --samples, or --beams none"))
+    if task.alternatives is not None:
+        what = "--alternatives are told of texts that are written token by token, not of --beams"
+        found.append(UserError(what, hint="--beams none"))
+    return found
 
 
 def tell_long(writer: Writer, prompts: Sequence[str]) -> None:
@@ -161,19 +146,17 @@ def write_texts(
 def write_beams(
     writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: Task, show: bool
 ) -> list[dict[str, Any]]:
-    """Prompt by prompt, or as many together as the batch has room for; their best texts when they are found."""
-    assert how.beams is not None
-    together = searches_at_once(task, how.beams)
+    """The best texts of each prompt, when they are found."""
     told: list[dict[str, Any]] = []
-    count = len(prompts) * task.n_best
-    for start in range(0, len(prompts), together):
-        found = writer.beams(prompts[start : start + together], how, task.seed + start, task.n_best)
-        for sample, rank in ((sample, rank) for best in found for rank, sample in enumerate(best, start=1)):
+    found = writer.beams(prompts, task.seed, how, task.batch, task.n_best)
+    for number, best in enumerate(found, start=1):
+        for rank, sample in enumerate(best, start=1):
             told.append(as_object(sample, task, rank))
             if show:
-                assert sample.score is not None
-                sys.stdout.write(heading(len(told), count, f", score {sample.score:.4f}"))
-                sys.stdout.write(f"{sample.prompt}{sample.text}\n")
+                numbers = [f"{number} of {len(prompts)}"] if len(prompts) > 1 else []
+                numbers += [f"best {rank} of {len(best)}"] if task.n_best > 1 else []
+                numbers += [f"score {sample.score:.4f}"] if numbers else []
+                sys.stdout.write(heading(", ".join(numbers), first=len(told) == 1) + f"{sample.prompt}{sample.text}\n")
         sys.stdout.flush()
     return told
 
@@ -187,9 +170,9 @@ def as_object(sample: Sample, task: Task, rank: int | None = None) -> dict[str, 
     return told
 
 
-def heading(number: int, count: int, what: str = "") -> str:
-    """What stands above a text that is one of several."""
-    return "" if count == 1 else f"{'' if number == 1 else chr(10)}--- {number} of {count}{what}\n"
+def heading(numbers: str, first: bool) -> str:
+    """What stands above a text that is one of several; nothing above one alone."""
+    return f"{'' if first else chr(10)}--- {numbers}\n" if numbers else ""
 
 
 class Show:
@@ -219,7 +202,8 @@ class Show:
     def next(self) -> None:
         self.row, self.shown = self.row + 1, []
         if self.row < len(self.prompts):
-            sys.stdout.write(heading(self.row + 1, len(self.prompts)) + self.prompts[self.row])
+            numbers = f"{self.row + 1} of {len(self.prompts)}" if len(self.prompts) > 1 else ""
+            sys.stdout.write(heading(numbers, first=self.row == 0) + self.prompts[self.row])
 
 
 def tell_alternatives(pieces: Sequence[Piece]) -> None:

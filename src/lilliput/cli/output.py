@@ -23,6 +23,11 @@ def chatter(quiet: bool = False) -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty(), quiet=quiet)
 
 
+def say(text: str) -> None:
+    """A sentence for whoever looks on."""
+    chatter().print(text, markup=False)
+
+
 def figures() -> Console:
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 

@@ -18,10 +18,9 @@ from typing import Literal, NamedTuple
 
 from lilliput.decoding.stream import Finish
 from lilliput.decoding.text import Text
-from lilliput.errors import UserError
 
 EarlyStop = Literal["bound", "first", "never"]
-Stops = Callable[[Sequence[int]], bool]  # told the generated ids of a text: is it complete?
+Stops = Callable[[Sequence[int], Sequence[int]], bool]  # told a prompt's ids and those after it: is the text complete?
 
 
 @dataclass(frozen=True)
@@ -45,22 +44,10 @@ class Beams:
 
     def __post_init__(self) -> None:
         assert min(self.width, self.tokens, self.groups, self.n_best) >= 1
-        if not abs(self.alpha) <= 10:
-            raise UserError(
-                f"texts cannot be compared by length ^ {self.alpha:g}", hint="a length penalty from -10 to 10"
-            )
-        if self.n_best > self.width:
-            raise UserError(f"{self.width} beams cannot find the {self.n_best} best texts", hint=f"{self.n_best} beams")
-        if self.width % self.groups:
-            raise UserError(
-                f"{self.width} beams cannot be divided into {self.groups} equal groups",
-                hint=f"{self.width - self.width % self.groups or self.groups} beams",
-            )
-        if self.sample and self.groups > 1:
-            raise UserError(
-                "drawn beams have no groups: a draw without replacement finds different texts by itself",
-                hint="groups of beams, or drawn beams",
-            )
+        assert abs(self.alpha) <= 10, "beyond, length ^ alpha leaves the range of numbers"
+        assert self.n_best <= self.width, "no more texts are found than there are beams"
+        assert self.width % self.groups == 0, "groups are of equal size"
+        assert not self.sample or self.groups == 1, "a draw without replacement finds different texts by itself"
 
 
 @dataclass(frozen=True)
@@ -122,7 +109,7 @@ class Ending:
     def __call__(self, text: Text) -> Finish | None:
         if text.ids[-1] == self.end:
             return "end"
-        if self.stops is not None and self.stops(text.ids[text.prompt :]):
+        if self.stops is not None and self.stops(text.ids[: text.prompt], text.ids[text.prompt :]):
             return "stop"
         return "length" if text.left == 0 else None
 

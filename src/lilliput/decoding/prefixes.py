@@ -67,9 +67,9 @@ class Remembering:
             self.remember(texts[place], rows, place)
         return torch.cat(logits)[back], rows
 
-    def recall(self, texts: Sequence[Ids]) -> list[Group]:
+    def recall(self, texts: Sequence[Ids]) -> list[Shared]:
         """Rows for all texts that share enough with a remembered one, or with each other."""
-        groups: dict[tuple[Ids, int], Group] = {}
+        groups: dict[tuple[Ids, int], Shared] = {}
         refused: set[tuple[Ids, int]] = set()
         alone: dict[int, int] = {}  # place of a text: what it shares with a remembered one that cannot be gone back to
         for place, text in enumerate(texts):
@@ -84,7 +84,7 @@ class Remembering:
                         refused.add((held, length))
                         continue
                     self.held.move_to_end(held)
-                    groups[held, length] = Group(rows, length, [])
+                    groups[held, length] = Shared(rows, length, [])
                 if (held, length) in groups:
                     groups[held, length].places.append(place)
                     break
@@ -92,7 +92,7 @@ class Remembering:
                 alone[place] = enough[0][0] if enough else 0
         return [*groups.values(), *self.read_beginnings(texts, alone)]
 
-    def read_beginnings(self, texts: Sequence[Ids], alone: dict[int, int]) -> list[Group]:
+    def read_beginnings(self, texts: Sequence[Ids], alone: dict[int, int]) -> list[Shared]:
         """Read once what several of these texts begin with, or what one shares with a text that cannot be gone back to."""
         found: list[tuple[Ids, list[int]]] = []
         for place in sorted(alone, key=texts.__getitem__):  # what begins alike stands side by side
@@ -111,7 +111,7 @@ class Remembering:
         _, rows = self.engine.prefill([beginning for beginning, _ in found])
         for place, (beginning, _) in enumerate(found):
             self.remember(beginning, rows, place)
-        return [Group(rows.pick([place]), len(text), places) for place, (text, places) in enumerate(found)]
+        return [Shared(rows.pick([place]), len(text), places) for place, (text, places) in enumerate(found)]
 
     def remember(self, text: Ids, rows: Rows, place: int) -> None:
         if text not in self.held:
@@ -121,7 +121,7 @@ class Remembering:
             self.held.popitem(last=False)
 
 
-class Group:
+class Shared:
     """One row that holds the first `length` tokens of the texts at these places."""
 
     def __init__(self, rows: Rows, length: int, places: list[int]) -> None:

@@ -1,7 +1,7 @@
 """A row's ids as text, told when it is certain, and the strings that end it.
 
-Owns: `Teller`, one row's text up to its first stop string, and `find_stop`, which one that is. Does not own: what a token is
-(`data.tokenizers`) or the loops, which ask after each token whether the text is complete.
+Owns: `text_after`, what ids add to a prompt; `Teller`, one row's text up to its first stop string, and `find_stop`, which one
+that is. Does not own: what a token is (`data.tokenizers`) or the loops, which ask after each token whether the text is complete.
 
 The first stop string is the one that is complete first, of those complete at the same place the longest. So it depends on
 the text alone and not on how tokens cut it, and nobody writes on to see whether a longer string, begun earlier, will be complete
@@ -31,13 +31,20 @@ def count_open(text: str, stops: Sequence[str]) -> int:
     return 0
 
 
-def build_stops(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-    """The rule for texts that are not told as they grow (beams): does the text of these ids hold a stop string?"""
-    return lambda ids: find_stop(tokenizer.decode(ids), stops) is not None
+def build_stops(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int], Sequence[int]], bool]:
+    """The rule for texts that are not told as they grow (beams): is there a stop string in what follows this prompt?"""
+    return lambda prompt, ids: find_stop(text_after(tokenizer, prompt, ids), stops) is not None
+
+
+def text_after(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """The text of these ids where they follow the prompt; what joins the two is a part of it."""
+    return find_joint(tokenizer, prompt, ids) + tokenizer.decode(ids)
 
 
 def find_joint(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]) -> str:
     """What stands between a prompt and what follows: a space, where tokens are words that do not bring their own."""
+    if tokenizer.byte_level:  # bytes follow with nothing between
+        return ""
     prompt, text, both = (tokenizer.decode(ids) for ids in (before, after, [*before, *after]))
     between = both.removeprefix(prompt).removesuffix(text)
     return between if both == prompt + between + text else ""
@@ -56,7 +63,7 @@ class Teller:
         self.stopped = False
         self._decoder = Decoder(tokenizer)
         self._ids: list[int] = []
-        self._joined = tokenizer.byte_level  # bytes follow a prompt with nothing between
+        self._joined = False
         self._held = self._ready = ""
 
     def push(self, id_: int) -> bool:
@@ -65,7 +72,7 @@ class Teller:
         self._read(self._decoder.push(id_))
         # Words wait in the decoder for the next one, but a stop string that the last word completes is complete.
         waits = bool(self.stops) and not self.tokenizer.byte_level and not self.stopped
-        if waits and find_stop(self.tokenizer.decode(self._ids), self.stops) is not None:
+        if waits and find_stop(text_after(self.tokenizer, self.prompt, self._ids), self.stops) is not None:
             self._read(self._decoder.flush())
         return self.stopped
 

@@ -6,7 +6,8 @@ the rules of stop strings (`stops`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ import torch
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_from_dict
 from lilliput.config import replace as change
+from lilliput.conflicts import SHAPE_A_DRAW
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.decoding.beam import Beams, Hypothesis, search
 from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.choice import choose_engine
 from lilliput.decoding.prefixes import Remembering
-from lilliput.decoding.processors import build_strategy
+from lilliput.decoding.processors import Strategy, build_strategy
 from lilliput.decoding.stops import Teller, build_stops
 from lilliput.decoding.stream import Finish, Request, Written, stream
 from lilliput.devices import choose_device
@@ -30,7 +32,7 @@ from lilliput.model.transformer import Transformer, build_model, load_weights
 from lilliput.runs import resolve_checkpoint
 from lilliput.settings import Config, GenerateSettings
 
-DRAWN_BY = [f"generate.{name}" for name in ("final_temperature", "top_k", "top_p", "min_p", "typical")]
+LOG = logging.getLogger("lilliput")
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ class Sample:
 class Writer:
     """A model with its tokenizer and the settings that both were made by.
 
-    All methods take `how`, by default the run's own `generate` settings; `tokens`, `temperature` and `top_k` stand above it.
-    At most `batch` rows are written at a time (None: all), and a row that ends leaves its place to the next prompt. Row i
-    draws from seed + i, whatever else is in the batch; a prompt that is given n times is read once and has n samples.
+    All methods take `how`, by default the run's own `generate` settings, and refuse at once what in it is wrong. At most `batch`
+    rows are written at a time (None: all); each beam is one, and a prompt's beams stay together. A row that ends leaves its
+    place to the next prompt. Row i draws from seed + i, whatever else is in the batch; a prompt that is given n times is read
+    once and has n samples.
 
     `engine` computes, if given: with a TorchEngine the writer follows a model whose weights still change. Otherwise one is
     chosen by the settings, once, and kept with what it has read, so that a beginning that comes again costs nothing.
@@ -98,9 +101,6 @@ class Writer:
     def write(
         self,
         prompts: Sequence[str],
-        tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
         seed: int = 0,
         how: GenerateSettings | None = None,
         batch: int | None = None,
@@ -111,28 +111,25 @@ class Writer:
         With `how.beams`, the tokens of each prompt's best text, when its search is done. `alternatives` asks for the entropy
         at each token and so many of the likeliest tokens there.
         """
-        how = self.settle(how, tokens, temperature, top_k)
+        how = self.checked(how)
+        strategy = build_strategy(how, self.tokenizer)
         if how.beams is None:
-            return self.write_along(prompts, seed, how, batch, alternatives)
+            return self.write_along(prompts, seed, how, strategy, batch, alternatives)
         if alternatives is not None:
             raise UserError("a beam search tells no alternatives", hint="alternatives, or beams")
-        found = self.find(prompts, seed, how, 1, batch)
+        found = self.find(prompts, seed, how, strategy, 1, batch)
         return (piece for row, (ids, texts) in enumerate(found) for piece in self.retell(row, ids, texts[0], how.stop))
 
     def samples(
         self,
         prompts: Sequence[str],
-        tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
         seed: int = 0,
         how: GenerateSettings | None = None,
         batch: int | None = None,
         alternatives: int | None = None,
     ) -> list[Sample]:
         """The finished texts, one for each prompt, in the order of the prompts."""
-        pieces = self.write(prompts, tokens, temperature, top_k, seed, how, batch, alternatives)
-        return collect(prompts, pieces)
+        return collect(prompts, self.write(prompts, seed, how, batch, alternatives))
 
     def generate(
         self,
@@ -143,41 +140,49 @@ class Writer:
         seed: int = 0,
         how: GenerateSettings | None = None,
     ) -> str:
-        """The text that follows the prompt."""
-        return self.samples([prompt], tokens, temperature, top_k, seed, how)[0].text
+        """The text that follows the prompt. The short arguments stand above `how`; a temperature of 0 takes away all in it
+        that would shape a draw."""
+        above = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
+        changes: dict[str, Any] = dict.fromkeys(SHAPE_A_DRAW) if temperature == 0.0 else {}
+        changes |= {name: value for name, value in above.items() if value is not None}
+        return self.samples([prompt], seed, self.checked(how, changes))[0].text
 
     def beams(
         self,
         prompts: Sequence[str],
-        how: GenerateSettings | None = None,
         seed: int = 0,
-        n_best: int = 1,
+        how: GenerateSettings | None = None,
         batch: int | None = None,
-    ) -> list[list[Sample]]:
-        """The `n_best` texts of a beam search for each prompt, the best first; `batch` prompts at a time.
+        n_best: int = 1,
+    ) -> Iterator[list[Sample]]:
+        """Of each prompt, when its search is done: the `n_best` texts, the best first; fewer only where no more were found.
 
         `how.beams` is the width (None: 1, which is greedy).
         """
-        how = self.settle(how)
-        return [
+        how = self.checked(how)
+        width = how.beams or 1
+        if n_best > width:
+            what = f"the {n_best} best texts are more than generate.beams {width} finds"
+            raise UserError(what, hint=f"generate.beams {n_best}")
+        how = replace(how, beams=width)
+        found = self.find(prompts, seed, how, build_strategy(how, self.tokenizer), n_best, batch)
+        return (
             [replace(collect([prompt], self.retell(0, ids, text, how.stop))[0], score=text.score) for text in texts]
-            for prompt, (ids, texts) in zip(prompts, self.find(prompts, seed, how, n_best, batch), strict=True)
-        ]
+            for prompt, (ids, texts) in zip(prompts, found, strict=True)
+        )
 
-    def engine_for(
-        self, how: GenerateSettings, rows: int, tell: Callable[[str], None] | None = None
-    ) -> tuple[Engine, str | None]:
-        """The engine that writes so many rows at a time, and the first time what there is to tell about its choice.
-
-        `tell` hears at once if code has to be compiled, which takes a while.
-        """
+    def engine_for(self, how: GenerateSettings, tell: Callable[[str], None] | None = None) -> Engine:
+        """The engine that these settings ask for. `tell` hears what there is to say about the choice, once, and at once if
+        code has to be compiled, which takes a while. Where there is none, the log does."""
         if self.engine is not None:
-            return self.engine, None
-        key, note = (how.engine, how.quantise), None
+            return self.engine
+        key = (how.engine, how.quantise)
         if key not in self.chosen:
-            engine, note = choose_engine(self.model, how, rows, tell)
+            engine, note = choose_engine(self.model, how, tell or LOG.warning)
+            if note:
+                (tell or LOG.info)(note)
             self.chosen[key] = Remembering(engine)
-        return self.chosen[key], note
+        return self.chosen[key]
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Begins as every document did in training; so an empty prompt is the start of a new one."""
@@ -185,24 +190,22 @@ class Writer:
             raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
         return [self.tokenizer.start, *self.tokenizer.encode(prompt)]
 
-    def settle(
-        self,
-        how: GenerateSettings | None,
-        tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-    ) -> GenerateSettings:
-        """The settings with what stands above them, checked. A temperature of 0 takes away all that would shape a draw."""
-        above = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
-        changes: dict[str, Any] = dict.fromkeys(DRAWN_BY) if temperature == 0.0 else {}
-        changes |= {f"generate.{name}": value for name, value in above.items() if value is not None}
-        return change(replace(self.config, generate=how or self.config.generate), changes).generate
+    def checked(self, how: GenerateSettings | None, changes: Mapping[str, Any] | None = None) -> GenerateSettings:
+        """The settings, the run's own if none are given, with changes; right each by itself and all together."""
+        config = replace(self.config, generate=how or self.config.generate)
+        return change(config, {f"generate.{name}": value for name, value in (changes or {}).items()}).generate
 
     def write_along(
-        self, prompts: Sequence[str], seed: int, how: GenerateSettings, batch: int | None, alternatives: int | None
+        self,
+        prompts: Sequence[str],
+        seed: int,
+        how: GenerateSettings,
+        strategy: Strategy,
+        batch: int | None,
+        alternatives: int | None,
     ) -> Iterator[Piece]:
         """Token by token, all rows in step."""
-        strategy, tellers = build_strategy(how, self.tokenizer), list[Teller]()
+        tellers: list[Teller] = []
 
         def ask() -> Iterator[Request]:
             for row, prompt in enumerate(prompts):
@@ -210,17 +213,22 @@ class Writer:
                 tellers.append(Teller(self.tokenizer, ids, how.stop))
                 yield Request(ids, how.tokens, strategy, seed + row, tellers[row], alternatives)
 
-        engine, _ = self.engine_for(how, min(len(prompts), batch or len(prompts)))
-        for written in stream(engine, ask(), self.tokenizer.end, batch):
+        for written in stream(self.engine_for(how), ask(), self.tokenizer.end, batch):
             yield self.tell(tellers[written.row], written)
 
     def find(
-        self, prompts: Sequence[str], seed: int, how: GenerateSettings, n_best: int, batch: int | None
+        self,
+        prompts: Sequence[str],
+        seed: int,
+        how: GenerateSettings,
+        strategy: Strategy,
+        n_best: int,
+        batch: int | None,
     ) -> Iterator[tuple[list[int], list[Hypothesis]]]:
-        """The ids of each prompt and the best texts after it, `batch` prompts at a time."""
-        width = how.beams or 1
+        """The ids of each prompt and the best texts after it."""
+        assert how.beams is not None
         settings = Beams(
-            width=width,
+            width=how.beams,
             tokens=how.tokens,
             alpha=how.length_penalty,
             early_stop=how.early_stop,
@@ -229,12 +237,12 @@ class Writer:
             sample=how.sample_beams,
             n_best=n_best,
         )
-        strategy, end = build_strategy(replace(how, beams=width), self.tokenizer), self.tokenizer.end
         stops = build_stops(self.tokenizer, how.stop) if how.stop else None
-        for start in range(0, len(prompts), batch or len(prompts) or 1):
-            ids = [self.encode_prompt(prompt) for prompt in prompts[start:][:batch]]
-            engine, _ = self.engine_for(how, len(ids) * width)
-            yield from zip(ids, search(engine, ids, settings, strategy, end, seed + start, stops), strict=True)
+        together = max(1, len(prompts) if batch is None else batch // how.beams)
+        for start in range(0, len(prompts), together):
+            ids = [self.encode_prompt(prompt) for prompt in prompts[start : start + together]]
+            found = search(self.engine_for(how), ids, settings, strategy, self.tokenizer.end, seed + start, stops)
+            yield from zip(ids, found, strict=True)
 
     def retell(self, row: int, prompt: Sequence[int], text: Hypothesis, stops: Sequence[str]) -> Iterator[Piece]:
         """What a beam search found, token by token."""

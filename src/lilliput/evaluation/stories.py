@@ -19,7 +19,7 @@ def storybook_floor(config: Config) -> float | None:
     return floor_bits_per_byte(document.text for document in open_corpus(config.data).documents("validation"))
 
 
-def judge_stories(writer: Writer, count: int, seed: int, temperature: float | None = None, batch: int = 50) -> Validity:
+def judge_stories(writer: Writer, count: int, seed: int, batch: int = 50) -> Validity:
     """Write stories from nothing and see how many are stories of the book. One cut off by the length is not."""
-    samples = writer.samples([""] * count, seed=seed, temperature=temperature, batch=batch)
+    samples = writer.samples([""] * count, seed=seed, batch=batch)
     return validity([sample.text for sample in samples])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +42,15 @@ def test_any_operations_give_what_the_model_gives_without_a_cache(case: dict[str
     """In float64 without a cache, in float32 with: prefill, steps of one and several tokens, and rows moved about."""
     done = check_operations(builder(1), tiny_model(**case), seed=3, number=40, tolerance=ROUNDING)
     assert done.keys() >= {"step", "steps", "reorder", "truncate", "join", "pick", "prefill"}
+
+
+@pytest.mark.parametrize("window", [4, (3, None), (20, 5)])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_operations_over_rings_that_have_gone_round(window: Any, seed: int) -> None:
+    """Contexts longer than a window and a pass: what a ring has overwritten is refused, and never read."""
+    model = tiny_model(context=120, window=window, positions="rotary", layers=2)
+    done = check_operations(builder(1), model, seed, number=120, tolerance=2 * ROUNDING)
+    assert done["truncate"] and done["join"]
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -128,7 +139,9 @@ def test_rows_share_what_they_have_in_common() -> None:
     engine = builder(1)(tiny_model(layers=2))
     _, rows = engine.prefill([[1, 2, 3, 4, 5]])
     alone = rows.nbytes
-    assert alone == 5 * 2 * 2 * 4 * 8 * 4  # tokens, layers, keys and values, heads, dim of a head in whole vectors, bytes
+    assert (
+        alone == 5 * 2 * 2 * 4 * 8 * 4
+    )  # tokens, layers, keys and values, heads, dim of a head in whole vectors, bytes
     rows.reorder([0] * 6)
     assert rows.nbytes == alone
     rows.step([[token] for token in range(6)])
@@ -174,10 +187,77 @@ def test_helpers_end_with_their_engine() -> None:
     assert threading.active_count() == before
 
 
-def test_a_row_beyond_the_context_is_the_callers_mistake() -> None:
-    engine = builder(1)(tiny_model())
-    with pytest.raises(AssertionError, match="context"):
-        engine.prefill([[1] * 25])
+@pytest.mark.parametrize("views", [[[1] * 25], [[17]], [[-1]], [[10**10]]])
+def test_what_is_out_of_bounds_is_refused_before_compiled_code_sees_it(views: list[list[int]]) -> None:
+    with pytest.raises(IndexError, match="beyond the context, or an id beyond the vocabulary"):
+        builder(1)(tiny_model()).prefill(views)
+
+
+def test_a_ring_does_not_forget_what_it_has_overwritten() -> None:
+    """Truncated twice: the second length looks held only if the first is taken for all that the row ever had."""
+    engine = builder(1)(tiny_model(context=90, window=8, layers=1))
+    _, rows = engine.prefill([draw_ids(45).tolist()])
+    rows.truncate(13)
+    other = rows.pick([0])
+    for held in (rows, other):
+        with pytest.raises(ValueError, match="prefill again"):
+            held.truncate(8)
+
+
+def test_shorter_rows_stay_when_the_others_are_truncated() -> None:
+    model = tiny_model()
+    _, rows = builder(1)(model).prefill([[1, 2, 3, 4], [5, 6]])
+    rows.truncate(3)
+    assert rows.lengths == [3, 2]
+    logits = rows.step([[7], [8]])
+    for row, text in enumerate(([1, 2, 3, 7], [5, 6, 8])):
+        assert_same(logits[row].double(), model(torch.tensor([text]))[0, -1], ROUNDING)
+
+
+class Stopped(BaseException):
+    """As Ctrl-C: not an Exception."""
+
+
+def test_a_pass_that_is_broken_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After helpers were called and before the caller takes part: the next pass has another team, and rows are as before."""
+    engine, text = builder(2)(tiny_model()), [1, 2, 3, 4, 5]
+    expected, rows = engine.prefill([text])
+    before, old = threading.active_count(), engine.team
+
+    def stop(*arguments: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lilliput.decoding.engines.compiled.team.compute", stop)
+        with pytest.raises(Stopped):
+            rows.step([[6, 7]])
+    assert rows.lengths == [5]
+    assert torch.equal(engine.prefill([text])[0], expected)
+    assert engine.team is not old
+    assert torch.equal(rows.step([[6]]), engine.prefill([[*text, 6]])[0])
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before, "a helper of the old team still waits"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_a_team_of_its_own() -> None:
+    engine = builder(2)(tiny_model())
+    expected, _ = engine.prefill([[1, 2, 3]])
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(engine.prefill([[1, 2, 3]])[0], expected) else 1)
+    deadline = time.monotonic() + 20
+    ended = 0
+    while not ended and time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended and os.waitstatus_to_exitcode(status) == 0
 
 
 def test_what_it_does_not_hold() -> None:
@@ -187,18 +267,21 @@ def test_what_it_does_not_hold() -> None:
     classifier = build_model(tiny_settings(task="classifier", classes=2), seed=1)
     assert refusal(classifier) == "a classifier does not write"
     assert refusal(build_model(tiny_settings(), device="meta")) == "the model is on meta"
+    with torch.no_grad():
+        model.norm.weight[3] = float("nan")
+    assert refusal(model) == "the model's weights are not all finite numbers"
 
 
 def test_the_choice() -> None:
     double, single = tiny_model(), half_as_precise(tiny_model())
-    engine, note = choose_engine(double, GenerateSettings(), rows=1)
+    engine, note = choose_engine(double, GenerateSettings())
     assert isinstance(engine, TorchEngine) and note == "torch engine: the model is in float64, not float32"
-    engine, note = choose_engine(single, GenerateSettings(), rows=1)
+    engine, note = choose_engine(single, GenerateSettings())
     assert isinstance(engine, NumbaEngine) and engine.packed.plan.quantised == 0
-    engine, note = choose_engine(single, GenerateSettings(quantise="int8"), rows=1)
+    engine, note = choose_engine(single, GenerateSettings(quantise="int8"))
     assert isinstance(engine, NumbaEngine) and engine.packed.plan.quantised == 1 and note is None
-    assert isinstance(choose_engine(single, GenerateSettings(engine="torch"), rows=1)[0], TorchEngine)
+    assert isinstance(choose_engine(single, GenerateSettings(engine="torch"))[0], TorchEngine)
     with pytest.raises(UserError, match="does not hold this model: the model is in float64"):
-        choose_engine(double, GenerateSettings(engine="numba"), rows=1)
+        choose_engine(double, GenerateSettings(engine="numba"))
     with pytest.raises(UserError, match="no weights of one byte"):
-        choose_engine(single, GenerateSettings(engine="torch", quantise="int8"), rows=1)
+        choose_engine(single, GenerateSettings(engine="torch", quantise="int8"))

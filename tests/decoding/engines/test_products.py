@@ -72,6 +72,22 @@ def test_rows_as_whole_numbers() -> None:
     np.testing.assert_allclose(whole[:, :depth] * scales, x, atol=float(scales.max()))
 
 
+def test_rows_as_whole_numbers_have_the_same_bits_wherever_they_stand() -> None:
+    """Loops are compiled in several versions, chosen by where their arrays are."""
+    random, depth = np.random.default_rng(4), 45
+    row = random.standard_normal(depth).astype(np.float32)
+    outcomes = set()
+    for offset in range(40):
+        for rows in (1, 3, 32):
+            x = np.zeros(4000, np.float32)
+            x[offset : offset + rows * depth] = np.tile(row, rows)
+            memory = np.zeros(32 * 48 + 64, np.int16)
+            quantise(x, (offset, depth), rows, depth, memory, (offset % 7, 48), 3900)
+            for number in range(rows):
+                outcomes.add(memory[offset % 7 + number * 48 :][:48].tobytes() + x[3900 + number].tobytes())
+    assert len(outcomes) == 1
+
+
 @compiled()
 def take_exponentials(x, out):  # type: ignore[no-untyped-def]
     for k in range(len(x)):
@@ -111,11 +127,12 @@ def test_activations(kind: int, function: object) -> None:
     np.testing.assert_allclose(scratch[4 * PANEL :][: len(expected)], expected.numpy(), atol=3e-6)
 
 
-def test_the_soft_cap() -> None:
-    x = np.linspace(-200, 200, 1001).astype(np.float32)
+@pytest.mark.parametrize("cap", [3.0, 15.0, 1000.0])
+def test_the_soft_cap(cap: float) -> None:
+    x = np.concatenate((np.linspace(-200, 200, 1001), np.linspace(-1, 1, 1001))).astype(np.float32)
     out = x.copy()
-    bound(np.float32(15.0), out, 0, len(out))
-    np.testing.assert_allclose(out, 15 * np.tanh(x.astype(np.float64) / 15), atol=5e-6)
+    bound(np.float32(cap), out, 0, len(out))
+    np.testing.assert_allclose(out, cap * np.tanh(x.astype(np.float64) / cap), rtol=5e-7)
 
 
 @pytest.mark.parametrize("kind", [layout.NO_NORM, layout.LAYER_NORM, layout.RMS_NORM])

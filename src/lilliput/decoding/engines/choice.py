@@ -19,11 +19,11 @@ PATIENCE = 3.0  # seconds: to load code that was compiled before takes less
 
 
 def choose_engine(
-    model: Transformer, settings: GenerateSettings, rows: int, tell: Callable[[str], None] | None = None
+    model: Transformer, settings: GenerateSettings, tell: Callable[[str], None] | None = None
 ) -> tuple[Engine, str | None]:
-    """The engine for so many rows at a time, and a sentence if the choice is not what one would expect.
+    """The engine, and a sentence if there is something to say about it.
 
-    `auto` is numba wherever it holds the net; a GPU has its own ways. `tell` hears of a compilation as soon as it is noticed.
+    `auto` is numba wherever it holds the net, torch elsewhere. `tell` hears of a compilation while it lasts.
     """
     if settings.engine == "torch":
         if settings.quantise is not None:
@@ -31,13 +31,13 @@ def choose_engine(
                 "the torch engine has no weights of one byte", "generate.quantise", "the numba engine has them"
             )
         return TorchEngine(model), None
-    from lilliput.decoding.engines.compiled import NumbaEngine  # half a second, and not for training
-    from lilliput.decoding.engines.compiled.packing import refusal
+    from lilliput.decoding.engines.compiled.packing import (
+        refusal,  # numba takes a third of a second, and not for training
+    )
 
     reason = refusal(model)
     if reason is None:
-        engine = NumbaEngine(model, quantise=settings.quantise)
-        return engine, warm_up(engine, tell)
+        return build_compiled(model, settings, tell)
     if settings.engine == "numba" or settings.quantise is not None:
         raise UserError(
             f"the numba engine does not hold this model: {reason}", None, "the torch engine holds every model"
@@ -45,18 +45,23 @@ def choose_engine(
     return TorchEngine(model), f"torch engine: {reason}"
 
 
-def warm_up(engine: Engine, tell: Callable[[str], None] | None) -> str | None:
-    """The first pass loads the compiled code, or makes it. A sentence if it had to be made."""
-    from lilliput.decoding.engines.compiled import count_compilations
+def build_compiled(
+    model: Transformer, settings: GenerateSettings, tell: Callable[[str], None] | None
+) -> tuple[Engine, str | None]:
+    """The numba engine; a sentence if its machine code had to be made, and was not found on disk."""
+    from lilliput.decoding.engines.compiled import NumbaEngine, count_compilations
+    from lilliput.decoding.engines.compiled.layout import CACHE
 
     begun, made = time.monotonic(), count_compilations()
-    notice = threading.Timer(
-        PATIENCE, tell or (lambda sentence: None), ["compiling the numba engine for this machine, once ..."]
-    )
+    sentence = "compiling the numba engine for this machine ..."
+    notice = threading.Timer(PATIENCE, tell or (lambda sentence: None), [sentence])
     notice.daemon = True
     notice.start()
-    engine.prefill([[0]])
-    notice.cancel()
+    try:
+        engine = NumbaEngine(model, quantise=settings.quantise)
+    finally:
+        notice.cancel()
     if count_compilations() == made:
-        return None
-    return f"compiled the numba engine in {time.monotonic() - begun:.1f} s; the machine code is kept for the next time"
+        return engine, None
+    kept = "" if CACHE is None else "; the machine code is kept for the next time"
+    return engine, f"compiled the numba engine in {time.monotonic() - begun:.1f} s{kept}"

@@ -4,7 +4,8 @@ Owns: `Rows` over the slots, and cutting what is to be read into passes. Does no
 the layout of weights (`packing`), keys and values (`slots`), the threads (`team`).
 
 Every weight is read once a pass for all its rows, which is all that counts while they are few: a net of 7 million weights has
-29 MB to be read for every token. A row's logits are the same alone and in any batch, bit for bit.
+29 MB to be read for every token. A row's logits are the same alone and in any batch, bit for bit. An engine is for one thread
+at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from lilliput.decoding.engines.compiled.kernels import compute
-from lilliput.decoding.engines.compiled.layout import CHUNK
+from lilliput.decoding.engines.compiled.layout import CHUNK, padded
 from lilliput.decoding.engines.compiled.packing import Quantise, pack
 from lilliput.decoding.engines.compiled.slots import Slots
 from lilliput.decoding.engines.compiled.team import Team
+from lilliput.decoding.engines.compiled.tiles import PANEL
 from lilliput.model.transformer import Transformer
 
 SMALL = 300_000  # weights below which a second thread costs more than it brings
@@ -55,23 +57,23 @@ class NumbaRows:
         for place in places:
             new.append(slots.copy_row(old[place]) if place in taken else old[place])
             taken.add(place)
-        slots.release([handle for place, handle in enumerate(old) if place not in taken])
         self.handles = new
+        slots.release([handle for place, handle in enumerate(old) if place not in taken])
 
     def pick(self, places: Sequence[int]) -> NumbaRows:
         return NumbaRows(self.engine, [self.engine.slots.copy_row(self.handles[place]) for place in places])
 
     def join(self, others: NumbaRows) -> None:
         assert others.engine is self.engine
-        self.handles = self.handles + others.handles
-        others.handles = []
+        joined, others.handles = others.handles, []  # in this order: a handle must never be given back twice
+        self.handles = self.handles + joined
 
     def truncate(self, length: int) -> None:
         slots = self.engine.slots
-        assert all(0 <= length <= held for held in self.lengths)
-        if not all(slots.can_truncate(handle, length) for handle in self.handles):
+        cut = [handle for handle in self.handles if slots.held[handle] > length]
+        if not all(slots.can_truncate(handle, length) for handle in cut):
             raise ValueError(f"a windowed layer no longer holds what a length of {length} needs: prefill again")
-        for handle in self.handles:
+        for handle in cut:
             slots.held[handle] = length
 
     @property
@@ -87,10 +89,14 @@ class NumbaEngine:
     def __init__(self, model: Transformer, threads: int | None = None, quantise: Quantise = None) -> None:
         self.packed = pack(model, quantise)
         self.context = model.settings.context
-        self.vocab_size = self.packed.plan.vocab_size
         self.slots = Slots(self.packed)
-        weights = self.packed.floats.size + self.packed.bytes.size
-        self.team = Team(self.packed, self.slots, threads or (1 if weights < SMALL else torch.get_num_threads()))
+        if threads is None:
+            panels = (
+                padded(self.packed.plan.dim, PANEL) // PANEL
+            )  # of the smallest matrix: who has none of them only waits
+            weights = self.packed.floats.size + self.packed.bytes.size
+            threads = 1 if weights < SMALL else min(torch.get_num_threads(), panels)
+        self.team = Team(self.packed, self.slots, threads)
 
     def __del__(self) -> None:
         if hasattr(self, "team"):
@@ -103,19 +109,35 @@ class NumbaEngine:
     def read(self, handles: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
         """Logits (B, V) after the last of the new tokens of each row."""
         assert len(ids) == len(handles) and all(ids), "every row takes at least one token"
-        arrays, slots = self.team.arrays, self.slots
+        if not self.team.usable:
+            self.team.close()
+            self.team = Team(self.packed, self.slots, self.team.parts)
+        slots = self.slots
+        before = [slots.held[handle] for handle in handles]
         lines: list[int] = []
         positions: list[int] = []
         tokens: list[int] = []
         ends: list[int] = []  # the last token of each row
-        for handle, new in zip(handles, ids, strict=True):
-            held = slots.held[handle]
+        for handle, held, new in zip(handles, before, ids, strict=True):
             lines += [handle] * len(new)
             positions += range(held, held + len(new))
             tokens += new
             ends.append(len(tokens) - 1)
-        assert max(positions) < self.context, "a row holds no more than the context"
-        passes = -(-len(tokens) // CHUNK)
+        # Compiled code asks nobody: what is out of bounds here would be read from somewhere there.
+        if max(positions) >= self.context or min(tokens) < 0 or max(tokens) >= self.packed.plan.vocab_size:
+            raise IndexError("a row beyond the context, or an id beyond the vocabulary")
+        try:
+            return self.run_passes(lines, positions, tokens, ends)
+        except BaseException:  # Ctrl-C, too: a row holds what was read to its end, or what it held before
+            for handle, held in zip(handles, before, strict=True):
+                slots.held[handle] = held
+            raise
+
+    def run_passes(
+        self, lines: Sequence[int], positions: Sequence[int], tokens: Sequence[int], ends: Sequence[int]
+    ) -> Tensor:
+        """Logits of the tokens `ends`; `lines` are the handles of the tokens' rows."""
+        arrays, passes = self.team.arrays, -(-len(tokens) // CHUNK)
         logits = []
         for part in range(passes):
             first, last = len(tokens) * part // passes, len(tokens) * (part + 1) // passes
@@ -123,6 +145,6 @@ class NumbaEngine:
             size = last - first
             arrays.ids[:size], arrays.pos[:size] = tokens[first:last], positions[first:last]
             arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
-            slots.enter(lines[first:last], positions[first:last], arrays.slots)
+            self.slots.enter(lines[first:last], positions[first:last], arrays.slots)
             logits.append(self.team.run(size, len(wanted)))
         return torch.from_numpy(logits[0] if passes == 1 else np.concatenate(logits))

@@ -47,13 +47,14 @@ from lilliput.decoding.engines.compiled.layout import (
 )
 from lilliput.decoding.engines.compiled.meeting import await_round, share, take_part, wait_for_all
 from lilliput.decoding.engines.compiled.products import (
-    ANY_ORDER,
     FUSED,
     ONE,
     ZERO,
     activate,
+    add_up,
     bound,
     exponential,
+    find_peak,
     multiply,
     normalise,
 )
@@ -113,7 +114,7 @@ def turn_and_keep(plan, room, arrays, layer, group, slots, items):
                 arrays.memory[to + k] = scratch[at + k]
 
 
-@compiled(ANY_ORDER)
+@compiled(FUSED)
 def attend(plan, room, arrays, layer, group, own, part, items):
     """What each head of each token takes from the values that it sees. Items are heads of tokens.
 
@@ -144,14 +145,10 @@ def attend(plan, room, arrays, layer, group, own, part, items):
         for t in range(0, last + 1, KEYS_TOGETHER):
             one, two, three, four = places[t], places[t + 1], places[t + 2], places[t + 3]
             score_keys(scratch, query, memory, keys + one, keys + two, keys + three, keys + four, step, scores + t)
-        largest = scratch[scores]
+        largest = find_peak(scratch, scores, last + 1)
         for t in range(last + 1):
-            largest = max(largest, scratch[scores + t])
-        total = ZERO
-        for t in range(last + 1):
-            weight = exponential(scratch[scores + t] - largest)
-            scratch[scores + t] = weight
-            total += weight
+            scratch[scores + t] = exponential(scratch[scores + t] - largest)
+        total = add_up(scratch, scores, last + 1)
         for t in range(last + 1, last + KEYS_TOGETHER):
             scratch[scores + t] = ZERO
         for k in range(step):
@@ -207,17 +204,21 @@ def compute(seen, part, parts, plan, room, arrays):
             multiply(
                 plan, room, arrays, part, tokens, (given, dim), dim, layer, QKV, (room.qkv, room.qkv_step), qkv_panels
             )
-            wait_for_all(control, parts)
+            if not wait_for_all(control, parts):
+                return seen
             items = share(tokens * (plan.heads + 2 * plan.kv_heads), 1, part, parts)
             turn_and_keep(plan, room, arrays, layer, group, arrays.slots[layer[GROUP]], items)
-            wait_for_all(control, parts)
+            if not wait_for_all(control, parts):
+                return seen
             attend(plan, room, arrays, layer, group, heads, part, share(tokens * plan.heads, 1, part, parts))
-            wait_for_all(control, parts)
+            if not wait_for_all(control, parts):
+                return seen
             multiply(
                 plan, room, arrays, part, tokens, (room.mixed, dim), dim, layer, OUT, (room.x, room.x_step), x_panels
             )
             add_stream(plan, room, arrays, stream, tokens, x_panels)
-            wait_for_all(control, parts)
+            if not wait_for_all(control, parts):
+                return seen
             for token in range(tokens):
                 at = stream + token * dim
                 normalise(after, floats, layer[NORM_1], scratch, room.x + token * room.x_step, dim, at)
@@ -226,11 +227,13 @@ def compute(seen, part, parts, plan, room, arrays):
             for token in range(tokens):
                 up, to = room.up + token * room.up_step, room.inner + token * room.inner_step
                 activate(plan.activation, scratch, up, to, up_panels)
-            wait_for_all(control, parts)
+            if not wait_for_all(control, parts):
+                return seen
             inner = (room.inner, room.inner_step)
             multiply(plan, room, arrays, part, tokens, inner, plan.inside, layer, DOWN, (room.x, room.x_step), x_panels)
             add_stream(plan, room, arrays, stream, tokens, x_panels)
-            wait_for_all(control, parts)
+            if not wait_for_all(control, parts):
+                return seen
             pending = layer[NORM_2]
         for answer in range(answers):
             at = stream + answer * dim
@@ -243,7 +246,8 @@ def compute(seen, part, parts, plan, room, arrays):
             for answer in range(answers):
                 at = room.logits + answer * room.logits_step
                 bound(np.float32(plan.soft_cap), scratch, at + head_panels[0] * PANEL, at + head_panels[1] * PANEL)
-        wait_for_all(control, parts)
+        if not wait_for_all(control, parts):
+            return seen
         seen += 1
         if part == 0:
             break

@@ -9,8 +9,8 @@ N tokens of a pass, C dim, H heads, G heads of keys and values, D dim of a head.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lilliput.decoding.engines.compiled.tiles import KEYS_TOGETHER, PANEL, STRIDE
 from lilliput.devices import cache_folder
+from lilliput.model import norms
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Floats = NDArray[np.float32]
@@ -40,7 +41,7 @@ LAYER_FIELDS = 21
 # Columns of the table of groups: the window, which columns of the table of slots are the group's, and how many slots it has.
 WINDOW, COLUMN, SPAN, CAPACITY, GROUP_FIELDS = range(5)
 # Places of the control array, a cache line apart: what one thread counts must not slow down who looks at another.
-ARRIVED, PHASE, ROUND, ASLEEP, LEAVE, TOKENS, WANTED, CONTROL = range(0, 64, 8)
+ARRIVED, PHASE, ROUND, ASLEEP, LEAVE, CLOSED, TOKENS, WANTED, CONTROL = range(0, 72, 8)
 
 NO_NORM, LAYER_NORM, RMS_NORM = range(3)
 RELU, GELU, RELU2, SWIGLU = range(4)
@@ -131,10 +132,17 @@ def build_room(plan: Plan, parts: int) -> tuple[Room, int, int]:
     return room, own + parts * own_step, parts * CHUNK * short_step
 
 
-def find_cache() -> Path:
-    """Machine code is kept for these sources and no others: numba itself looks at one file of them only."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return cache_folder() / "compiled" / hashlib.sha256(b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
+def find_cache() -> Path | None:
+    """Machine code is kept for these sources and no others: numba itself looks at one file of them only, and, where the folder
+    cannot be written, keeps it beside that file."""
+    sources = [*sorted(Path(__file__).parent.glob("*.py")), Path(norms.__file__)]  # the norms' epsilon is compiled in
+    name = hashlib.sha256(b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
+    folder = cache_folder() / "compiled" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 CACHE = find_cache()
@@ -147,13 +155,11 @@ def compiled(fast: set[str] | None = None, inline: bool = False) -> Callable[[Fu
     """
 
     def decorate(function: Function) -> Function:
-        build = partial(numba.njit, nogil=True, fastmath=fast or False, forceinline=inline)
         before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-        numba.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]  # is looked at while a function is decorated
+        numba.config.CACHE_DIR = str(CACHE or before)  # type: ignore[attr-defined]  # is looked at while a function is decorated
         try:
-            return cast("Function", build(cache=True)(function))
-        except RuntimeError:  # no folder that may be written to
-            return cast("Function", build()(function))
+            build = numba.njit(cache=CACHE is not None, nogil=True, fastmath=fast or False, forceinline=inline)
+            return cast("Function", build(function))
         finally:
             numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 

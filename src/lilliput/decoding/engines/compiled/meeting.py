@@ -7,7 +7,7 @@ Owns: the barrier, rounds and sleep, and how work is divided. Does not own: the 
 
 from __future__ import annotations
 
-from lilliput.decoding.engines.compiled.layout import ARRIVED, ASLEEP, LEAVE, PHASE, ROUND, compiled
+from lilliput.decoding.engines.compiled.layout import ARRIVED, ASLEEP, CLOSED, LEAVE, PHASE, ROUND, compiled
 from lilliput.decoding.engines.compiled.tiles import (
     add_atomically,
     let_others_run,
@@ -28,19 +28,22 @@ def share(items, unit, part, parts):
 
 @compiled()
 def wait_for_all(control, parts):
-    """Nobody goes on before everybody is here."""
+    """Nobody goes on before everybody is here. False: the team has ended, in the middle of a pass."""
     if parts == 1:
-        return
+        return True
     phase = load_atomically(control, PHASE)
     if add_atomically(control, ARRIVED, 1) == parts - 1:
         store_atomically(control, ARRIVED, 0)
         add_atomically(control, PHASE, 1)
-        return
+        return True
     looks = 0
     while load_atomically(control, PHASE) == phase:
         looks += 1
         if looks > PATIENCE:
             let_others_run()
+            if load_atomically(control, CLOSED) == 1:
+                return False
+    return True
 
 
 @compiled()

@@ -44,6 +44,8 @@ def refusal(model: Transformer) -> str | None:
         return f"the model is in {str(weight.dtype).removeprefix('torch.')}, not float32"
     if type(weight.data) is not Tensor and type(weight) is not nn.Parameter:
         return "the model's weights are in parts over processes"
+    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        return "the model's weights are not all finite numbers"
     return None
 
 

@@ -32,8 +32,9 @@ from lilliput.model.norms import EPSILON
 
 ONE, HALF, ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)
 SMALL = np.float32(EPSILON)
-# Sums may be taken in another order than written, but always in the same one.
-ANY_ORDER = {"reassoc", "contract", "nsz", "arcp"}
+# Sums may be taken in another order than written: the one that the loop over a row was compiled with, the same for all rows. No
+# liberty beyond that: a division that becomes an estimate in one version of a loop would differ from its other version.
+ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract"}
 
 TILE = 6  # most rows of a tile: the sums of more would not fit into the registers
@@ -110,15 +111,30 @@ def multiply_wholes(x, x_place, rows, depth, w, w_at, out, out_place, panels):
             row += taken
 
 
-@compiled(ANY_ORDER)
+@compiled({"nnan", "nsz", "reassoc"})
+def find_largest(x, at, count):
+    """By its size; a largest number has no order to be found in."""
+    largest = ZERO
+    for k in range(count):
+        largest = max(largest, abs(x[at + k]))
+    return largest
+
+
+@compiled({"nnan", "nsz", "reassoc"})
+def find_peak(x, at, count):
+    peak = x[at]
+    for k in range(1, count):
+        peak = max(peak, x[at + k])
+    return peak
+
+
+@compiled()
 def quantise(x, x_place, rows, depth, shorts, short_place, scales):
     """Rows as whole numbers of 16 bits, as large as sums of their products with bytes allow; scales (rows) into x."""
     most = np.float32(min(32767, 2147483647 // (127 * depth)))
     for row in range(rows):
         at, to = x_place[0] + row * x_place[1], short_place[0] + row * short_place[1]
-        largest = np.float32(1e-30)
-        for k in range(depth):
-            largest = max(largest, abs(x[at + k]))
+        largest = max(find_largest(x, at, depth), np.float32(1e-30))
         scale = most / largest
         for k in range(depth):
             shorts[to + k] = np.int16(np.rint(x[at + k] * scale))
@@ -203,28 +219,45 @@ def activate(kind, scratch, up, inner, panels):
 
 @compiled(FUSED)
 def bound(cap, scratch, first, last):
-    """cap x tanh(x / cap)."""
+    """cap x tanh(x / cap): Cephes' series for small numbers, where 1 less nearly 1 would have no digits left."""
     for j in range(first, last):
-        scratch[j] = cap * (ONE - np.float32(2.0) / (exponential(np.float32(2.0) * scratch[j] / cap) + ONE))
+        x = scratch[j] / cap
+        square = x * x
+        series = np.float32(-5.70498872745e-3) * square + np.float32(2.06390887954e-2)
+        series = series * square - np.float32(5.37397155531e-2)
+        series = series * square + np.float32(1.33314422036e-1)
+        series = series * square - np.float32(3.33332819422e-1)
+        near = series * square * x + x
+        far = ONE - np.float32(2.0) / (exponential(np.float32(2.0) * abs(x)) + ONE)
+        scratch[j] = cap * (near if abs(x) < np.float32(0.625) else math.copysign(far, x))
 
 
 @compiled(ANY_ORDER)
+def add_up(x, at, count):
+    total = ZERO
+    for k in range(count):
+        total += x[at + k]
+    return total
+
+
+@compiled(ANY_ORDER)
+def add_squares(x, at, count, mean):
+    """Of the distances from the mean."""
+    total = ZERO
+    for k in range(count):
+        total += (x[at + k] - mean) * (x[at + k] - mean)
+    return total
+
+
+@compiled(FUSED)
 def normalise(kind, floats, weight, x, at, width, to):
     """One row of x to another place in x; LayerNorm's biases stand after its weights. Without a norm it is copied."""
     if kind == NO_NORM or weight < 0:
         for k in range(width):
             x[to + k] = x[at + k]
         return
-    mean = ZERO
-    if kind == LAYER_NORM:
-        for k in range(width):
-            mean += x[at + k]
-        mean /= np.float32(width)
-    square = ZERO
-    for k in range(width):
-        away = x[at + k] - mean
-        square += away * away
-    scale = ONE / np.float32(math.sqrt(square / np.float32(width) + SMALL))
+    mean = add_up(x, at, width) / np.float32(width) if kind == LAYER_NORM else ZERO
+    scale = ONE / np.float32(math.sqrt(add_squares(x, at, width, mean) / np.float32(width) + SMALL))
     for k in range(width):
         x[to + k] = (x[at + k] - mean) * scale * floats[weight + k]
     if kind == LAYER_NORM:

@@ -46,6 +46,7 @@ class Slots:
         self.memory = np.zeros(0, dtype=np.float32)
         self.table = np.zeros((FIRST_ROWS, int(self.groups[:, SPAN].sum())), dtype=np.int32)
         self.held = [0] * FIRST_ROWS  # tokens of each row
+        self.most = [0] * FIRST_ROWS  # that it ever held: what a ring has overwritten stays lost
         self.idle = list(reversed(range(FIRST_ROWS)))  # handles that nobody has
         self.free: list[Longs] = [np.zeros(0, dtype=np.int64) for _ in self.groups]
         self.grown = 0
@@ -87,6 +88,7 @@ class Slots:
                 self.table[handle, column + pos % span] = slot
         for handle, pos in zip(handles, positions, strict=True):
             self.held[handle] = pos + 1
+            self.most[handle] = max(self.most[handle], pos + 1)
 
     def collect(self, group: int, count: int) -> None:
         """Find the slots that no row sees any more; grow unless that frees half of them, so that it is seldom done."""
@@ -109,16 +111,17 @@ class Slots:
             rows = len(self.held)
             self.table = np.concatenate((self.table, np.zeros_like(self.table)))
             self.held += [0] * rows
-            self.idle = list(reversed(range(rows, 2 * rows)))
+            self.most += [0] * rows
+            self.idle += reversed(range(rows, 2 * rows))
             self.grown += 1
         handle = self.idle.pop()
-        self.held[handle] = 0
+        self.held[handle] = self.most[handle] = 0
         return handle
 
     def copy_row(self, handle: int) -> int:
         copy = self.new_row()
         self.table[copy] = self.table[handle]
-        self.held[copy] = self.held[handle]
+        self.held[copy], self.most[copy] = self.held[handle], self.most[handle]
         return copy
 
     def release(self, handles: Sequence[int]) -> None:
@@ -126,13 +129,13 @@ class Slots:
 
     def can_truncate(self, handle: int, length: int) -> bool:
         """Whether all is still held that the tokens after the first `length` may see."""
-        oldest = np.maximum(0, self.held[handle] - self.groups[:, SPAN])
+        oldest = np.maximum(0, self.most[handle] - self.groups[:, SPAN])
         return bool((oldest <= np.maximum(0, length - self.groups[:, WINDOW] + 1)).all())
 
     def count_bytes(self, handles: Sequence[int]) -> int:
         """Of the keys and values that these rows name; what they share is counted once."""
         tokens = 0
         for group in range(len(self.groups)):
-            slots = {int(slot) for handle in handles for slot in self.line(handle, group)}
-            tokens += len(slots) * int((self.layers[:, GROUP] == group).sum())
+            slots = np.concatenate([self.line(handle, group) for handle in handles])
+            tokens += len(np.unique(slots)) * int((self.layers[:, GROUP] == group).sum())
         return tokens * self.sides * self.head_step * 4

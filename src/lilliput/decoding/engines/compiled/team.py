@@ -10,6 +10,7 @@ compiled code is shared by threads, so that the interpreter's lock is never wait
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -19,6 +20,7 @@ from lilliput.decoding.engines.compiled.kernels import compute
 from lilliput.decoding.engines.compiled.layout import (
     ASLEEP,
     CHUNK,
+    CLOSED,
     CONTROL,
     LEAVE,
     ROUND,
@@ -48,7 +50,9 @@ class Team:
             np.zeros((parts, packed.plan.context + KEYS_TOGETHER), dtype=np.int64), wanted,
         )  # fmt: skip
         self.grown = slots.grown
-        self.closed = False
+        self.process = os.getpid()
+        self.closed = self.running = False
+        compute(0, 0, 1, self.plan, self.room, self.arrays)  # of no tokens: compiles before anybody waits for anybody
         self.bells = [threading.Event() for _ in range(parts - 1)]
         for part, bell in enumerate(self.bells, start=1):
             threading.Thread(target=self.help, args=(part, bell), daemon=True, name=f"lilliput {part}").start()
@@ -67,10 +71,12 @@ class Team:
             self.renew()
         control = self.arrays.control
         control[TOKENS], control[WANTED] = tokens, wanted
+        self.running = True
         if self.parts > 1 and announce(control):
             for bell in self.bells:
                 bell.set()
         compute(0, 0, self.parts, self.plan, self.room, self.arrays)
+        self.running = False
         first, step = self.room.logits, self.room.logits_step
         logits = self.arrays.scratch[first : first + wanted * step].reshape(wanted, step)
         return logits[:, : self.plan.vocab_size].copy()  # by NumPy: torch would wake its own threads for many rows
@@ -85,9 +91,14 @@ class Team:
         self.arrays = self.arrays._replace(memory=self.slots.memory, table=self.slots.table)
         self.grown = self.slots.grown
 
+    @property
+    def usable(self) -> bool:
+        """Not after a pass that was broken off, in which helpers still wait, nor in a forked process, which has none."""
+        return not self.running and self.process == os.getpid()
+
     def close(self) -> None:
-        """The helpers end; no pass may be running."""
+        """The helpers end, and leave a pass that was broken off."""
         self.closed = True
-        self.arrays.control[LEAVE] = 1
+        self.arrays.control[[LEAVE, CLOSED]] = 1
         for bell in self.bells:
             bell.set()
