@@ -38,9 +38,10 @@ class Text:
         return self.tokens - self.written
 
 
-# The rows' texts, and the logits (B, V) of their next tokens, of any device; the outcome is on the CPU, where the texts are, and
-# where numpy does what is needed in a third of torch's time for one row. What is given is not changed. Each row by itself:
-# sums over a row are cumulative ones, whose order no batch changes. A frozen dataclass, so that strategies can be compared.
+# The rows' texts, and the logits (B, V) of their next tokens, of any device; the outcome is on the CPU, where the texts are. All
+# is NumPy, which has no threads: after the smallest exp of torch its threads spin for milliseconds, on the cores that the numba
+# engine needs. What is given is not changed. Each row by itself: sums over a row are cumulative, an order that no batch
+# changes. A frozen dataclass, so that strategies can be compared.
 Processor = Callable[[Sequence[Text], Tensor], Tensor]
 
 

@@ -10,6 +10,7 @@ at a time.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,11 +97,12 @@ class NumbaEngine:
             )  # of the smallest matrix: who has none of them only waits
             weights = self.packed.floats.size + self.packed.bytes.size
             threads = 1 if weights < SMALL else min(torch.get_num_threads(), panels)
-        self.team = Team(self.packed, self.slots, threads)
+        self.team = self.new_team(threads)
 
-    def __del__(self) -> None:
-        if hasattr(self, "team"):
-            self.team.close()
+    def new_team(self, threads: int) -> Team:
+        team = Team(self.packed, self.slots, threads)
+        weakref.finalize(self, team.close)  # also at the interpreter's end, when __del__ finds half of it gone
+        return team
 
     def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, NumbaRows]:
         rows = NumbaRows(self, [self.slots.new_row() for _ in views])
@@ -111,7 +113,7 @@ class NumbaEngine:
         assert len(ids) == len(handles) and all(ids), "every row takes at least one token"
         if not self.team.usable:
             self.team.close()
-            self.team = Team(self.packed, self.slots, self.team.parts)
+            self.team = self.new_team(self.team.parts)
         slots = self.slots
         before = [slots.held[handle] for handle in handles]
         lines: list[int] = []

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
 PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth
 STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
-AHEAD = 512  # floats: how far ahead of the sums weights are fetched, where only one panel is read at a time
+AHEAD = 2048  # floats: how far ahead of the sums weights are fetched, where only one panel is read at a time
 
 INT, LONG = ir.IntType(32), ir.IntType(64)
 FLOATS = ir.VectorType(ir.FloatType(), LANES)
@@ -123,8 +123,8 @@ def fetch(builder: Any, at: Any) -> None:
     """Tell the machine that this will be read soon."""
     pointer = ir.IntType(8).as_pointer()
     prefetch = function(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, INT, INT, INT)
-    read, keep, data = (ir.Constant(INT, value) for value in (0, 3, 1))
-    builder.call(prefetch, [builder.bitcast(at, pointer), read, keep, data])
+    read, second_level, data = (ir.Constant(INT, value) for value in (0, 2, 1))
+    builder.call(prefetch, [builder.bitcast(at, pointer), read, second_level, data])
 
 
 def whole_tile(rows: int, outputs: int) -> Any:
