@@ -15,6 +15,7 @@ of 16, sums of 32. They are exact, so that their order does not matter.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -27,6 +28,7 @@ STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
 AHEAD = 2048  # floats: how far ahead of the sums weights are fetched, where only one panel is read at a time
 
 INT, LONG = ir.IntType(32), ir.IntType(64)
+Add = Callable[[Any, dict[Any, Any]], dict[Any, Any]]
 FLOATS = ir.VectorType(ir.FloatType(), LANES)
 INTS = ir.VectorType(INT, LANES)
 BYTES, SHORTS, WIDE = (ir.VectorType(ir.IntType(bits), STRIDE) for bits in (8, 16, 32))
@@ -59,6 +61,25 @@ def function(builder: Any, name: str, result: ir.Type, *arguments: ir.Type) -> A
     return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)  # type: ignore[no-untyped-call]
 
 
+def add_over(builder: Any, count: Any, stride: int, kind: ir.VectorType, keys: list[Any], add: Add) -> dict[Any, Any]:
+    """Sums in registers, one for each key, from zero: `add(step, sums)` gives the next ones, at every stride-th step below `count`."""
+    before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    step = builder.phi(LONG)
+    sums = {key: builder.phi(kind) for key in keys}
+    new = add(step, sums)
+    following = builder.add(step, long(stride))
+    step.add_incoming(long(0), before)
+    step.add_incoming(following, loop)
+    for key, total in sums.items():
+        total.add_incoming(ir.Constant(kind, [0] * kind.count), before)
+        total.add_incoming(new[key], loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
+    builder.position_at_end(after)
+    return new
+
+
 def float_tile(rows: int, panels: int) -> Any:
     """out[r, p, j] = sum over k of x[r, k] w[p, k, j] for `rows` rows and `panels` panels side by side."""
     parts = [(row, panel, part) for row in range(rows) for panel in range(panels) for part in range(PANEL // LANES)]
@@ -79,35 +100,25 @@ def float_tile(rows: int, panels: int) -> Any:
                 for panel in range(panels)
             ]
             fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
-            before, loop = builder.block, builder.append_basic_block("depth")
-            after = builder.append_basic_block("summed")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            step = builder.phi(LONG)
-            step.add_incoming(long(0), before)
-            sums = {part: builder.phi(FLOATS) for part in parts}
-            at = builder.mul(step, long(PANEL))
-            if panels == 1:  # several panels are streams enough for the machine to see where they go
-                fetch(builder, builder.gep(w_panels[0], [builder.add(at, long(AHEAD))]))
-            weights = {
-                (panel, part): load(
-                    builder, builder.gep(w_panels[panel], [builder.add(at, long(part * LANES))]), FLOATS, align=4
-                )
-                for panel in range(panels)
-                for part in range(PANEL // LANES)
-            }
-            numbers = [spread(builder, builder.load(builder.gep(row, [step]))) for row in x_rows]
-            new = {
-                (row, panel, part): builder.call(fma, [numbers[row], weights[panel, part], sums[row, panel, part]])
-                for row, panel, part in parts
-            }
-            following = builder.add(step, long(1))
-            step.add_incoming(following, loop)
-            for own, total in sums.items():
-                total.add_incoming(ir.Constant(FLOATS, [0.0] * LANES), before)
-                total.add_incoming(new[own], loop)
-            builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
-            builder.position_at_end(after)
+
+            def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
+                at = builder.mul(step, long(PANEL))
+                if panels == 1:  # several panels are streams enough for the machine to see where they go
+                    fetch(builder, builder.gep(w_panels[0], [builder.add(at, long(AHEAD))]))
+                weights = {
+                    (panel, part): load(
+                        builder, builder.gep(w_panels[panel], [builder.add(at, long(part * LANES))]), FLOATS, align=4
+                    )
+                    for panel in range(panels)
+                    for part in range(PANEL // LANES)
+                }
+                numbers = [spread(builder, builder.load(builder.gep(row, [step]))) for row in x_rows]
+                return {
+                    (row, panel, part): builder.call(fma, [numbers[row], weights[panel, part], total])
+                    for (row, panel, part), total in sums.items()
+                }
+
+            new = add_over(builder, steps, 1, FLOATS, parts, add)
             for (row, panel, part), total in new.items():
                 offset = builder.add(builder.mul(out_next, long(row)), long(panel * PANEL + part * LANES))
                 target = place(context, builder, out_kind, out_value, out_first, offset)
@@ -146,33 +157,26 @@ def whole_tile(rows: int, outputs: int) -> Any:
                 place(context, builder, w_kind, w_value, w_first, builder.mul(steps, long(output)))
                 for output in range(outputs)
             ]
-            before, loop = builder.block, builder.append_basic_block("depth")
-            after = builder.append_basic_block("summed")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            step = builder.phi(LONG)
-            step.add_incoming(long(0), before)
-            sums = {part: builder.phi(INTS) for part in parts}
-            weights = [builder.sext(load(builder, builder.gep(row, [step]), BYTES, align=1), WIDE) for row in w_rows]
-            numbers = [builder.sext(load(builder, builder.gep(row, [step]), SHORTS, align=2), WIDE) for row in x_rows]
-            new = {}
-            for row, output in parts:
-                products = builder.mul(numbers[row], weights[output])
-                # Neighbours added: the shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
-                pairs = [
-                    builder.shuffle_vector(
-                        products, ir.Constant(WIDE, ir.Undefined), ir.Constant(ir.VectorType(INT, LANES), side)
-                    )
-                    for side in (even, odd)
+
+            def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
+                weights = [
+                    builder.sext(load(builder, builder.gep(row, [step]), BYTES, align=1), WIDE) for row in w_rows
                 ]
-                new[row, output] = builder.add(sums[row, output], builder.add(*pairs))
-            following = builder.add(step, long(STRIDE))
-            step.add_incoming(following, loop)
-            for part, total in sums.items():
-                total.add_incoming(ir.Constant(INTS, [0] * LANES), before)
-                total.add_incoming(new[part], loop)
-            builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
-            builder.position_at_end(after)
+                numbers = [
+                    builder.sext(load(builder, builder.gep(row, [step]), SHORTS, align=2), WIDE) for row in x_rows
+                ]
+                new = {}
+                for (row, output), total in sums.items():
+                    products = builder.mul(numbers[row], weights[output])
+                    # Neighbours added: the shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
+                    pairs = [
+                        builder.shuffle_vector(products, ir.Constant(WIDE, ir.Undefined), ir.Constant(INTS, side))
+                        for side in (even, odd)
+                    ]
+                    new[row, output] = builder.add(total, builder.add(*pairs))
+                return new
+
+            new = add_over(builder, steps, STRIDE, INTS, parts, add)
             add_up = function(builder, f"llvm.vector.reduce.add.v{LANES}i32", INT, INTS)
             for (row, output), total in new.items():
                 offset = builder.add(builder.mul(out_next, long(row)), long(output))
@@ -197,25 +201,18 @@ def score_keys(typing, x, query, memory, key_1, key_2, key_3, key_4, width, out_
         x_value, query_at, memory_value, *keys, steps, to = arguments
         x_kind, memory_kind = signature.args[0], signature.args[2]
         fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
-        before, loop = builder.block, builder.append_basic_block("width")
-        after = builder.append_basic_block("summed")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        step = builder.phi(LONG)
-        step.add_incoming(long(0), before)
-        sums = [builder.phi(FLOATS) for _ in keys]
-        numbers = load(builder, place(context, builder, x_kind, x_value, query_at, step), FLOATS, align=4)
-        for total, key in zip(sums, keys, strict=True):
-            vector = load(builder, place(context, builder, memory_kind, memory_value, key, step), FLOATS, align=4)
-            total.add_incoming(ir.Constant(FLOATS, [0.0] * LANES), before)
-            total.add_incoming(builder.call(fma, [numbers, vector, total]), loop)
-        new = [total.incomings[1][0] for total in sums]
-        following = builder.add(step, long(LANES))
-        step.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
-        builder.position_at_end(after)
+
+        def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
+            numbers = load(builder, place(context, builder, x_kind, x_value, query_at, step), FLOATS, align=4)
+            vectors = [
+                load(builder, place(context, builder, memory_kind, memory_value, key, step), FLOATS, align=4)
+                for key in keys
+            ]
+            return {number: builder.call(fma, [numbers, vectors[number], total]) for number, total in sums.items()}
+
+        new = add_over(builder, steps, LANES, FLOATS, list(range(len(keys))), add)
         add_up = function(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", ir.FloatType(), ir.FloatType(), FLOATS)
-        for number, total in enumerate(new):
+        for number, total in new.items():
             score = builder.call(add_up, [ir.Constant(ir.FloatType(), 0.0), total], fastmath=("reassoc",))
             builder.store(score, place(context, builder, x_kind, x_value, to, long(number)))
         return context.get_dummy_value()
@@ -236,22 +233,18 @@ def add_values(typing, x, weights, memory, value_1, value_2, value_3, value_4, w
             spread(builder, builder.load(place(context, builder, x_kind, x_value, weights_at, long(number))))
             for number in range(len(values))
         ]
-        before, loop = builder.block, builder.append_basic_block("width")
-        after = builder.append_basic_block("added")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        step = builder.phi(LONG)
-        step.add_incoming(long(0), before)
-        target = builder.bitcast(place(context, builder, x_kind, x_value, to, step), FLOATS.as_pointer())
-        total = builder.load(target, align=4)
-        for number, value in zip(shares, values, strict=True):
-            vector = load(builder, place(context, builder, memory_kind, memory_value, value, step), FLOATS, align=4)
-            total = builder.call(fma, [number, vector, total])
-        builder.store(total, target, align=4)
-        following = builder.add(step, long(LANES))
-        step.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
-        builder.position_at_end(after)
+
+        def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
+            """Into the scratch: a head is too wide for the registers."""
+            target = builder.bitcast(place(context, builder, x_kind, x_value, to, step), FLOATS.as_pointer())
+            total = builder.load(target, align=4)
+            for number, value in zip(shares, values, strict=True):
+                vector = load(builder, place(context, builder, memory_kind, memory_value, value, step), FLOATS, align=4)
+                total = builder.call(fma, [number, vector, total])
+            builder.store(total, target, align=4)
+            return sums
+
+        add_over(builder, steps, LANES, FLOATS, [], add)
         return context.get_dummy_value()
 
     return types.void(x, index, memory, index, index, index, index, index, index), generate
