@@ -62,7 +62,7 @@ def function(builder: Any, name: str, result: ir.Type, *arguments: ir.Type) -> A
 
 
 def add_over(builder: Any, count: Any, stride: int, kind: ir.VectorType, keys: list[Any], add: Add) -> dict[Any, Any]:
-    """Sums in registers, one for each key, from zero: `add(step, sums)` gives the next ones, at every stride-th step below `count`."""
+    """Sums in registers, one for each key, from zero: `add(step, sums)` gives the next ones, for 0, stride, ... below `count`."""
     before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
     builder.branch(loop)
     builder.position_at_end(loop)
