@@ -8,7 +8,7 @@ two parts takes a pass more, which costs what fifty tokens cost in a pass that i
 layers); so a beginning shorter than `worth` tokens is simply read again. Windowed layers forget, and cannot go back to a
 beginning that they have read past: there the beginning is read alone, and remembered by itself for the texts to come.
 
-Whoever changes the weights calls `forget`.
+Whoever changes the weights builds another one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ class Remembering:
         self.engine, self.texts, self.room, self.worth = engine, texts, room, worth
         self.name, self.context = engine.name, engine.context
         self.held: OrderedDict[Ids, Rows] = OrderedDict()  # one row each; the least recently used first
-
-    def forget(self) -> None:
-        self.held.clear()
 
     @property
     def nbytes(self) -> int:
