@@ -1,5 +1,6 @@
 # The two commands of a newcomer are `make demo` and `make test`. Python 3.11 or newer is all they need.
-# Everything is installed into .venv; nothing outside this folder is touched.
+# Everything is installed into .venv; nothing outside this folder is touched, but that `make test` needs a browser for the
+# pages: where there is none it installs Debian's chromium with apt-get, as root or with sudo.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ ifneq ($(SHARED),)
 export LILLIPUT_DATA ?= $(abspath $(SHARED))
 endif
 
-.PHONY: help setup demo test lint torture bench schema clean
+.PHONY: help setup demo test browser torture bench schema clean
 
 help:
 	@echo "make demo     set up, train the built-in recipe, evaluate it, write stories (about six minutes)"
@@ -29,12 +30,21 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) torch
-	@$(INSTALL) -e ".[data,vectors]"
+	@$(INSTALL) -e ".[baselines,data,vectors]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.runtime
 	@$(INSTALL) -e ".[test]"
 	@touch $@
+
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+BROWSER := $(strip $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
+browser:
+ifeq ($(BROWSER),)
+	@echo "installing chromium, which the tests of pages need ..."
+	@$(SUDO) apt-get update -qq
+	@DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq chromium >/dev/null
+endif
 
 # llama-cpp-python compiles llama.cpp for this very processor, which takes minutes; what only images and sounds need is left out.
 $(VENV)/.bench: $(VENV)/.test
@@ -43,12 +53,13 @@ $(VENV)/.bench: $(VENV)/.test
 
 demo: setup
 	$(BIN)/lilliput train demo --overwrite
+	$(BIN)/lilliput report demo
 
-test: $(VENV)/.test
+test: $(VENV)/.test browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 torture: setup
 	$(BIN)/python tests/torture.py
