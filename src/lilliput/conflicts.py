@@ -143,6 +143,7 @@ def writing_conflicts(how: GenerateSettings) -> list[tuple[str, str]]:
             found.append((f"generate.{name}", f"generate.{name} has an empty text, which stands everywhere"))
     for word in sorted({*how.bad_words} & {*how.forced_words} - {""}):
         found.append(("generate.forced_words", f"{word!r} is both a bad word and a forced one"))
-    if how.quantise is not None and how.engine == "torch":
-        found.append(("generate.quantise", "the torch engine has no weights of one byte: generate.engine numba"))
+    if how.quantise is not None and how.engine in ("torch", "uncached"):
+        what = f"the {how.engine} engine has no weights of one byte: generate.engine numba"
+        found.append(("generate.quantise", what))
     return found

@@ -292,7 +292,10 @@ class GenerateSettings:
     beam_groups: Count = describe("so many groups of beams, each led away from the words of those before it", 1)
     diversity: NotNegative = describe("how strongly groups are led away from each other", 0.5)
     sample_beams: bool = describe("draw the beams' next tokens in place of taking the best", False)
-    engine: Literal["auto", "torch", "numba"] = describe("who computes: numba is made for few rows on a CPU", "auto")
+    engine: Literal["auto", "torch", "numba", "uncached"] = describe(
+        "who computes: numba is made for few rows on a CPU; uncached reads all again for each token, to be measured against",
+        "auto",
+    )
     quantise: Literal["int8"] | None = describe("weights of one byte each for the numba engine", None)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lilliput.config import replace
-from lilliput.decoding.engines import choice
+from lilliput.decoding.engines.compiled import compilation, machine_code
 from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.stops import build_stops
@@ -254,10 +254,17 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     assert (name, level) == ("lilliput", logging.INFO) and "float64" in text
     caplog.clear()
     single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
-    monkeypatch.setattr(choice, "PATIENCE", 0.0)  # as if the loading of compiled code took long
+    machine_code.get_machine_code()
+    place = machine_code.find_place()
+    assert place is not None
+    code = machine_code.read(place)
+    monkeypatch.setattr(machine_code, "_loaded", [])  # as if there were none, and it were made in no time
+    monkeypatch.setattr(machine_code, "read", lambda path: None)
+    monkeypatch.setattr(compilation, "compile_pass", lambda: code)
     single.generate("The", how=settings(writer, engine="numba", tokens=1))
     assert [(level, text.split()[0]) for _, level, text in caplog.record_tuples if level >= logging.WARNING] == [
-        (logging.WARNING, "compiling")
+        (logging.WARNING, "compiling"),
+        (logging.WARNING, "compiled"),
     ]
 
 

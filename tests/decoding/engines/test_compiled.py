@@ -19,6 +19,7 @@ from decoding.engines.operations import check_operations
 from lilliput.decoding.engines.choice import choose_engine
 from lilliput.decoding.engines.compiled import NumbaEngine
 from lilliput.decoding.engines.compiled.layout import CHUNK
+from lilliput.decoding.engines.compiled.machine_code import MachineCode
 from lilliput.decoding.engines.compiled.packing import refusal
 from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.errors import UserError
@@ -224,11 +225,15 @@ def test_a_pass_that_is_broken_off_leaves_nothing_behind(monkeypatch: pytest.Mon
     expected, rows = engine.prefill([text])
     before, old = threading.active_count(), engine.team
 
-    def stop(*arguments: object) -> None:
-        raise Stopped
+    run = MachineCode.run
+
+    def stop(self: MachineCode, numbers: int, seen: int, part: int, parts: int) -> int:
+        if part == 0:
+            raise Stopped
+        return run(self, numbers, seen, part, parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr("lilliput.decoding.engines.compiled.team.compute", stop)
+        patch.setattr(MachineCode, "run", stop)
         with pytest.raises(Stopped):
             rows.step([[6, 7]])
     assert rows.lengths == [5]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from lilliput.decoding.engines.compiled import layout
-from lilliput.decoding.engines.compiled.layout import compiled
+from lilliput.decoding.engines.compiled.layout import PANEL
 from lilliput.decoding.engines.compiled.packing import in_panels
 from lilliput.decoding.engines.compiled.products import (
     activate,
@@ -20,7 +20,7 @@ from lilliput.decoding.engines.compiled.products import (
     normalise,
     quantise,
 )
-from lilliput.decoding.engines.compiled.tiles import PANEL
+from lilliput.decoding.engines.compiled.tiles import compiled
 
 
 @pytest.mark.parametrize(("depth", "panels"), [(1, 1), (7, 3), (288, 9), (33, 5)])

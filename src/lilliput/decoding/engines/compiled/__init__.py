@@ -1,7 +1,7 @@
 """The numba engine: a whole pass in machine code, for a CPU and few rows at a time.
 
 Owns: `Rows` over the slots, and cutting what is to be read into passes. Does not own: the arithmetic (`kernels`, `products`),
-the layout of weights (`packing`), keys and values (`slots`), the threads (`team`).
+the layout of weights (`packing`), keys and values (`slots`), the threads (`team`), the code (`machine_code`).
 
 Every weight is read once a pass for all its rows, which is all that counts while they are few: a net of 7 million weights has
 29 MB to be read for every token. A row's logits are the same alone and in any batch, bit for bit. An engine is for one thread
@@ -12,27 +12,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.decoding.engines.compiled.kernels import compute
-from lilliput.decoding.engines.compiled.layout import CHUNK, padded
+from lilliput.decoding.engines.compiled.layout import CHUNK, PANEL, padded
 from lilliput.decoding.engines.compiled.packing import Quantise, pack
 from lilliput.decoding.engines.compiled.slots import Slots
 from lilliput.decoding.engines.compiled.team import Team
-from lilliput.decoding.engines.compiled.tiles import PANEL
 from lilliput.model.transformer import Transformer
 
 SMALL = 300_000  # weights below which a second thread costs more than it brings
-
-
-def count_compilations() -> int:
-    """How often in this process the pass was compiled, and not found on disk."""
-    misses: dict[Any, int] = getattr(compute, "stats").cache_misses  # noqa: B009  # a function, for all that mypy knows
-    return sum(misses.values())
 
 
 class NumbaRows:

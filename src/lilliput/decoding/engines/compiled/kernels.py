@@ -27,11 +27,13 @@ from lilliput.decoding.engines.compiled.layout import (
     GROUP,
     K_NORM,
     KEYS,
+    KEYS_TOGETHER,
     MIX,
     NO_NORM,
     NORM_1,
     NORM_2,
     OUT,
+    PANEL,
     Q_NORM,
     QKV,
     RMS_NORM,
@@ -43,7 +45,6 @@ from lilliput.decoding.engines.compiled.layout import (
     VALUES,
     WANTED,
     WINDOW,
-    compiled,
 )
 from lilliput.decoding.engines.compiled.meeting import await_round, share, take_part, wait_for_all
 from lilliput.decoding.engines.compiled.products import (
@@ -58,7 +59,7 @@ from lilliput.decoding.engines.compiled.products import (
     multiply,
     normalise,
 )
-from lilliput.decoding.engines.compiled.tiles import KEYS_TOGETHER, PANEL, add_values, score_keys
+from lilliput.decoding.engines.compiled.tiles import add_values, compiled, score_keys
 
 
 @compiled(FUSED)
@@ -242,10 +243,10 @@ def compute(seen, part, parts, plan, room, arrays):
         if answers > 0:
             to = (room.logits, room.logits_step)
             multiply(plan, room, arrays, part, answers, (given, dim), dim, arrays.head, 0, to, head_panels)
-        if plan.soft_cap > 0.0:
+        if plan.soft_cap >= 0:
             for answer in range(answers):
                 at = room.logits + answer * room.logits_step
-                bound(np.float32(plan.soft_cap), scratch, at + head_panels[0] * PANEL, at + head_panels[1] * PANEL)
+                bound(floats[plan.soft_cap], scratch, at + head_panels[0] * PANEL, at + head_panels[1] * PANEL)
         if not wait_for_all(control, parts):
             return seen
         seen += 1

@@ -1,28 +1,19 @@
-"""Where everything stands in the flat arrays of the compiled engine, and how its loops are compiled.
+"""Where everything stands in the flat arrays of the compiled engine.
 
-Owns: the names of columns and places, the facts of a net that all layers share, the room for intermediate numbers, and
-`compiled`. Does not own: what is put there (`packing`, `slots`) or computed (`kernels`).
+Owns: the names of columns and places, the facts of a net that all layers share, the room for intermediate numbers, and the
+addresses by which machine code is told of all of them. Does not own: what is put there (`packing`, `slots`) or computed
+(`kernels`). Needs no numba, so that code which was compiled before is run without it.
 
 N tokens of a pass, C dim, H heads, G heads of keys and values, D dim of a head.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.decoding.engines.compiled.tiles import KEYS_TOGETHER, PANEL, STRIDE
-from lilliput.devices import cache_folder
-from lilliput.model import norms
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
 Shorts = NDArray[np.int16]
@@ -30,6 +21,10 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
 CHUNK = 32  # most tokens of one pass
+LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
+PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth
+STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
+KEYS_TOGETHER = 4  # keys, or values, that attention takes at a time
 
 # Columns of the table of layers: where each thing begins in the floats, -1 if there is none. A matrix has three: where it begins
 # (whole numbers: in the bytes), its scales, its biases.
@@ -41,6 +36,7 @@ LAYER_FIELDS = 21
 # Columns of the table of groups: the window, which columns of the table of slots are the group's, and how many slots it has.
 WINDOW, COLUMN, SPAN, CAPACITY, GROUP_FIELDS = range(5)
 # Places of the control array, a cache line apart: what one thread counts must not slow down who looks at another.
+ANNOUNCE = -1  # in place of a part: tells the others that a round begins
 ARRIVED, PHASE, ROUND, ASLEEP, LEAVE, CLOSED, TOKENS, WANTED, CONTROL = range(0, 72, 8)
 
 NO_NORM, LAYER_NORM, RMS_NORM = range(3)
@@ -68,7 +64,7 @@ class Plan(NamedTuple):
     cosines: int
     sines: int
     final_norm: int
-    soft_cap: float  # 0: none
+    soft_cap: int
 
 
 class Room(NamedTuple):
@@ -132,35 +128,13 @@ def build_room(plan: Plan, parts: int) -> tuple[Room, int, int]:
     return room, own + parts * own_step, parts * CHUNK * short_step
 
 
-def find_cache() -> Path | None:
-    """Machine code is kept for these sources and no others: numba itself looks at one file of them only, and, where the folder
-    cannot be written, keeps it beside that file."""
-    sources = [*sorted(Path(__file__).parent.glob("*.py")), Path(norms.__file__)]  # the norms' epsilon is compiled in
-    name = hashlib.sha256(b"".join(map(Path.read_bytes, sources))).hexdigest()[:16]
-    folder = cache_folder() / "compiled" / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK) else None
+def addresses(plan: Plan, room: Room, arrays: Arrays) -> Longs:
+    """All that machine code is told of a pass: the numbers of plan and room, then of each array where it begins and its shape.
 
-
-CACHE = find_cache()
-
-
-def compiled(fast: set[str] | None = None, inline: bool = False) -> Callable[[Function], Function]:
-    """Machine code, made at the first call and kept on disk where there is a place for it.
-
-    `fast` are the liberties that LLVM may take with float32.
+    Addresses are good for as long as the arrays are: whoever has these keeps those.
     """
-
-    def decorate(function: Function) -> Function:
-        before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-        numba.config.CACHE_DIR = str(CACHE or before)  # type: ignore[attr-defined]  # is looked at while a function is decorated
-        try:
-            build = numba.njit(cache=CACHE is not None, nogil=True, fastmath=fast or False, forceinline=inline)
-            return cast("Function", build(function))
-        finally:
-            numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-
-    return decorate
+    told = [*plan, *room]
+    for array in arrays:
+        assert array.flags.c_contiguous and array.dtype.isnative
+        told += [array.ctypes.data, *array.shape]
+    return np.array(told, dtype=np.int64)

@@ -7,9 +7,10 @@ Owns: the barrier, rounds and sleep, and how work is divided. Does not own: the 
 
 from __future__ import annotations
 
-from lilliput.decoding.engines.compiled.layout import ARRIVED, ASLEEP, CLOSED, LEAVE, PHASE, ROUND, compiled
+from lilliput.decoding.engines.compiled.layout import ARRIVED, ASLEEP, CLOSED, LEAVE, PHASE, ROUND
 from lilliput.decoding.engines.compiled.tiles import (
     add_atomically,
+    compiled,
     let_others_run,
     load_atomically,
     store_atomically,

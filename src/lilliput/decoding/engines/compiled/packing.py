@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lilliput.decoding.engines.compiled import layout
-from lilliput.decoding.engines.compiled.layout import Bytes, Floats, Longs, Plan, padded
-from lilliput.decoding.engines.compiled.tiles import LANES, PANEL, STRIDE
+from lilliput.decoding.engines.compiled.layout import LANES, PANEL, STRIDE, Bytes, Floats, Longs, Plan, padded
 from lilliput.model.attention import Attention
 from lilliput.model.layers import FeedForward, LanguageHead, PreNorm
 from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding
@@ -44,7 +43,8 @@ def refusal(model: Transformer) -> str | None:
         return f"the model is in {str(weight.dtype).removeprefix('torch.')}, not float32"
     if type(weight.data) is not Tensor and type(weight) is not nn.Parameter:
         return "the model's weights are in parts over processes"
-    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+    # By NumPy: torch wakes its threads for it, and has to load what they need.
+    if not all(np.isfinite(weight.detach().numpy()).all() for weight in model.parameters()):
         return "the model's weights are not all finite numbers"
     return None
 
@@ -137,7 +137,7 @@ def put_positions(packer: Packer, positions: Positions) -> tuple[int, int, int]:
 def pack(model: Transformer, quantise: Quantise) -> Packed:
     settings, packer = model.settings, Packer(quantise)
     vocab_size, kv_heads = settings.vocab_size, settings.kv_heads
-    assert vocab_size is not None and kv_heads is not None and refusal(model) is None
+    assert vocab_size is not None and kv_heads is not None
     windows = sorted(
         {settings.context if window is None else min(window, settings.context) for window in model.windows}
     )
@@ -190,6 +190,6 @@ def pack(model: Transformer, quantise: Quantise) -> Packed:
         cosines=cosines,
         sines=sines,
         final_norm=packer.put_norm(model.norm),
-        soft_cap=float(settings.soft_cap or 0.0),
+        soft_cap=-1 if settings.soft_cap is None else packer.put(np.array([settings.soft_cap], dtype=np.float32)),
     )
     return Packed(plan, layers, head, windows, aligned(packer.floats, np.float32), aligned(packer.bytes, np.int8))

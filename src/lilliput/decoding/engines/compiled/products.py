@@ -22,12 +22,13 @@ from lilliput.decoding.engines.compiled.layout import (
     GELU,
     LAYER_NORM,
     NO_NORM,
+    PANEL,
     RELU2,
     SCALE,
+    STRIDE,
     SWIGLU,
-    compiled,
 )
-from lilliput.decoding.engines.compiled.tiles import PANEL, STRIDE, float_tile, power_of_two, whole_tile
+from lilliput.decoding.engines.compiled.tiles import compiled, float_tile, power_of_two, whole_tile
 from lilliput.model.norms import EPSILON
 
 ONE, HALF, ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)

@@ -6,8 +6,6 @@ A helper stays awake for some milliseconds after a pass, for the next token come
 compiled code is shared by threads, so that the interpreter's lock is never waited for.
 """
 
-# mypy: allow-untyped-calls
-
 from __future__ import annotations
 
 import os
@@ -16,24 +14,25 @@ import time
 
 import numpy as np
 
-from lilliput.decoding.engines.compiled.kernels import compute
 from lilliput.decoding.engines.compiled.layout import (
+    ANNOUNCE,
     ASLEEP,
     CHUNK,
     CLOSED,
     CONTROL,
+    KEYS_TOGETHER,
     LEAVE,
     ROUND,
     TOKENS,
     WANTED,
     Arrays,
     Floats,
+    addresses,
     build_room,
 )
-from lilliput.decoding.engines.compiled.meeting import announce
+from lilliput.decoding.engines.compiled.machine_code import get_machine_code
 from lilliput.decoding.engines.compiled.packing import Packed
 from lilliput.decoding.engines.compiled.slots import Slots
-from lilliput.decoding.engines.compiled.tiles import KEYS_TOGETHER
 
 
 class Team:
@@ -52,7 +51,8 @@ class Team:
         self.grown = slots.grown
         self.process = os.getpid()
         self.closed = self.running = False
-        compute(0, 0, 1, self.plan, self.room, self.arrays)  # of no tokens: compiles before anybody waits for anybody
+        self.code = get_machine_code()
+        self.tell_addresses()
         self.bells = [threading.Event() for _ in range(parts - 1)]
         for part, bell in enumerate(self.bells, start=1):
             threading.Thread(target=self.help, args=(part, bell), daemon=True, name=f"lilliput {part}").start()
@@ -63,7 +63,7 @@ class Team:
             bell.wait()
             bell.clear()
             if self.arrays.control[ROUND] != seen:  # else the bell rang before it had fallen asleep
-                seen = compute(seen, part, self.parts, self.plan, self.room, self.arrays)
+                seen = self.code.run(self.numbers_at, seen, part, self.parts)
 
     def run(self, tokens: int, wanted: int) -> Floats:
         """One pass over what stands in the arrays; logits (wanted, V)."""
@@ -72,14 +72,18 @@ class Team:
         control = self.arrays.control
         control[TOKENS], control[WANTED] = tokens, wanted
         self.running = True
-        if self.parts > 1 and announce(control):
+        if self.parts > 1 and self.code.run(self.numbers_at, 0, ANNOUNCE, self.parts):
             for bell in self.bells:
                 bell.set()
-        compute(0, 0, self.parts, self.plan, self.room, self.arrays)
+        self.code.run(self.numbers_at, 0, 0, self.parts)
         self.running = False
         first, step = self.room.logits, self.room.logits_step
         logits = self.arrays.scratch[first : first + wanted * step].reshape(wanted, step)
         return logits[:, : self.plan.vocab_size].copy()  # by NumPy: torch would wake its own threads for many rows
+
+    def tell_addresses(self) -> None:
+        self.numbers = addresses(self.plan, self.room, self.arrays)
+        self.numbers_at = self.numbers.ctypes.data
 
     def renew(self) -> None:
         """Memory or table have grown: everybody is given the new ones, after all have left the compiled code."""
@@ -89,6 +93,7 @@ class Team:
             time.sleep(0)
         control[LEAVE] = 0
         self.arrays = self.arrays._replace(memory=self.slots.memory, table=self.slots.table)
+        self.tell_addresses()
         self.grown = self.slots.grown
 
     @property

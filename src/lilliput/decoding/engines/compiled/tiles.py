@@ -1,8 +1,8 @@
 """The innermost loops of the compiled engine, as LLVM instructions: what plain compiled loops cannot say.
 
 Owns: products of a few rows with a panel of weights whose sums stay in registers, in float32 and in whole numbers; a query with a
-few keys; the atomic counters by which threads wait for each other; powers of two. Does not own: loops over them (`products`,
-`kernels`, `meeting`).
+few keys; the atomic counters by which threads wait for each other; powers of two; and how plain loops are compiled. Does not own:
+loops over them (`products`, `kernels`, `meeting`).
 
 A panel is PANEL outputs of a matrix. In float32 it is stored (depth, PANEL): every output is summed over the depth one by one,
 each step a fused multiply-add, whatever else is computed beside it. So a row's sums have one order and do not depend on
@@ -16,22 +16,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
-PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth
-STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
+from lilliput.decoding.engines.compiled.layout import LANES, PANEL, STRIDE
+
 AHEAD = 2048  # floats: how far ahead of the sums weights are fetched, where only one panel is read at a time
 
 INT, LONG = ir.IntType(32), ir.IntType(64)
 Add = Callable[[Any, dict[Any, Any]], dict[Any, Any]]
+Function = TypeVar("Function", bound=Callable[..., Any])
 FLOATS = ir.VectorType(ir.FloatType(), LANES)
 INTS = ir.VectorType(INT, LANES)
 BYTES, SHORTS, WIDE = (ir.VectorType(ir.IntType(bits), STRIDE) for bits in (8, 16, 32))
+
+
+def compiled(fast: set[str] | None = None, inline: bool = False) -> Callable[[Function], Function]:
+    """Machine code, made when it is needed. `fast` are the liberties that LLVM may take with float32.
+
+    Without the runtime of numba and its exceptions, so that the code needs nothing of numba to run.
+    """
+
+    def decorate(function: Function) -> Function:
+        build: Any = numba.njit  # whose types know less than it takes
+        options = {"fastmath": fast or False, "forceinline": inline, "error_model": "numpy", "_nrt": False}
+        return cast("Function", build(**options)(function))
+
+    return decorate
 
 
 def long(value: int) -> ir.Constant:
@@ -181,9 +196,6 @@ def whole_tile(rows: int, outputs: int) -> Any:
         return types.void(x, index, index, w, index, index, out, index, index), generate
 
     return tile
-
-
-KEYS_TOGETHER = 4  # keys, or values, that attention takes at a time
 
 
 @intrinsic

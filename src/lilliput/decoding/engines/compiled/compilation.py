@@ -1,0 +1,107 @@
+"""Machine code of a whole pass, as one object file that needs neither numba nor Python to run.
+
+Owns: the one function that is called from outside, and what it makes of the addresses that it is given. Does not own: the pass
+(`kernels`), or keeping and loading what was compiled (`machine_code`).
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg, var-annotated"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import binding  # type: ignore[import-untyped]
+from numba.core import types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+from lilliput.decoding.engines.compiled.kernels import compute
+from lilliput.decoding.engines.compiled.layout import ANNOUNCE, Arrays, Plan, Room
+from lilliput.decoding.engines.compiled.meeting import announce
+
+NUMBERS = types.CPointer(types.int64)
+SIGNATURE = types.int64(NUMBERS, types.int64, types.int64, types.int64)
+KINDS = {
+    "floats": types.float32,
+    "bytes": types.int8,
+    "scratch": types.float32,
+    "shorts": types.int16,
+    "memory": types.float32,
+    "table": types.int32,
+}  # of arrays; all others are of int64
+TABLES = ("layers", "groups", "table", "slots", "places")  # arrays of two dimensions
+
+
+def told(context: Any, builder: Any, numbers: Any, place: int) -> Any:
+    return builder.load(builder.gep(numbers, [context.get_constant(types.intp, place)]))
+
+
+def number_tuple(kind: Any, first: int) -> Any:
+    """A named tuple of the numbers from `first` on."""
+    found = types.NamedUniTuple(types.int64, len(kind._fields), kind)
+
+    @intrinsic
+    def read(typing, numbers):
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            values = [told(context, builder, arguments[0], first + place) for place in range(len(kind._fields))]
+            return context.make_tuple(builder, found, values)
+
+        return found(numbers), generate
+
+    return read
+
+
+def array_tuple(first: int) -> Any:
+    """The arrays whose addresses and shapes stand from `first` on."""
+    dims = [2 if name in TABLES else 1 for name in Arrays._fields]
+    kinds = [types.Array(KINDS.get(name, types.int64), d, "C") for name, d in zip(Arrays._fields, dims, strict=True)]
+    found = types.NamedTuple(kinds, Arrays)
+
+    @intrinsic
+    def read(typing, numbers):
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            place, arrays = first, []
+            for kind in kinds:
+                element = context.get_data_type(kind.dtype)
+                size = context.get_constant(types.intp, context.get_abi_sizeof(element))
+                data = builder.inttoptr(told(context, builder, arguments[0], place), element.as_pointer())
+                shape = [told(context, builder, arguments[0], place + 1 + axis) for axis in range(kind.ndim)]
+                strides = [builder.mul(size, shape[1]), size] if kind.ndim == 2 else [size]
+                array = make_array(kind)(context, builder)
+                populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+                arrays.append(array._getvalue())
+                place += 1 + kind.ndim
+            return context.make_tuple(builder, found, arrays)
+
+        return found(numbers), generate
+
+    return read
+
+
+read_plan, read_room = number_tuple(Plan, 0), number_tuple(Room, len(Plan._fields))
+read_arrays = array_tuple(len(Plan._fields) + len(Room._fields))
+
+
+def enter(numbers, seen, part, parts):
+    """`compute` by what stands at the addresses; as part ANNOUNCE it tells the others that a round begins, and nothing else."""
+    arrays = read_arrays(numbers)
+    if part == ANNOUNCE:
+        return announce(arrays.control)
+    return compute(seen, part, parts, read_plan(numbers), read_room(numbers), arrays)
+
+
+def compile_pass() -> tuple[str, bytes]:
+    """The function's name in an object file, and the file.
+
+    It is called as numba's functions call each other: with places for its outcome and for an exception, which there is none of,
+    and then its arguments.
+    """
+    options = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    build: Any = numba.njit  # whose types know less than it takes
+    made = build(SIGNATURE, **options)(enter)
+    target = binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
+    )
+    module = binding.parse_assembly(made.inspect_llvm(SIGNATURE.args))
+    return made.overloads[SIGNATURE.args].fndesc.mangled_name, target.emit_object(module)
