@@ -95,6 +95,18 @@ def test_an_empty_prompt_is_the_start_of_a_document(writer: Writer) -> None:
     assert end not in writer.encode_prompt("a<|endoftext|>")[1:], "a user's words cannot end a document"
 
 
+@pytest.mark.parametrize("beams", [None, 2])
+def test_a_prompt_may_be_ids(writer: Writer, beams: int | None) -> None:
+    """Also half a character, which no text is: its other half is written, or not."""
+    how, ids = settings(writer, tokens=20, beams=beams), writer.tokenizer.encode("Zoë saw")
+    assert writer.samples([ids, "Zoë saw"], seed=4, how=how) == writer.samples(["Zoë saw", ids], seed=4, how=how)
+    half = ids[:3]
+    assert writer.encode_prompt(half) == [writer.tokenizer.start, *half]
+    (sample,) = writer.samples([half], seed=4, how=how)
+    assert sample.prompt == writer.tokenizer.decode(half) == "Zo\ufffd"
+    assert writer.encode_prompt(sample.prompt)[1:] != half
+
+
 @pytest.fixture(scope="module")
 def word_writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     folder = tmp_path_factory.mktemp("words")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import islice
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 
 from lilliput.config import load_config
 from lilliput.data.corpora import open_corpus
+from lilliput.data.prepare import prepare
 from lilliput.data.storybook import score, stories, validity
 from lilliput.decoding.writer import load
-from lilliput.evaluation.stories import judge_stories, storybook_floor
+from lilliput.evaluation.prose import measure_prose
+from lilliput.evaluation.stories import judge_stories, measure_stories, storybook_floor
+from lilliput.settings import GenerateSettings
 from lilliput.training.session import train
-from small import SETTINGS
+from small import SETTINGS, small_config, trained
 
 
 def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:
@@ -42,3 +46,21 @@ def test_judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (judged.count, judged.share) == (7, 0.0)
     assert judged == judge_stories(writer, 7, seed=1, batch=7), "the batch does not matter"
     assert validity(list(islice(stories("validation", 3), 5))).share == 1.0
+    told = measure_stories(writer, prepare(config).split("validation"), writer.config.generate, 7, seed=1).as_dict()
+    assert (told["valid"], told["breaks"]) == (0.0, {place.scene: place.count for place in judged.breaks})
+    json.dumps(told, allow_nan=False)
+
+
+def test_written_texts_beside_documents_of_the_same_length() -> None:
+    """Both begin at the beginning, are cut at as many tokens, and are measured alike."""
+    file = prepare(small_config(trained())).split("train")
+    writer = load(trained() / "runs" / "mine", device="cpu")
+    how = GenerateSettings(tokens=90, temperature=1.0, engine="torch")
+    found = measure_stories(writer, file, how, count=3, seed=7, batch=2)
+    samples = writer.samples([""] * 3, 7, how)
+    assert found.written == measure_prose([sample.text for sample in samples])
+    documents = [file.offsets[number * file.documents // 3] for number in range(3)]
+    texts = [writer.tokenizer.decode(file.tokens[first : first + 90].tolist()) for first in documents]
+    assert found.reference == measure_prose(texts)
+    assert found.reference.texts == 3 and found.reference.unfinished > 0
+    assert found.validity is None and found.as_dict()["valid"] is None, "only the book can tell"

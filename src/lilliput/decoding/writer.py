@@ -34,6 +34,9 @@ from lilliput.settings import Config, GenerateSettings
 
 LOG = logging.getLogger("lilliput")
 
+# What a text goes on from: text, or the ids of one. Where tokens were cut off a document, their text need not give them back.
+Prompt = str | Sequence[int]
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -100,7 +103,7 @@ class Writer:
 
     def write(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         seed: int = 0,
         how: GenerateSettings | None = None,
         batch: int | None = None,
@@ -122,14 +125,15 @@ class Writer:
 
     def samples(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         seed: int = 0,
         how: GenerateSettings | None = None,
         batch: int | None = None,
         alternatives: int | None = None,
     ) -> list[Sample]:
         """The finished texts, one for each prompt, in the order of the prompts."""
-        return collect(prompts, self.write(prompts, seed, how, batch, alternatives))
+        texts = [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt) for prompt in prompts]
+        return collect(texts, self.write(prompts, seed, how, batch, alternatives))
 
     def generate(
         self,
@@ -184,11 +188,11 @@ class Writer:
             self.chosen[key] = Remembering(engine)
         return self.chosen[key]
 
-    def encode_prompt(self, prompt: str) -> list[int]:
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Begins as every document did in training; so an empty prompt is the start of a new one."""
         if self.config.model.task == "classifier":
             raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
-        return [self.tokenizer.start, *self.tokenizer.encode(prompt)]
+        return [self.tokenizer.start, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
 
     def checked(self, how: GenerateSettings | None, changes: Mapping[str, Any] | None = None) -> GenerateSettings:
         """The settings, the run's own if none are given, with changes; right each by itself and all together."""
@@ -197,7 +201,7 @@ class Writer:
 
     def write_along(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         seed: int,
         how: GenerateSettings,
         strategy: Strategy,
@@ -218,7 +222,7 @@ class Writer:
 
     def find(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         seed: int,
         how: GenerateSettings,
         strategy: Strategy,

@@ -23,6 +23,10 @@ def alone(numbers: Sequence[float]) -> Sequence[float]:
     return numbers
 
 
+def to_perplexity(loss: float) -> float:
+    return math.exp(min(loss, 709.0))  # beyond that no float holds it, and JSON knows no infinity
+
+
 @dataclass(frozen=True)
 class Likelihood:
     """`bits_per_byte` divides by the bytes of the original documents; of a sample, by the split's bytes per prediction."""
@@ -37,7 +41,7 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.loss, 709.0))  # beyond that no float holds it, and JSON knows no infinity
+        return to_perplexity(self.loss)
 
     @property
     def bits_per_byte(self) -> float:

@@ -1,0 +1,165 @@
+"""`lilliput evaluate`: how good a run is, on documents that it has not seen or on any others.
+
+Owns: the flags, and refusing what does not fit before torch is imported. Does not own: the figures (`evaluation`), or how they
+are shown (`cli.evaluated`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from lilliput.cli.flags import add_flags, changed, gather, naming, said, values
+from lilliput.cli.output import chatter, print_json, progress, say
+from lilliput.errors import UserError, UserErrors
+from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Probability, Seed, describe
+
+TAKES_SETTINGS = False
+EXAMPLES = """
+    lilliput evaluate demo
+    lilliput evaluate demo --stride 64 --by position --by frequency
+    lilliput evaluate demo --on mytext.txt --csv documents.csv
+    lilliput evaluate demo --baselines                       beside n-grams and compressors, which need no net
+    lilliput evaluate demo --overlap --beams 5               BLEU of what it writes after the beginnings of documents
+    lilliput evaluate speech-lm --on tests --overlapping     all test sets, each and together
+    lilliput evaluate speech-classifier --on test --json
+"""
+PARTS = ("position", "frequency", "label", "set")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Windows:
+    """How a text is read."""
+
+    stride: Count | None = describe(
+        "tokens between the beginnings of windows (none: the context, as in training)", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Task:
+    """What is written for --overlap: `evaluation.overlap.OverlapTask`, which is not imported for a help text."""
+
+    prompts: Count = describe("documents whose first tokens are prompts", 50)
+    prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens of a prompt", 5)
+    tokens: Count = describe("most tokens that are written after it, and tokens of its reference", 40)
+    seed: Seed = describe("seed of what is drawn", 0)
+    batch: Count = describe("most texts that are written at a time; beams count", 32)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Writing:
+    """What of the run's `generate` settings is most often compared."""
+
+    temperature: NotNegative = describe("0 is greedy", 0.7)
+    top_k: Count | None = describe("choose among the k likeliest tokens only", None)
+    top_p: Probability | None = describe("choose among the likeliest tokens that together have this probability", None)
+    beams: Count | None = describe("width of a beam search", None)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
+    parser.add_argument(
+        "--on",
+        metavar="SET|FILE",
+        default="validation",
+        help="train, validation, a test set by its name, tests (all of them), or a file or folder of texts [validation]",
+    )
+    add_flags(parser, Windows, with_default=True)
+    parser.add_argument(
+        "--overlapping",
+        action="store_true",
+        help="also the loss over a window at every offset: exp(mean of batch losses), as some published figures are",
+    )
+    parser.add_argument(
+        "--by", action="append", choices=PARTS, default=[], help="show figures by part, too; give it again for more"
+    )
+    parser.add_argument("--baselines", action="store_true", help="what needs no net, on the same documents")
+    parser.add_argument("--csv", metavar="FILE", help="write the figures of each document into this file")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+    )
+    parser.add_argument("--json", action="store_true", help="all figures as one JSON object on stdout")
+    overlap = parser.add_argument_group("overlap", "what it writes after the first tokens of documents, beside them")
+    overlap.add_argument("--overlap", action="store_true", help="measure it: BLEU, chrF, diversity, speed")
+    overlap.add_argument("--overlap-csv", metavar="FILE", help="write each prompt, reference and text into this file")
+    add_flags(overlap, Task, with_default=True)
+    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
+    add_flags(how, Writing, with_default=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    asked = check(arguments)
+    from lilliput.evaluation.judged import evaluate
+
+    with progress(chatter()) as report, naming():
+        found = evaluate(arguments.run, report=report, **asked)
+    if arguments.json:
+        print_json(found)
+    else:
+        from lilliput.cli.evaluated import show
+
+        show(found, arguments.by)
+    return 0
+
+
+def check(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `evaluate` is asked for; all mistakes at once."""
+    from lilliput.evaluation.judged import check_asked, settings_of
+    from lilliput.evaluation.overlap import OverlapTask
+
+    mistakes: list[UserError] = []
+    task = gather(mistakes, lambda: values(Task, said(arguments, Task)))
+    gather(mistakes, lambda: values(Writing, said(arguments, Writing)))
+    windows = gather(mistakes, lambda: values(Windows, said(arguments, Windows)))
+    stride = windows.stride if windows else None
+    for flag in ("csv", "overlap_csv"):
+        gather(mistakes, lambda flag=flag: check_place(flag, getattr(arguments, flag)))  # type: ignore[misc]
+    given = {**said(arguments, Task), **said(arguments, Writing), **with_overlap(arguments)}
+    if given and not arguments.overlap:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        mistakes.append(UserError(f"{names} {'are' if len(given) > 1 else 'is'} for --overlap", None, "--overlap, too"))
+    found = gather(mistakes, lambda: settings_of(arguments.run))
+    how = None
+    if found is not None:
+        _, config = found
+        gather(mistakes, lambda: check_asked(config, arguments.on, stride, arguments.overlapping, arguments.overlap))
+        if arguments.overlap and not mistakes:
+            how = gather(mistakes, lambda: way_of(config.generate, said(arguments, Writing)))
+    if mistakes:
+        raise UserErrors(mistakes)
+    return {
+        "on": arguments.on,
+        "stride": stride,
+        "overlapping": arguments.overlapping,
+        "overlap": OverlapTask(**asdict(task)) if task and arguments.overlap else None,
+        "how": how,
+        "baselines": arguments.baselines,
+        "csv": arguments.csv,
+        "overlap_csv": arguments.overlap_csv,
+        "labelled": "label" in arguments.by,
+        "device": arguments.device,
+    }
+
+
+def way_of(run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
+    how, left_out = changed(run, given)
+    for sentence in left_out:
+        say(sentence)
+    return how
+
+
+def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {} if arguments.overlap_csv is None else {"overlap_csv": arguments.overlap_csv}
+
+
+def check_place(flag: str, path: str | None) -> None:
+    """Before minutes of measuring, not after."""
+    if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+        why = "is a folder" if Path(path).is_dir() else "is in a folder that does not exist"
+        raise UserError(f"--{flag.replace('_', '-')} {path} {why}", None, "the path of a file")

@@ -1,0 +1,204 @@
+"""How the figures of an evaluation are shown to people: a short table, and only what there is to tell.
+
+Owns: the tables and sentences. Does not own: the figures, or their JSON (`evaluation.judged`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from lilliput.cli.output import figures
+from lilliput.runs import tell_perplexity
+
+MOST_CLASSES = 12  # of a confusion that is shown as a table
+NAMES = {
+    "loss": "loss (nats/token)",
+    "perplexity": "perplexity",
+    "bits_per_byte": "bits per byte",
+    "bits_per_byte_spelled": "bits per byte, unknown words spelled",
+    "word_perplexity": "perplexity of a word",
+    "word_perplexity_spelled": "perplexity of a word, unknown ones spelled",
+    "accuracy": "accuracy",
+    "label_loss": "loss (nats/label)",
+    "macro_f1": "F1, mean of classes",
+}
+FORMS: dict[str, Callable[[float], str]] = {
+    "perplexity": tell_perplexity,
+    "word_perplexity": tell_perplexity,
+    "word_perplexity_spelled": tell_perplexity,
+    "accuracy": "{:.1%}".format,
+    "macro_f1": "{:.1%}".format,
+}
+
+
+def show(found: dict[str, Any], by: Sequence[str]) -> None:
+    console = figures()
+    run = found["run"] or "the checkpoint"
+    console.print(f"[bold]{escape(run)}[/] at {found['checkpoint']} on {escape(found['on'])}: {tell_size(found)}")
+    console.print(main_table(found))
+    for sentence in sentences(found):
+        console.print(sentence, markup=False)
+    for table in tables(found, by):
+        console.print()
+        console.print(table)
+
+
+def tell_size(found: dict[str, Any]) -> str:
+    parts = [f"{found['documents']:,} document{'s' if found['documents'] > 1 else ''}", f"{found['bytes']:,} bytes"]
+    return ", ".join(parts + ([f"{found['tokens']:,} tokens"] if "tokens" in found else []))
+
+
+def figure(name: str, value: float) -> str:
+    return FORMS.get(name, "{:.4f}".format)(value)
+
+
+def main_table(found: dict[str, Any]) -> Table:
+    """The figures, their intervals, and, where there are such, those without documents that leaked."""
+    unknown, without = found.get("unknown_rate", 0.0) > 0, (found.get("leaked") or {}).get("without")
+    table = plain_table("", "", "95% interval", *(["without leaked"] if without else []))
+    for name, title in NAMES.items():
+        if name not in found or (name.endswith("_spelled") and not unknown):
+            continue
+        interval = (found["interval"] or {}).get(name)
+        rest = [figure(name, without[name]) if name in without else ""] if without else []
+        table.add_row(title, figure(name, found[name]), between(interval, partial(figure, name)), *rest)
+    return table
+
+
+def plain_table(*columns: str) -> Table:
+    """Names to the left, figures to the right."""
+    table = Table(box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def sentences(found: dict[str, Any]) -> Iterator[str]:
+    if "context" in found:
+        stride, context = found["stride"], found["context"]
+        how = "aligned windows, as in training" if stride == context else f"a window every {stride:,} tokens"
+        yield f"each token once, {how}; a window is {context:,} tokens; intervals over {found['interval_over']}"
+    if found.get("unknown_rate"):
+        yield f"{found['unknown_rate']:.2%} of the tokens are unknown words: compare other tokenizers where these are spelled"
+    if found.get("lost"):
+        yield f"the tokens do not hold {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
+    if found.get("floor"):
+        over = found["bits_per_byte"] / found["floor"] - 1
+        yield f"the floor is {found['floor']:.4f} bits per byte, a perfect model's; this is {over:.1%} above"
+    if found.get("gap"):
+        gap = found["gap"]
+        way = f"{gap['closed']:.1%} of the way there from" if gap["closed"] > 0 else "that is worse than"
+        yield f"{way} {gap['start']:.4f}, which knows only how often each token comes"
+    if found.get("overlapping"):
+        told = found["overlapping"]
+        yield (
+            f"over a window at every offset: loss {told['loss']:.4f}, perplexity {tell_perplexity(told['perplexity'])}, "
+            "which is exp(mean of batch losses)"
+        )
+    leaked = found.get("leaked")
+    if leaked and leaked["documents"]:
+        yield f"{leaked['documents']:,} of {found['documents']:,} documents stand in the training split, word for word"
+    elif leaked is None and found["on"] != "train":
+        yield "whether documents stand in the training split is not known: its data is not at hand"
+    if "calibration" in found:
+        yield f"calibration error {found['calibration']['error']:.1%}: the gap between how sure it is and how often right"
+
+
+def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
+    parts = found.get("by", {})
+    for name in ("set", "label"):
+        if parts.get(name) and (name in by or name == "set"):
+            yield group_table(name, parts[name], (found["overlapping"] or {}).get("sets", []) if name == "set" else [])
+    if "position" in by and parts.get("position"):
+        yield part_table("tokens before it", parts["position"])
+    if "frequency" in by and parts.get("frequency"):
+        yield part_table("times in training", parts["frequency"])
+    if "classes" in found:
+        yield class_table(found["classes"])
+        if len(found["labels"]) <= MOST_CLASSES:
+            yield confusion_table(found["labels"], found["confusion"])
+    if "bleu" in found:
+        yield overlap_table(found)
+    if "baselines" in found:
+        yield baseline_table(found)
+
+
+def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[str, Any]]) -> Table:
+    columns = ("documents", "tokens", "loss", "perplexity", "bits/byte", "unknown")
+    table = plain_table(name, *columns, *(["at every offset"] if overlapping else []))
+    for number, row in enumerate(rows):
+        shown = (f"{row['loss']:.4f}", tell_perplexity(row["perplexity"]), f"{row['bits_per_byte']:.4f}")
+        counts = f"{row['documents']:,}", f"{row['tokens']:,}"
+        also = [tell_perplexity(overlapping[number]["perplexity"])] if overlapping else []
+        table.add_row(escape(row["name"]), *counts, *shown, f"{row['unknown_rate']:.2%}", *also)
+    return table
+
+
+def part_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table, whole = plain_table(title, "tokens", "share", "loss", "perplexity"), sum(row["tokens"] for row in rows)
+    for row in rows:
+        if row["from"] is None:
+            name = "unknown words"
+        else:
+            name = f"{row['from']:,}" if row["from"] == row["to"] else f"{row['from']:,} to {row['to']:,}"
+        shown = f"{row['tokens']:,}", f"{row['tokens'] / whole:.1%}", f"{row['loss']:.4f}"
+        table.add_row(name, *shown, tell_perplexity(row["perplexity"]))
+    return table
+
+
+def class_table(rows: list[dict[str, Any]]) -> Table:
+    table = plain_table("label", "documents", "precision", "recall", "F1")
+    for row in rows:
+        shares = (f"{row[name]:.1%}" for name in ("precision", "recall", "f1"))
+        table.add_row(escape(row["name"]), f"{row['documents']:,}", *shares)
+    return table
+
+
+def confusion_table(names: list[str], confusion: list[list[int]]) -> Table:
+    table = plain_table("is, and is said to be", *(escape(name) for name in names))
+    for name, row in zip(names, confusion, strict=True):
+        table.add_row(escape(name), *(f"{count:,}" for count in row))
+    return table
+
+
+def overlap_table(found: dict[str, Any]) -> Table:
+    bleu, told = found["bleu"], found["overlap"]
+    task, written, reference = told["task"], told["written"], told["reference"]
+    table = plain_table(f"{task['prompts']} texts of {task['tokens']} tokens", "written", "95% interval", "documents")
+    for order in ("1", "2", "3", "4"):
+        table.add_row(f"BLEU-{order}", f"{bleu[order]:.2f}", between(bleu["interval"][order], "{:.2f}".format))
+    table.add_row("chrF", f"{told['chrf']['score']:.2f}", between(told["chrf"]["interval"], "{:.2f}".format))
+    shares = {"different words (distinct-1)": ("distinct", "1"), "runs of four words again": ("repetition", "4")}
+    for title, (name, order) in shares.items():
+        pair = ("" if one[name][order] is None else f"{one[name][order]:.1%}" for one in (written, reference))
+        table.add_row(title, next(pair), "", next(pair))
+    perplexities = tell_perplexity(told["perplexity"]), tell_perplexity(told["reference_perplexity"])
+    table.add_row("perplexity to the model", perplexities[0], "", perplexities[1])
+    table.add_row("tokens a second", f"{told['tokens_per_second']:,.0f}")
+    return table
+
+
+def baseline_table(found: dict[str, Any]) -> Table:
+    """The model among them, the best first."""
+    name = "accuracy" if found["task"] == "classifier" else "bits_per_byte"
+    own = {**{key: found.get(key) for key in NAMES}, "name": "this model", "own": True}
+    rows = [row for row in (*found["baselines"], own) if row.get(name) is not None]
+    rows.sort(key=lambda row: row[name] if name != "accuracy" else -row[name])
+    columns = [key for key in ("perplexity", "bits_per_byte", "accuracy") if any(row.get(key) for row in rows)]
+    of = "accuracy" if name == "accuracy" else "loss"
+    table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {of} less its, 95%")
+    for row in rows:
+        shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
+        difference = row.get("difference")
+        told = difference and between((difference["low"], difference["high"]), "{:+.3f}".format)
+        table.add_row(escape(row["name"]), *shown, told, style="bold" if row.get("own") else None)
+    return table
+
+
+def between(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
+    return "" if interval is None else " to ".join(form(end) for end in interval)

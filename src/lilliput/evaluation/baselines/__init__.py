@@ -1,0 +1,137 @@
+"""What needs no net: n-grams, compressors, word counts. A net that loses to one of them should say so.
+
+Owns: the rows that stand beside a net's figures, their names, and how much of a large training text they learn from. Does not
+own: the arithmetic of any of them (`ngrams`, `mixture`, `compression`, `labels`), or the net's own figures (`likelihood`).
+
+Every choice (discounts, the order, the strength of a penalty) is made within the training text. Limits keep memory and time
+bounded, and a row that was cut says so in its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.data.windows import predictions_of
+from lilliput.evaluation.baselines.compression import BORDER, Compressor, find_zstandard, join, measure_sizes, xz
+from lilliput.evaluation.baselines.labels import commonest, tell_by_words
+from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
+from lilliput.evaluation.baselines.ngrams import Floats, NGrams, choose_order, lay_out
+from lilliput.evaluation.likelihood import Likelihood
+
+__all__ = [
+    "Baseline",
+    "compression_baselines",
+    "cross_mix",
+    "fit_weight",
+    "label_baselines",
+    "language_baselines",
+    "mix",
+    "mixed_baseline",
+]
+
+MOST_TOKENS = 10_000_000  # counted: about 1.5 GB and a minute
+MOST_BYTES = 8 << 20  # read by compressors before the judged text: 10 to 20 s each
+MOST_DOCUMENTS = 20_000  # of which words are counted
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A row. A figure is None where it cannot be had, and the name says why."""
+
+    name: str
+    figures: dict[str, float | None]
+    nats: Floats | None = None  # of each prediction, in the order of the file
+    right: NDArray[np.bool_] | None = None  # of each document, whether its label was told
+    chosen: bool = False  # the order of n-grams that training itself prefers: the one to compare a net with
+
+
+def language_baselines(
+    train: TokenFile,
+    judged: TokenFile,
+    start: int,
+    vocab_size: int,
+    orders: tuple[int, ...] = (1, 2, 3, 4, 5),
+    discount: float | None = None,
+) -> list[Baseline]:
+    """Kneser-Ney n-grams over the same token ids, one row an order. A discount replaces the estimated ones."""
+    text = lay_out(train, start, MOST_TOKENS)
+    note = "" if discount is None else f", discount {discount:g}"
+    if train.predictions + train.documents > MOST_TOKENS:
+        note += f", first {MOST_TOKENS:,} tokens of training"
+    chosen = choose_order(text, vocab_size, orders, discount) if len(orders) > 1 else orders[0]
+    found = NGrams(text, vocab_size, max(orders)).nats(lay_out(judged, start), discount)
+    return [
+        Baseline(f"Kneser-Ney, order {order}{note}", likelihood_figures(nats, judged), nats, chosen=order == chosen)
+        for order, nats in enumerate(found, start=1)
+        if order in orders
+    ]
+
+
+def mixed_baseline(net: Floats, other: Baseline, judged: TokenFile, weight: float | None = None) -> Baseline:
+    """A net and n-grams as one model. `weight` is the net's, chosen elsewhere; None: in each half by the other half."""
+    assert other.nats is not None
+    where = ""
+    if weight is None:
+        document = np.repeat(np.arange(judged.documents), predictions_of(np.asarray(judged.offsets), judged.ends))
+        nats, weight = cross_mix(net, other.nats, document)
+        where = ", each half weighted by the other"
+    else:
+        nats = mix(net, other.nats, weight)
+    return Baseline(f"{weight:.2f} net + {1 - weight:.2f} {other.name}{where}", likelihood_figures(nats, judged), nats)
+
+
+def likelihood_figures(nats: Floats, judged: TokenFile) -> dict[str, float | None]:
+    found = Likelihood(float(nats.sum()), len(nats), judged.bytes)
+    return {
+        "loss": found.loss,
+        "perplexity": found.perplexity,
+        "bits_per_byte": found.bits_per_byte if judged.bytes else None,
+    }
+
+
+def compression_baselines(train_texts: Iterable[str], judged_texts: Iterable[str]) -> list[Baseline]:
+    """xz and zstd, of the judged texts alone and after the training texts: what both together take beyond training alone."""
+    judged, train, note = join(judged_texts), join(train_texts, MOST_BYTES), "training"
+    if len(train) > MOST_BYTES:
+        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of training"
+    text_bytes = len(judged) - judged.count(BORDER)
+
+    def row(name: str, size: int) -> Baseline:
+        return Baseline(name, {"bits_per_byte": 8 * size / text_bytes if text_bytes else None})
+
+    rows = []
+    compressors: dict[str, Compressor | None] = {"xz": xz, "zstd": find_zstandard()}
+    for name, compressor in compressors.items():
+        if compressor is None:
+            rows.append(Baseline(f"{name} (not installed: lilliput[data])", {"bits_per_byte": None}))
+            continue
+        alone, before, both = measure_sizes(compressor, (judged, train, train + judged))
+        rows += [row(name, alone), row(f"{name} after {note}", both - before)]
+    return rows
+
+
+def label_baselines(
+    train_texts: Sequence[str], train_labels: Sequence[str], judged_texts: Sequence[str], judged_labels: Sequence[str]
+) -> list[Baseline]:
+    """Always the commonest label of training, and a linear classifier of words and word pairs."""
+    note = ""
+    if len(train_texts) > MOST_DOCUMENTS:
+        some = np.linspace(0, len(train_texts) - 1, MOST_DOCUMENTS).astype(np.int64).tolist()
+        train_texts, train_labels = [train_texts[at] for at in some], [train_labels[at] for at in some]
+        note = f", {MOST_DOCUMENTS:,} documents of training"
+    often = commonest(train_labels)
+    rows = [label_row(f"always {often}{note}", [often] * len(judged_labels), judged_labels)]
+    told = tell_by_words(train_texts, train_labels, judged_texts)
+    if told is not None:
+        rows.append(label_row(f"TF-IDF + logistic regression{note}", told, judged_labels))
+    return rows
+
+
+def label_row(name: str, told: Sequence[str], labels: Sequence[str]) -> Baseline:
+    right = np.array(told) == np.array(labels)
+    return Baseline(name, {"accuracy": float(right.mean())}, right=right)

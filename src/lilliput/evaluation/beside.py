@@ -1,0 +1,86 @@
+"""A model beside what needs no net, on the same documents: which is better, and by how much more than chance.
+
+Owns: which baselines stand beside which task, and the paired difference to each. Does not own: the baselines (`baselines`) or the
+model's own figures (`breakdown`, `labels`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.errors import UserError
+from lilliput.evaluation.baselines import (
+    Baseline,
+    compression_baselines,
+    label_baselines,
+    language_baselines,
+    mixed_baseline,
+)
+from lilliput.evaluation.breakdown import Priced
+from lilliput.evaluation.intervals import paired_bootstrap
+from lilliput.evaluation.labels import Labelled
+
+if TYPE_CHECKING:
+    from lilliput.evaluation.judged import Judged
+
+
+def language_rows(judged: Judged, priced: Priced) -> list[dict[str, Any]]:
+    """N-grams of the same tokens, the model mixed with the order that training prefers, and compressors of the same texts."""
+    train, writer = training_data(judged), judged.writer
+    assert writer.config.model.vocab_size is not None
+    judged.report("counting n-grams", 0, None)
+    grams = language_baselines(train, judged.file, writer.tokenizer.start, writer.config.model.vocab_size)
+    mixed = [mixed_baseline(priced.scored.nats, one, judged.file) for one in grams if one.chosen]
+    judged.report("compressing", 0, None)
+    found = [*grams, *mixed, *compression_baselines(judged.train_texts, judged.texts)]
+    return [as_row(one) | {"difference": loss_difference(judged, priced, one)} for one in found]
+
+
+def label_rows(judged: Judged, labelled: Labelled) -> list[dict[str, Any]]:
+    """The commonest label, and a linear classifier of words."""
+    train, names = training_data(judged), judged.labels
+    assert train.labels is not None and judged.file.labels is not None and names is not None
+    judged.report("counting words", 0, None)
+    ours, theirs = ([names[number] for number in numbers] for numbers in (train.labels, judged.file.labels))
+    found = label_baselines(judged.train_texts, ours, judged.texts, theirs)
+    return [as_row(one) | {"difference": accuracy_difference(labelled, one)} for one in found]
+
+
+def training_data(judged: Judged) -> TokenFile:
+    if judged.train is None:
+        raise UserError("baselines learn from the training data, which is not at hand", None, "without --baselines")
+    return judged.train
+
+
+def as_row(one: Baseline) -> dict[str, Any]:
+    return {"name": one.name, "chosen": one.chosen, **one.figures}
+
+
+def loss_difference(judged: Judged, priced: Priced, other: Baseline) -> dict[str, Any] | None:
+    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens."""
+    if other.nats is None:
+        return None
+    units, _ = priced.units(judged.writer.config.model.context)
+    theirs, _ = priced.with_nats(other.nats).units(judged.writer.config.model.context)
+
+    def loss(nats: NDArray[np.float64], drawn: NDArray[np.int64]) -> float:
+        return float(nats[drawn].sum() / units.predictions[drawn].sum())
+
+    found = paired_bootstrap(
+        lambda drawn: loss(units.nats, drawn), lambda drawn: loss(theirs.nats, drawn), len(units.nats)
+    )
+    return {"figure": "loss", **found._asdict()}
+
+
+def accuracy_difference(labelled: Labelled, other: Baseline) -> dict[str, Any] | None:
+    if other.right is None:
+        return None
+    ours, theirs = labelled.right, other.right
+    found = paired_bootstrap(
+        lambda drawn: float(ours[drawn].mean()), lambda drawn: float(theirs[drawn].mean()), len(ours)
+    )
+    return {"figure": "accuracy", **found._asdict()}

@@ -1,0 +1,119 @@
+"""How many n-grams written texts share with their references: BLEU and chrF, by sacrebleu.
+
+Owns: which of sacrebleu's figures are told, with their signatures, and intervals over texts from counts that are made once. Does
+not own: the formulas (sacrebleu), BLEU as other reports compute it (`conventions`), or who wrote the texts (`overlap`).
+
+Everything here is between 0 and 100. sacrebleu's signature leaves out the order, so every figure is told under it:
+BLEU-n is cumulative (the geometric mean of the precisions of orders 1 to n, times the brevity penalty); *single* is the
+precision of order n alone, neither smoothed nor penalised; *sentence* is the mean of each text's own BLEU-n, of those orders only
+that the text is long enough for, as sacrebleu.sentence_bleu has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.evaluation.intervals import Interval, bootstrap, ratio_interval
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+ORDERS = (1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a metric of sacrebleu counted in each text. The score of any texts is a function of the sum of their counts, so that a
+    thousand draws of a bootstrap cost a thousand sums, and no text is cut into words again."""
+
+    metric: Metric
+    counts: NDArray[np.int64]  # (texts, counts)
+
+    @property
+    def signature(self) -> str:
+        return str(self.metric.get_signature())
+
+    @property
+    def all(self) -> NDArray[np.int64]:
+        return np.arange(len(self.counts))
+
+    def score(self, texts: NDArray[np.int64]) -> float:
+        """Of these texts, by their numbers, together."""
+        return float(self.metric._compute_score_from_stats(self.counts[texts].sum(axis=0).tolist()).score)
+
+    def each(self) -> NDArray[np.float64]:
+        """Of each text alone."""
+        return np.array([self.score(text) for text in self.all[:, None]])
+
+    def interval(self) -> Interval | None:
+        """None for one text, which tells nothing about others."""
+        return bootstrap(self.score, len(self.counts)) if len(self.counts) > 1 else None
+
+
+def count_matches(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Counted:
+    # The way of sacrebleu's own significance tests; the public names give these counts for BLEU only.
+    return Counted(metric, np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.int64))
+
+
+def count_bleu(hypotheses: Sequence[str], references: Sequence[str], order: int, alone: bool = False) -> Counted:
+    """`alone`: to score each text by itself, only the orders that it is long enough for."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    # force: a text that ends with " ." is what a model wrote, not a mistake to be warned of.
+    return count_matches(BLEU(max_ngram_order=order, effective_order=alone, force=True), hypotheses, references)
+
+
+def count_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Counted:
+    from sacrebleu.metrics.chrf import CHRF
+
+    return count_matches(CHRF(), hypotheses, references)
+
+
+def tell_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """`{"1": .., "4": .., signature, interval: {"1": [low, high], ..}, single: {..}, sentence: {.., signature, interval}}`"""
+    together = {order: count_bleu(hypotheses, references, order) for order in ORDERS}
+    apart = {order: count_bleu(hypotheses, references, order, alone=True) for order in ORDERS}
+    return {
+        **{str(order): counted.score(counted.all) for order, counted in together.items()},
+        "signature": together[max(ORDERS)].signature,
+        "interval": {str(order): counted.interval() for order, counted in together.items()},
+        "single": tell_single(together[max(ORDERS)]),
+        "sentence": tell_means({str(order): counted.each() for order, counted in apart.items()})
+        | {"signature": apart[max(ORDERS)].signature},
+    }
+
+
+def tell_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    counted = count_chrf(hypotheses, references)
+    return {"score": counted.score(counted.all), "signature": counted.signature, "interval": counted.interval()}
+
+
+def tell_single(counted: Counted) -> dict[str, Any]:
+    """The share of the n-grams written that the references have, too, each as often as there: 100 x right / written."""
+    right, written = np.hsplit(counted.counts[:, 2:], 2)  # after the two lengths: (texts, orders) each
+    names = [str(order) for order in ORDERS]
+    shares = 100 * right.sum(axis=0) / np.maximum(written.sum(axis=0), 1)
+    return {
+        **dict(zip(names, shares.tolist(), strict=True)),
+        "interval": {
+            name: ratio_interval(100 * right[:, at], written[:, at])
+            if len(right) > 1 and written[:, at].any()
+            else None
+            for at, name in enumerate(names)
+        },
+    }
+
+
+def tell_means(values: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+    """The mean over texts of each named figure, and its interval."""
+    return {
+        **{name: float(each.mean()) for name, each in values.items()},
+        "interval": {
+            name: ratio_interval(each, np.ones(len(each))) if len(each) > 1 else None for name, each in values.items()
+        },
+    }

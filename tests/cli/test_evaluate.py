@@ -1,0 +1,132 @@
+"""`lilliput evaluate` as its user meets it: the promised keys, tables for people, files, and every example of its help."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judged_runs import judged_runs
+from lilliput.cli.evaluate import EXAMPLES, Task, Writing
+from lilliput.cli.evaluated import sentences
+from lilliput.evaluation.overlap import OverlapTask
+from lilliput.settings import GenerateSettings
+from small import lilliput
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(judged_runs())
+
+
+def as_json(*argv: str) -> dict[str, Any]:
+    code, out, err = lilliput("evaluate", *argv, "--json")
+    assert (code, err) == (0, ""), err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def shown(*argv: str) -> str:
+    code, out, err = lilliput("evaluate", *argv)
+    assert (code, err) == (0, ""), err
+    assert all(len(line) <= 130 for line in out.splitlines())
+    return out
+
+
+def test_the_keys_that_programs_rely_on() -> None:
+    told = as_json("words", "--overlap", "--prompts", "3", "--tokens", "8", "--temperature", "0")
+    keys = "loss perplexity bits_per_byte word_perplexity unknown_rate tokens bytes interval floor bleu"
+    assert told.keys() >= set(keys.split())
+    assert all(len(told["interval"][name]) == 2 for name in ("loss", "perplexity", "bits_per_byte"))
+    assert told["floor"] is None and told["bleu"].keys() >= {"1", "2", "3", "4", "signature", "interval"}
+    assert told["overlap"]["generate"]["temperature"] == 0
+    told = as_json("classifier", "--on", "heard")
+    assert told.keys() >= {"accuracy", "interval", "confusion"} and len(told["interval"]["accuracy"]) == 2
+    assert sum(map(sum, told["confusion"])) == 11
+
+
+def test_a_language_model_for_people() -> None:
+    out = shown("words", "--by", "position", "--by", "frequency")
+    assert "words at step-0000" in out and "4 documents" in out
+    assert "each token once, aligned windows, as in training; a window is 32 tokens" in out
+    assert "bits per byte, unknown words spelled" in out and "without leaked" in out
+    assert "1 of 4 documents stand in the training split, word for word" in out
+    assert re.search(r"^17 to 32 ", out, re.MULTILINE) and re.search(r"^unknown words ", out, re.MULTILINE)
+    assert "a window every 5 tokens" in shown("words", "--stride", "5")
+
+
+def test_sets_and_overlapping_windows_for_people() -> None:
+    out = shown("words", "--on", "tests", "--overlapping")
+    assert "at every offset" in out and re.search(r"^held +4 ", out, re.MULTILINE)
+    assert "exp(mean of batch losses)" in out
+
+
+def test_a_classifier_for_people() -> None:
+    out = shown("classifier", "--on", "heard")
+    assert "accuracy" in out and "is, and is said to be" in out and "calibration error" in out
+    assert "perplexity" not in out
+
+
+def test_the_storybook_for_people() -> None:
+    out = shown("storybook")
+    assert "the floor is" in out and "that is worse than" in out, "after three steps"
+    told = as_json("storybook")
+    told["gap"]["closed"] = 0.873
+    assert any(sentence.startswith("87.3% of the way there from") for sentence in sentences(told))
+
+
+def test_baselines_for_people() -> None:
+    out = shown("words", "--baselines")
+    table = out[out.index("beside it") :]
+    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz after training" in table
+
+
+def test_what_is_written_is_kept(tmp_path: Path) -> None:
+    samples, documents = tmp_path / "samples.csv", tmp_path / "documents.csv"
+    flags = ("--overlap", "--prompts", "2", "--tokens", "6", "--beams", "2", "--overlap-csv", str(samples))
+    out = shown("words", *flags, "--csv", str(documents))
+    assert "2 texts of 6 tokens" in out and "BLEU-4" in out
+    for path, rows in ((samples, 2), (documents, 4)):
+        with open(path, encoding="utf-8", newline="") as file:
+            assert len(list(csv.DictReader(file))) == rows
+
+
+def test_labels_of_any_file() -> None:
+    assert re.search(r"^owl +13 ", shown("words", "--on", "said.tsv", "--by", "label"), re.MULTILINE)
+
+
+def test_its_flags_are_those_of_the_task() -> None:
+    assert asdict(Task()) == asdict(OverlapTask())
+    assert vars(Writing()).items() <= vars(GenerateSettings()).items()
+
+
+def test_mistakes_come_before_torch() -> None:
+    words = ["evaluate", "words", "--on", "nobody", "--stride", "99"]
+    code = f"import sys; from lilliput.cli import main; assert main({words!r}) == 2; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'nobody' is neither" in done.stderr and "--stride 99 does not fit" in done.stderr
+
+
+def test_every_example_runs(tmp_path: Path) -> None:
+    """With small runs in the place of those that it names, in a folder of its own."""
+    runs = {"demo": "storybook", "speech-lm": "words", "speech-classifier": "classifier"}
+    for line in importlib.import_module("lilliput.cli.evaluate").EXAMPLES.strip().splitlines():
+        words = shlex.split(re.split(r"\s{2,}", line.strip())[0])[1:]
+        words[1] = runs[words[1]]
+        small = {"--on test": "--on heard", "--stride 64": "--stride 16", "documents.csv": str(tmp_path / "d.csv")}
+        command = " ".join(words)
+        for old, new in small.items():
+            command = re.sub(rf"{old}(?!\w)", new, command)
+        told = lilliput(*command.split(), *(["--prompts", "2"] if "--overlap" in words else []))
+        assert told.code == 0, told.err
+    assert "--overlap" in EXAMPLES

@@ -1,0 +1,111 @@
+"""The rows beside a net's figures: each is the arithmetic of its module, divided as the net's own figure is."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from labelled import token_file
+from lilliput.evaluation import baselines
+from lilliput.evaluation.baselines import (
+    compression_baselines,
+    cross_mix,
+    label_baselines,
+    language_baselines,
+    mix,
+    mixed_baseline,
+)
+from lilliput.evaluation.baselines.ngrams import NGrams, choose_order, lay_out
+
+VOCAB, START = 17, 16
+
+
+def test_language_rows() -> None:
+    train, judged = token_file([90, 80, 70], below=5), token_file([30, 0, 20], below=5, seed=1)
+    rows = language_baselines(train, judged, START, VOCAB)
+    assert [row.name for row in rows] == [f"Kneser-Ney, order {order}" for order in range(1, 6)]
+    text = lay_out(train, START)
+    expected = list(NGrams(text, VOCAB, 5).nats(lay_out(judged, START)))
+    for row, nats in zip(rows, expected, strict=True):
+        assert row.nats is not None and np.array_equal(row.nats, nats)
+        assert row.figures == {
+            "loss": pytest.approx(nats.sum() / 53, rel=1e-12),
+            "perplexity": pytest.approx(math.exp(nats.sum() / 53), rel=1e-12),
+            "bits_per_byte": pytest.approx(nats.sum() / math.log(2) / 50, rel=1e-12),
+        }
+    assert [row.chosen for row in rows].index(True) + 1 == choose_order(text, VOCAB, (1, 2, 3, 4, 5))
+    assert sum(row.chosen for row in rows) == 1
+
+
+def test_some_orders_and_a_discount() -> None:
+    train, judged = token_file([90, 80]), token_file([30], seed=1)
+    every = language_baselines(train, judged, START, VOCAB, discount=0.9)
+    (second,) = language_baselines(train, judged, START, VOCAB, (2,), discount=0.9)
+    assert second.name == every[1].name == "Kneser-Ney, order 2, discount 0.9"
+    assert second.figures == every[1].figures and second.chosen
+    assert second.figures != language_baselines(train, judged, START, VOCAB, (2,))[0].figures
+
+
+def test_a_large_training_text_is_cut_and_the_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "MOST_TOKENS", 100)
+    train, judged = token_file([40, 40, 40]), token_file([30], seed=1)
+    (row,) = language_baselines(train, judged, START, VOCAB, (2,))
+    assert row.name == "Kneser-Ney, order 2, first 100 tokens of training"
+    expected = list(NGrams(lay_out(train, START).before(100), VOCAB, 2).nats(lay_out(judged, START)))
+    assert row.nats is not None and np.array_equal(row.nats, expected[1])
+
+
+def test_a_net_and_counts_together() -> None:
+    judged = token_file([20, 0, 30], below=5, seed=1)
+    (row,) = language_baselines(token_file([99], below=5), judged, START, VOCAB, (2,))
+    assert row.nats is not None
+    net = np.random.default_rng(0).gamma(2.0, 1.0, len(row.nats))
+    given = mixed_baseline(net, row, judged, weight=0.25)
+    assert given.name == "0.25 net + 0.75 Kneser-Ney, order 2"
+    assert given.nats is not None and np.array_equal(given.nats, mix(net, row.nats, 0.25))
+    fitted, halves = mixed_baseline(net, row, judged), cross_mix(net, row.nats, np.repeat([0, 1, 2], [21, 1, 31]))
+    assert fitted.name.endswith("Kneser-Ney, order 2, each half weighted by the other")
+    assert fitted.nats is not None and np.array_equal(fitted.nats, halves.nats)
+    assert fitted.figures["loss"] == pytest.approx(halves.nats.mean(), rel=1e-12)
+
+
+def test_compression_rows() -> None:
+    train = [f"The sun sees moon {number}, and the moon sees the sun. Füße." for number in range(300)]
+    judged = [*train[::7], "What is new costs more."]
+    rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(iter(train), iter(judged))}
+    assert list(rows) == ["xz", "xz after training", "zstd", "zstd after training"]
+    data = b"".join(text.encode() + b"\xff" for text in judged)
+    size = 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / sum(len(text.encode()) for text in judged)
+    assert rows["xz"] == pytest.approx(size, rel=1e-12)
+    for name in ("xz", "zstd"):
+        alone, after = rows[name], rows[f"{name} after training"]
+        assert alone is not None and after is not None and 0 < after < alone
+
+
+def test_compression_rows_that_lack_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setattr(baselines, "MOST_BYTES", 10)
+    rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(["abcd"] * 9, ["abcd"])}
+    assert list(rows) == ["xz", "xz after the first 10 bytes of training", "zstd (not installed: lilliput[data])"]
+    assert rows["zstd (not installed: lilliput[data])"] is None
+    assert all(row.figures["bits_per_byte"] is None for row in compression_baselines([""], ["", ""]))
+
+
+def test_label_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["honey wax", "moon mouse", "honey hive", "moon night", "honey"] * 2
+    labels = ["bee" if "honey" in text else "owl" for text in texts]
+    often, linear = label_baselines(texts, labels, ["moon", "hive", "night"], ["owl", "bee", "bee"])
+    assert (often.name, often.figures) == ("always bee", {"accuracy": pytest.approx(2 / 3)})
+    assert (linear.name, linear.figures) == ("TF-IDF + logistic regression", {"accuracy": pytest.approx(2 / 3)})
+    assert often.right is not None and often.right.tolist() == [False, True, True]
+    assert linear.right is not None and linear.right.tolist() == [True, True, False]
+    (alone,) = label_baselines(["honey"], ["bee"], ["moon"], ["bee"])
+    assert alone.figures == {"accuracy": 1.0}
+    monkeypatch.setattr(baselines, "MOST_DOCUMENTS", 6)
+    names = [row.name for row in label_baselines(texts, labels, ["moon"], ["owl"])]
+    note = ", 6 documents of training"
+    assert names == [f"always bee{note}", f"TF-IDF + logistic regression{note}"]

@@ -1,0 +1,34 @@
+"""Runs to be judged, made once: words with unknown ones, labels, both, and the storybook. Not to be changed."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+from labelled import labelled_changes
+from small import MEMORY, small_config, train_small
+
+VOCABULARY = "30"  # too few for all words of the text
+
+
+@functools.cache
+def judged_runs() -> Path:
+    """A folder with runs/{words,classifier,both,storybook}, and said.tsv and heard.tsv, which the labelled ones learned from and
+    are tested on. In runs/words half of the text is for validation; its last document also stands in training."""
+    folder = Path(tempfile.mkdtemp(dir=MEMORY))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    labelled = labelled_changes(folder)
+    train_small(small_config(folder, "classifier", **labelled))
+    train_small(small_config(folder, "both", **labelled | {"model__task": "both"}))
+    source, held = folder / "mytext.txt", folder / "held.txt"
+    documents = source.read_text("utf-8").split("\n<|endoftext|>\n")
+    held.write_text(
+        "\n<|endoftext|>\n".join([f"The Quagga met {text}" for text in documents[:3]] + documents[-1:]), "utf-8"
+    )
+    words = {"tokenizer__kind": "word", "tokenizer__max_vocabulary": VOCABULARY, "data__validation_source": str(held)}
+    train_small(small_config(folder, "words", **words, data__tests=f"all={source},held={held}"))
+    train_small(small_config(folder, "storybook", data__source="storybook", data__documents="10", train__steps="3"))
+    return folder
