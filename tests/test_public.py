@@ -17,7 +17,8 @@ def python(code: str, *options: str) -> str:
 
 
 def test_every_public_name_is_there() -> None:
-    assert lilliput.__all__ == ["Config", "GenerateSettings", "UserError", "load", "load_config", "prepare", "train"]
+    verbs = ["evaluate", "load", "load_config", "prepare", "study", "train"]
+    assert lilliput.__all__ == ["Config", "GenerateSettings", "UserError", *verbs]
     for name in lilliput.__all__:
         assert getattr(lilliput, name).__name__ == name
         assert name in dir(lilliput)

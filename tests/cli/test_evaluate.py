@@ -9,16 +9,14 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from judged_runs import judged_runs
-from lilliput.cli.evaluate import EXAMPLES, Task, Writing
+from lilliput.cli.evaluate import EXAMPLES, Writing
 from lilliput.cli.evaluated import sentences
-from lilliput.evaluation.overlap import OverlapTask
 from lilliput.settings import GenerateSettings
 from small import lilliput
 
@@ -104,8 +102,15 @@ def test_labels_of_any_file() -> None:
     assert re.search(r"^owl +13 ", shown("words", "--on", "said.tsv", "--by", "label"), re.MULTILINE)
 
 
-def test_its_flags_are_those_of_the_task() -> None:
-    assert asdict(Task()) == asdict(OverlapTask())
+def test_stories_for_people_and_programs() -> None:
+    out = shown("storybook", "--stories", "3", "--temperature", "0.5")
+    assert "3 whole texts" in out and re.search(r"^stories of the book +0.0% +100.0%$", out, re.MULTILINE)
+    assert "stories of the book" not in shown("words", "--stories", "2")
+    told = as_json("storybook", "--stories", "2")["stories"]
+    assert told["written"]["texts"] == told["reference"]["texts"] == 2 and told["valid"] == 0.0
+
+
+def test_its_flags_are_those_of_the_settings() -> None:
     assert vars(Writing()).items() <= vars(GenerateSettings()).items()
 
 

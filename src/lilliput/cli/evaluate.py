@@ -7,17 +7,16 @@ are shown (`cli.evaluated`).
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lilliput.cli.flags import add_flags, changed, gather, naming, said, values
 from lilliput.cli.output import chatter, print_json, progress, say
 from lilliput.errors import UserError, UserErrors
-from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Probability, Seed, describe
+from lilliput.evaluation.overlap import OverlapTask
+from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Probability, describe
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -26,6 +25,7 @@ EXAMPLES = """
     lilliput evaluate demo --on mytext.txt --csv documents.csv
     lilliput evaluate demo --baselines                       beside n-grams and compressors, which need no net
     lilliput evaluate demo --overlap --beams 5               BLEU of what it writes after the beginnings of documents
+    lilliput evaluate demo --stories 20                      how whole texts read beside documents; are they valid?
     lilliput evaluate speech-lm --on tests --overlapping     all test sets, each and together
     lilliput evaluate speech-classifier --on test --json
 """
@@ -33,23 +33,13 @@ PARTS = ("position", "frequency", "label", "set")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Windows:
-    """How a text is read."""
+class Task:
+    """How a text is read, and what is written to be judged."""
 
     stride: Count | None = describe(
         "tokens between the beginnings of windows (none: the context, as in training)", None
     )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Task:
-    """What is written for --overlap: `evaluation.overlap.OverlapTask`, which is not imported for a help text."""
-
-    prompts: Count = describe("documents whose first tokens are prompts", 50)
-    prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens of a prompt", 5)
-    tokens: Count = describe("most tokens that are written after it, and tokens of its reference", 40)
-    seed: Seed = describe("seed of what is drawn", 0)
-    batch: Count = describe("most texts that are written at a time; beams count", 32)
+    stories: Count | None = describe("write so many whole texts, and tell how they read beside documents", None)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -70,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="validation",
         help="train, validation, a test set by its name, tests (all of them), or a file or folder of texts [validation]",
     )
-    add_flags(parser, Windows, with_default=True)
+    add_flags(parser, Task, with_default=True)
     parser.add_argument(
         "--overlapping",
         action="store_true",
@@ -88,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     overlap = parser.add_argument_group("overlap", "what it writes after the first tokens of documents, beside them")
     overlap.add_argument("--overlap", action="store_true", help="measure it: BLEU, chrF, diversity, speed")
     overlap.add_argument("--overlap-csv", metavar="FILE", help="write each prompt, reference and text into this file")
-    add_flags(overlap, Task, with_default=True)
+    add_flags(overlap, OverlapTask, with_default=True)
     how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
     add_flags(how, Writing, with_default=False)
 
@@ -111,16 +101,16 @@ def run(arguments: argparse.Namespace) -> int:
 def check(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `evaluate` is asked for; all mistakes at once."""
     from lilliput.evaluation.judged import check_asked, settings_of
-    from lilliput.evaluation.overlap import OverlapTask
 
     mistakes: list[UserError] = []
-    task = gather(mistakes, lambda: values(Task, said(arguments, Task)))
+    task = gather(mistakes, lambda: values(OverlapTask, said(arguments, OverlapTask)))
     gather(mistakes, lambda: values(Writing, said(arguments, Writing)))
-    windows = gather(mistakes, lambda: values(Windows, said(arguments, Windows)))
-    stride = windows.stride if windows else None
+    own = gather(mistakes, lambda: values(Task, said(arguments, Task))) or Task()
     for flag in ("csv", "overlap_csv"):
         gather(mistakes, lambda flag=flag: check_place(flag, getattr(arguments, flag)))  # type: ignore[misc]
-    given = {**said(arguments, Task), **said(arguments, Writing), **with_overlap(arguments)}
+    given = {**said(arguments, OverlapTask), **with_overlap(arguments)}
+    if own.stories is None:
+        given |= said(arguments, Writing)
     if given and not arguments.overlap:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         mistakes.append(UserError(f"{names} {'are' if len(given) > 1 else 'is'} for --overlap", None, "--overlap, too"))
@@ -128,16 +118,21 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
     how = None
     if found is not None:
         _, config = found
-        gather(mistakes, lambda: check_asked(config, arguments.on, stride, arguments.overlapping, arguments.overlap))
-        if arguments.overlap and not mistakes:
+        overlap, stories = arguments.overlap, own.stories is not None
+        gather(
+            mistakes,
+            lambda: check_asked(config, arguments.on, own.stride, arguments.overlapping, overlap, stories),
+        )
+        if (overlap or stories) and not mistakes:
             how = gather(mistakes, lambda: way_of(config.generate, said(arguments, Writing)))
     if mistakes:
         raise UserErrors(mistakes)
     return {
         "on": arguments.on,
-        "stride": stride,
+        "stride": own.stride,
+        "stories": own.stories,
         "overlapping": arguments.overlapping,
-        "overlap": OverlapTask(**asdict(task)) if task and arguments.overlap else None,
+        "overlap": task if arguments.overlap else None,
         "how": how,
         "baselines": arguments.baselines,
         "csv": arguments.csv,

@@ -34,6 +34,15 @@ FORMS: dict[str, Callable[[float], str]] = {
     "accuracy": "{:.1%}".format,
     "macro_f1": "{:.1%}".format,
 }
+# Of texts written and of documents: each is read beside the other, and none is good or bad by itself.
+PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
+    "words": ("words a text", "{:.1f}".format),
+    "sentence_words": ("words a sentence", "{:.1f}".format),
+    "unfinished": ("texts without an end", "{:.1%}".format),
+    "names": ("names a text", "{:.1f}".format),
+    "names_kept": ("names that come again", "{:.1%}".format),
+    "repeated_sentences": ("sentences that come again", "{:.1%}".format),
+}
 
 
 def show(found: dict[str, Any], by: Sequence[str]) -> None:
@@ -124,6 +133,8 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
             yield confusion_table(found["labels"], found["confusion"])
     if "bleu" in found:
         yield overlap_table(found)
+    if "stories" in found:
+        yield story_table(found["stories"])
     if "baselines" in found:
         yield baseline_table(found)
 
@@ -180,6 +191,17 @@ def overlap_table(found: dict[str, Any]) -> Table:
     perplexities = tell_perplexity(told["perplexity"]), tell_perplexity(told["reference_perplexity"])
     table.add_row("perplexity to the model", perplexities[0], "", perplexities[1])
     table.add_row("tokens a second", f"{told['tokens_per_second']:,.0f}")
+    return table
+
+
+def story_table(told: dict[str, Any]) -> Table:
+    written, reference = told["written"], told["reference"]
+    table = plain_table(f"{written['texts']} whole texts", "written", "documents")
+    for name, (title, form) in PROSE.items():
+        pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
+        table.add_row(title, *pair)
+    if told["valid"] is not None:
+        table.add_row("stories of the book", f"{told['valid']:.1%}", "100.0%")
     return table
 
 

@@ -130,6 +130,7 @@ def evaluate(
     overlapping: bool = False,
     overlap: OverlapTask | None = None,
     how: GenerateSettings | None = None,
+    stories: int | None = None,
     baselines: bool = False,
     csv: str | Path | None = None,
     overlap_csv: str | Path | None = None,
@@ -141,11 +142,12 @@ def evaluate(
     """All figures of a run on a set, as `lilliput evaluate --json` tells them: `lilliput.evaluate("runs/demo")["perplexity"]`.
 
     `stride`: of the windows (None: aligned, as in training); `overlapping`: also over a window at every offset; `overlap`: also
-    how near what it writes comes to the documents, written as `how` says (None: the run's own settings); `baselines`: what needs
-    no net, beside it; `csv`, `overlap_csv`: files for the figures of each document and of each text written.
+    how near what it writes comes to the documents, written as `how` says (None: the run's own settings); `stories`: how so many
+    whole texts read beside documents; `baselines`: what needs no net, beside it; `csv`, `overlap_csv`: files for the figures of
+    each document and of each text written.
     """
     checkpoint, config = settings_of(run)
-    check_asked(config, on, stride, overlapping, overlap is not None)
+    check_asked(config, on, stride, overlapping, overlap is not None, stories is not None)
     judged = open_judged(checkpoint.folder, on, device, report, labelled)
     from lilliput.evaluation.beside import label_rows, language_rows
     from lilliput.evaluation.breakdown import judge_language, measure_overlapping, price, write_rows
@@ -164,19 +166,25 @@ def evaluate(
         simple += label_rows(judged, labels) if baselines else []
     if overlap is not None:
         found |= write_and_compare(judged, overlap, how, overlap_csv)
+    if stories is not None:
+        from lilliput.evaluation.stories import measure_stories
+
+        report("writing stories", 0, None)
+        told_of = measure_stories(judged.writer, judged.file, how or config.generate, stories)
+        found |= {"stories": told_of.as_dict()}
     if csv is not None:
         write_rows(Path(csv), rows)
     return found | ({"baselines": simple} if baselines else {})
 
 
-def check_asked(config: Config, on: str, stride: int | None, overlapping: bool, overlap: bool) -> None:
+def check_asked(config: Config, on: str, stride: int | None, overlapping: bool, overlap: bool, stories: bool) -> None:
     """All that can be wrong before anything is read, told at once."""
     mistakes, model = list[UserError](), config.model
     try:
         check_name(config.data, on)
     except UserError as error:
         mistakes.append(error)
-    asked = {"--stride": stride is not None, "--overlapping": overlapping, "--overlap": overlap}
+    asked = {"--stride": stride is not None, "--overlapping": overlapping, "--overlap": overlap, "--stories": stories}
     if model.task == "classifier":
         what = "this model is a classifier: it tells labels, not the next token"
         mistakes += [UserError(what, flag, f"without {flag}") for flag, given in asked.items() if given]
