@@ -43,6 +43,14 @@ def both(*actions: Callable[[], object]) -> Callable[[], object]:
     return lambda: [action() for action in actions]
 
 
+STUDY = """title = "S"
+recipe = "mytext.txt"
+seeds = [1]
+budget = { steps = 1 }
+measure = ["training"]
+[settings]
+"""
+MISTAKEN = STUDY + "model.dmi = 3\n"
 BEST = "runs/mine/checkpoints/step-000008"
 
 CASES = [
@@ -238,6 +246,26 @@ CASES = [
         "is damaged: model.safetensors",
         lambda: flip(f"{BEST}/model.safetensors"),
     ),
+    # ---- judging
+    Case("evaluate no such run", "evaluate mnie", ("there is no run or checkpoint 'mnie'", "try mine")),
+    Case("evaluate on nothing", "evaluate mine --on validaton", ("'validaton' is neither a set of", "try validation")),
+    Case("evaluate on no tests", "evaluate mine --on tests", "the run has no test sets"),
+    Case("evaluate an empty file", "evaluate mine --on a.txt", "the source is empty", write("a.txt", "")),
+    Case("evaluate a picture", "evaluate mine --on a.png", ".png files are not understood", write("a.png", b"\x89PNG")),
+    Case("stride beyond the context", "evaluate mine --stride 33", ("--stride 33 does not fit", "try --stride 16")),
+    Case("stride 0", "evaluate mine --stride 0", "--stride is '0': it should be greater than or equal to 1"),
+    Case("stride of words", "evaluate mine --stride far", "--stride is 'far': it should be a whole number"),
+    Case("evaluate by colour", "evaluate mine --by colour", "invalid choice: 'colour'"),
+    Case(
+        "evaluate into no folder", "evaluate mine --csv no/a.csv", "--csv no/a.csv is in a folder that does not exist"
+    ),
+    Case("beams of what", "evaluate mine --beams 5", ("--beams is for --overlap", "try --overlap, too")),
+    Case("overlap of too much", "evaluate mine --overlap --tokens 9999", "no document has 10,004 tokens"),
+    Case(
+        "several mistakes of evaluate",
+        "evaluate mine --on b.txt --stride 0 --overlap --prompts 0",
+        ("'b.txt' is neither", "--stride is '0'", "--prompts is '0'"),
+    ),
     # ---- writing
     Case("no such run", "generate mnie", ("there is no run or checkpoint 'mnie'", "try mine")),
     Case("run is a file", "generate mytext.txt", "is a file, not the folder of a run"),
@@ -293,6 +321,62 @@ CASES = [
         "info mine",
         "config.json of run mine is damaged",
         write("runs/mine/config.json", "[]"),
+    ),
+    # ---- attention
+    Case("attention of nothing", "attention mine", ("there is nothing to look at", "--on")),
+    Case("attention of nobody", "attention mnie text", ("there is no run or checkpoint 'mnie'", "try mine")),
+    Case("attention of no such layer", "attention mine text --layers 0,2", "model's are numbered from 0 to 1"),
+    Case("attention of no such head", "attention mine text --heads 0-9", "model's are numbered from 0 to 1"),
+    Case("attention of layers in words", "attention mine text --layers first", "'first': it should be numbers"),
+    Case("attention backwards", "attention mine text --heads 1-0", ("1-0 goes backwards", "--heads 0-1")),
+    Case("attention by no score", "attention mine text --sort entropie", ("no score 'entropie'", "try entropy")),
+    Case("attention of no tokens", "attention mine text --generate 0", "--generate is '0': it should be greater than"),
+    Case("attention written of nothing", "attention mine --on train --generate 4", "--generate goes on from a text"),
+    Case("attention padded and written", "attention mine text --pad --generate 4", "has no padding"),
+    Case("attention on no such set", "attention mine --on validatoin", "validatoin"),
+    Case("attention into a file", "attention mine text --out mytext.txt", "mytext.txt is a file, not a folder"),
+    Case("attention of two texts", "attention mine two words", ("one argument too many: 'words'", "quote text")),
+    # ---- studies
+    Case("a study nearly", "study windwo", ("there is no study 'windwo'", "try window")),
+    Case("no study", "study mytext.txt", ("mytext.txt is no study", "a .toml file")),
+    Case("seeds of no study", "study --seeds 1", ("--seeds of which study?", "lilliput study window --seeds")),
+    Case("seeds with a letter", "study window --seeds 1,x", ("--seeds is '1,x'", "--seeds 1,2,3")),
+    Case("a study without a quick form", "study s.toml --quick", "study s has no quick form", write("s.toml", STUDY)),
+    Case(
+        "a study's settings",
+        "study s.toml",
+        ("no setting model.dmi", "s.toml, line 7", "model.dim"),
+        write("s.toml", MISTAKEN),
+    ),
+    Case("a study in a run's place", "study mine.toml", "is a run, and the study would", write("mine.toml", STUDY)),
+    Case("a study in a file", "study s.toml --folder mytext.txt", "is a file", write("s.toml", STUDY)),
+    Case("not TOML", "study s.toml", ("not valid TOML", "s.toml"), write("s.toml", "title = ")),
+    # ---- reports
+    Case(
+        "report of nothing",
+        "report nobody",
+        ("there is no run or checkpoint 'nobody'", "neither a path nor a name in runs"),
+    ),
+    Case("report without a target", "report", ("required: RUN|STUDY", "lilliput report --help")),
+    Case("report of any folder", "report runs", "runs is neither a run nor a checkpoint"),
+    Case(
+        "report of a study that nobody ran", "report window", ("study window was not run yet", "lilliput study window")
+    ),
+    Case("report as PDF", "report mine --out mine.pdf", ("a report is an .html file", "--out mine.html")),
+    Case("report into a folder", "report mine --out runs", ("a report is an .html file", "--out runs.html")),
+    Case("report with a wrong flag", "report mine --output x", ("there is no flag --output", "--out")),
+    Case("report where a file is", "report mine --out mytext.txt/r.html", "mytext.txt is a file, not a folder"),
+    Case(
+        "report with a damaged log",
+        "report mine",
+        ("the log of run mine is damaged", "line 1"),
+        write("runs/mine/metrics.jsonl", "{]\n{}\n"),
+    ),
+    Case(
+        "report of a damaged study",
+        "report mine",
+        ("study.json is damaged", "study.json"),
+        write("runs/mine/study.json", "{"),
     ),
     Case("prepare nothing", "prepare nothere", "there is no recipe, file or folder 'nothere'"),
     Case("prepare with a wrong setting", "prepare mytext.txt --data.separator comma", "data.separator is 'comma'"),

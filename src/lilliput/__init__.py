@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from lilliput.data.prepare import prepare as prepare
     from lilliput.decoding.writer import load as load
     from lilliput.errors import UserError as UserError
+    from lilliput.evaluation.judged import evaluate as evaluate
     from lilliput.settings import Config as Config
     from lilliput.settings import GenerateSettings as GenerateSettings
+    from lilliput.studies.runner import study as study
     from lilliput.training.session import train as train
 
 __version__ = "0.1.0"
@@ -28,13 +30,15 @@ _PLACES = {
     "Config": "lilliput.settings",
     "GenerateSettings": "lilliput.settings",
     "UserError": "lilliput.errors",
+    "evaluate": "lilliput.evaluation.judged",
     "load": "lilliput.decoding.writer",
     "load_config": "lilliput.config",
     "prepare": "lilliput.data.prepare",
+    "study": "lilliput.studies.runner",
     "train": "lilliput.training.session",
 }
 
-__all__ = ["Config", "GenerateSettings", "UserError", "load", "load_config", "prepare", "train"]
+__all__ = ["Config", "GenerateSettings", "UserError", "evaluate", "load", "load_config", "prepare", "study", "train"]
 
 
 def __getattr__(name: str) -> Any:

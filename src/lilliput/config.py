@@ -59,26 +59,28 @@ def load_config(
     target: str | None = None, overrides: Mapping[str, str] | None = None, size: str | None = None
 ) -> Config:
     """Settings from `target` (a recipe's path or name, or texts to train on), a size and dotted overrides."""
-    layers: list[Layer] = []
-    if target is not None and (recipe := find_recipe(target)):
-        layers += recipe_layers(recipe, seen=())
-        layers.insert(0, {"name": (recipe.stem, "the recipe's name")})
-    elif target is not None:
-        path = Path(target)
-        file = Path(target.partition(".py:")[0] + ".py") if ".py:" in target else path
-        if not file.exists() and target not in BUILT_IN_CORPORA and not is_hub_name(target):
-            known = [*shipped_recipes(), *BUILT_IN_CORPORA]
-            close = nearest(path.stem, known)
-            others = f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
-            raise UserError(f"there is no recipe, file or folder {target!r}", hint=repr(close) if close else others)
-        name = re.sub(r"[^\w.-]+", "-", path.stem or path.resolve().name).strip("-.") or "run"
-        layers.append({"name": (name, target), "data.source": (target, target)})
+    layers = [] if target is None else target_layers(target)
     if size is not None:
         if size not in SIZES:
             raise UserError(f"there is no size {size!r}", hint=f"one of {', '.join(SIZES)}")
         layers.append({f"model.{name}": (value, f"--size {size}") for name, value in SIZES[size].items()})
     layers.append({name.replace("-", "_"): (text, f"--{name}") for name, text in (overrides or {}).items()})
     return check(merge(layers), from_flags=set(layers[-1]))
+
+
+def target_layers(target: str) -> list[Layer]:
+    """What a recipe says, its bases first; or that texts are to be trained on."""
+    if recipe := find_recipe(target):
+        return [{"name": (recipe.stem, "the recipe's name")}, *recipe_layers(recipe, seen=())]
+    path = Path(target)
+    file = Path(target.partition(".py:")[0] + ".py") if ".py:" in target else path
+    if not file.exists() and target not in BUILT_IN_CORPORA and not is_hub_name(target):
+        known = [*shipped_recipes(), *BUILT_IN_CORPORA]
+        close = nearest(path.stem, known)
+        others = f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
+        raise UserError(f"there is no recipe, file or folder {target!r}", hint=repr(close) if close else others)
+    name = re.sub(r"[^\w.-]+", "-", path.stem or path.resolve().name).strip("-.") or "run"
+    return [{"name": (name, target), "data.source": (target, target)}]
 
 
 def config_from_dict(settings: Mapping[str, Any], where: str) -> Config:
@@ -260,13 +262,17 @@ def line_of(text: str, name: str) -> int:
     return next((number for number, line in enumerate(text.splitlines(), start=1) if word.search(line)), 1)
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """Recipes that travel with Lilliput, by name: inside the package in a wheel, in the root of a checkout."""
+def shipped(inside: str, root: str) -> dict[str, Path]:
+    """TOML files that travel with Lilliput, by name: in a folder of the package in a wheel, of the root in a checkout."""
     package = Path(__file__).parent
-    for folder in (package / "recipes", package.parents[1] / "recipes"):
+    for folder in (package / inside, package.parents[1] / root):
         if folder.is_dir():
             return {path.stem: path for path in sorted(folder.glob("*.toml"))}
     return {}
+
+
+def shipped_recipes() -> dict[str, Path]:
+    return shipped("recipes", "recipes")
 
 
 def find_recipe(target: str) -> Path | None:

@@ -17,7 +17,8 @@ from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import Sample, Writer, load
 from lilliput.errors import UserError
 from lilliput.evaluation.bleu import tell_bleu
-from lilliput.evaluation.overlap import Continuation, Overlap, OverlapTask, compare_overlaps, measure_overlap
+from lilliput.evaluation.overlap import Continuation, Overlap, compare_overlaps, measure_overlap
+from lilliput.evaluation.tasks import OverlapTask
 from lilliput.settings import GenerateSettings
 from small import small_config, train_small
 

@@ -5,8 +5,8 @@ Owns: the table of verbs, finding the verb, telling a mistake, exit codes. A ver
 `lilliput --help` costs neither torch nor pydantic. Does not own: what the verbs do (their rooms), nor shared parsing
 (`cli.parsing`).
 
-Exit codes: 0 done; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 143 by SIGTERM (under torchrun 0: to it, whoever
-ends otherwise has failed).
+Exit codes: 0 done; 1 a study that lacks some of its figures; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 143 by
+SIGTERM (under torchrun 0: to it, whoever ends otherwise has failed).
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ VERBS = {
     "train": "train a model on a recipe, a text file or a folder of texts",
     "generate": "write with a trained model",
     "chat": "write a story in turns with a trained model",
+    "evaluate": "how good a run is: likelihood, labels, overlap, baselines",
+    "attention": "what each head looks at: numbers, pictures, and one page",
     "info": "what a run is and how far it came, or how two differ",
+    "study": "compare techniques over seeds at an equal budget, and report",
+    "report": "a run or a study as a page to read, print and hand in",
     "prepare": "turn text into tokens, and tell what went in",
 }
 

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from lilliput.cli.flags import add_flags, changed, gather, naming, said, values
 from lilliput.cli.output import chatter, print_json, progress, say
 from lilliput.errors import UserError, UserErrors
-from lilliput.evaluation.overlap import OverlapTask
+from lilliput.evaluation.tasks import OverlapTask
 from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Probability, describe
 
 TAKES_SETTINGS = False

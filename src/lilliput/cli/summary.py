@@ -35,6 +35,7 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
     commands = [
         *([generate] if writes else []),
         f"lilliput info {folder}",
+        f"lilliput report {folder}",
         f"lilliput train {'mytext.txt' if config.model.task == 'language' else 'mylabels.tsv'} --from {folder}",
         *(["lilliput train mytext.txt"] if writes else []),
     ]

@@ -29,7 +29,7 @@ from lilliput.settings import Config, GenerateSettings
 
 if TYPE_CHECKING:
     from lilliput.decoding.writer import Writer
-    from lilliput.evaluation.overlap import OverlapTask
+    from lilliput.evaluation.tasks import OverlapTask
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How near a model's own words come to those that people wrote after the same beginning.
 
-Owns: the task (the first tokens of some documents as prompts, so many tokens written after each, references cut to as many), its
+Owns: doing the task (the first tokens of documents as prompts, so many tokens written after each, references cut to as many), its
 outcome, the table of samples, and the comparison of two ways to write. Does not own: the measures (`bleu`, `conventions`,
 `diversity`), the choice of documents (`passages`), or how tokens are chosen (`decoding`).
 
@@ -15,24 +15,22 @@ import io
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError
 from lilliput.evaluation.bleu import ORDERS, count_bleu, tell_bleu, tell_chrf
 from lilliput.evaluation.conventions import Words, tell_convention
 from lilliput.evaluation.diversity import tell_diversity
 from lilliput.evaluation.intervals import Paired, paired_bootstrap
+from lilliput.evaluation.tasks import OverlapTask
 from lilliput.files import write_whole
-from lilliput.settings import STRICT, Count, GenerateSettings, Seed, describe
+from lilliput.settings import GenerateSettings
 
 if TYPE_CHECKING:  # torch: whoever only asks what an OverlapTask is does not wait for it
     from lilliput.data.prepare.token_files import TokenFile
@@ -42,20 +40,7 @@ UNKNOWN_WRITTEN, UNKNOWN_GIVEN = "■", "□"
 COLUMNS = ("prompt", "reference", "hypothesis", "perplexity", "bleu")
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class OverlapTask:
-    """What is written after what. The prompts are the same whatever the seed, and so can be compared one by one."""
-
-    prompts: Count = describe(
-        "documents whose beginnings are prompts, evenly spread over those that are long enough", 50
-    )
-    prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens of a prompt", 5)
-    tokens: Count = describe("most tokens that are written after it; the reference has as many", 40)
-    seed: Seed = describe("seed of what is drawn; two seeds share no draw", 0)
-    batch: Count = describe("most texts that are written at a time; beams count", 32)
-
-
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class Continuation:
     """What a model wrote after the first tokens of a document, and what stands there.
 
@@ -76,7 +61,7 @@ class Continuation:
         return to_perplexity(-self.sample.logprob / self.sample.tokens)
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class Overlap:
     """The outcome of a task. `unknown` is how the tokenizer writes a word that it does not know, if there are such."""
 

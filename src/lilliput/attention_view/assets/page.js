@@ -1,0 +1,109 @@
+// What is chosen, the controls, the keyboard; every change goes through `choose` and `setRow`.
+
+const state = {layer: 0, head: 0, row: 0};
+
+function firstRow() {
+  return about.prompt === null ? 0 : about.prompt - 1;
+}
+
+async function choose(place, at) {
+  const layers = about.layers.length;
+  place = (place + layers) % layers;
+  const heads = about.heads[place].length;
+  at = (at + heads) % heads;
+  const moved = place !== state.layer;
+  Object.assign(state, {layer: place, head: at});
+  if (moved) fillHeads();
+  byId("layer").value = place;
+  byId("head").value = at;
+  markOverview();
+  markTable();
+  drawNumbers();
+  chooseHeads(lines.chosen.size > 1 && moved ? [...lines.chosen].filter((one) => one < heads) : [at]);
+  await show();
+}
+
+async function show() {
+  const {layer, head} = state, found = await headAt(layer, head);
+  if (layer !== state.layer || head !== state.head) return; // somebody was faster
+  const most = byId("stretch").checked ? found.largest || 1 : 1;
+  map.head = found;
+  map.image = paint(found, most);
+  byId("legend-most").textContent = most === 1 ? "100%" : percent(most);
+  drawMap();
+  drawReading();
+  if (map.over && !byId("tip").hidden) byId("tip").replaceChildren(...tellOver()); // the same cell of another head
+  document.body.dataset.shown = `${about.layers[layer]}.${about.heads[layer][head]}`;
+}
+
+function setRow(row) {
+  state.row = Math.max(0, Math.min(lastRow(), row));
+  drawMap();
+  drawReading();
+}
+
+function fillHeads() {
+  byId("head").replaceChildren(...about.heads[state.layer].map((number, at) => make("option", {value: at}, String(number))));
+}
+
+function showView(name) {
+  for (const one of ["map", "lines"]) {
+    byId(`${one}-view`).hidden = one !== name;
+    byId(`show-${one}`).setAttribute("aria-pressed", one === name);
+  }
+  layOut();
+  drawMap();
+  chooseHeads([...lines.chosen]);
+}
+
+function tellFacts() {
+  const {layers, heads, prompt, before, after} = about;
+  const same = heads.every((one) => one.length === heads[0].length);
+  byId("title").textContent = about.title;
+  byId("facts").textContent = `${layers.length} ${layers.length > 1 ? "layers" : "layer"}, ${same ? `${heads[0].length} heads each` : `${heads.flat().length} heads`}, ${(tokens - padding.size).toLocaleString()} tokens. · is a space, ↵ a line end.`;
+  const notes = [];
+  if (prompt !== null) notes.push(`Tokens that the model wrote itself: ${tokens - prompt + (about.last === null ? 0 : 1)}. There a row is what it looked at when it chose the next token.`);
+  if (before.count) notes.push(`The text is longer than the context; tokens before it that were not seen: ${before.count.toLocaleString()}.`);
+  if (after.count) notes.push(`The text is longer than the context; tokens after it that were not seen: ${after.count.toLocaleString()}.`);
+  if (padding.size) notes.push(`Padding: ${padding.size} of ${tokens} places.`);
+  byId("notes").replaceChildren(...notes.map((text) => make("li", {}, text)));
+  const bytes = document.documentElement.outerHTML.length;
+  byId("foot").textContent = `Made by Lilliput. This file has ${(bytes / 1e6).toFixed(1)} MB and needs nothing else. Keys: ← → change the head, ↑ ↓ the layer, j and k the token, m the map, l the lines.`;
+}
+
+function listen() {
+  byId("layer").addEventListener("change", (event) => choose(Number(event.target.value), state.head));
+  byId("head").addEventListener("change", (event) => choose(state.layer, Number(event.target.value)));
+  byId("layer-back").addEventListener("click", () => choose(state.layer - 1, state.head));
+  byId("layer-on").addEventListener("click", () => choose(state.layer + 1, state.head));
+  byId("head-back").addEventListener("click", () => choose(state.layer, state.head - 1));
+  byId("head-on").addEventListener("click", () => choose(state.layer, state.head + 1));
+  byId("show-map").addEventListener("click", () => showView("map"));
+  byId("show-lines").addEventListener("click", () => showView("lines"));
+  byId("stretch").addEventListener("change", show);
+  const keys = {
+    ArrowLeft: () => choose(state.layer, state.head - 1), ArrowRight: () => choose(state.layer, state.head + 1),
+    ArrowUp: () => choose(state.layer - 1, state.head), ArrowDown: () => choose(state.layer + 1, state.head),
+    j: () => setRow(state.row + 1), k: () => setRow(state.row - 1), m: () => showView("map"), l: () => showView("lines"),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || ["INPUT", "SELECT"].includes(event.target.tagName) || !keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  window.addEventListener("resize", () => { map.cell = 0; layOut(); drawMap(); });
+}
+
+tellFacts();
+drawLegend();
+byId("layer").replaceChildren(...about.layers.map((number, place) => make("option", {value: place}, String(number))));
+fillHeads();
+buildReading();
+buildLines();
+buildOverview();
+buildTable();
+listenToMap();
+listen();
+state.row = about.prompt === null ? Math.min(lastRow(), Math.floor(lastRow() / 2) + 1) : firstRow();
+layOut();
+choose(0, 0);

@@ -1,0 +1,87 @@
+// The text itself, shaded by what one token looks at; a slider goes through the tokens, through those that the model wrote above all.
+
+let playing = null;
+
+function buildReading() {
+  const parts = [];
+  const unseen = (labels) => labels.map((one) => make("span", {class: "token unseen"}, one));
+  const {before, after} = about;
+  if (before.count) parts.push(...unseen(before.labels), make("span", {class: "cut"}, `✂ not seen: ${before.count}`));
+  about.labels.forEach((text, at) => {
+    const kind = padding.has(at) ? " padding" : about.prompt !== null && at >= about.prompt ? " written" : "";
+    parts.push(make("span", {class: `token${kind}`, "data-at": at}, text));
+    if (about.breaks.includes(at)) parts.push(make("br"));
+  });
+  if (about.last !== null) parts.push(make("span", {class: "token written", "data-at": tokens}, about.last));
+  if (after.count) parts.push(make("span", {class: "cut"}, `✂ the context ends; not seen: ${after.count}`), ...unseen(after.labels));
+  byId("text").replaceChildren(...parts);
+  byId("text").addEventListener("click", (event) => {
+    const at = Number(event.target.dataset.at ?? NaN);
+    if (at < tokens && !padding.has(at)) setRow(at);
+  });
+  byId("text").addEventListener("pointermove", (event) => {
+    const at = Number(event.target.dataset.at ?? NaN);
+    if (at < tokens && map.head) showTip(event, tellCell(state.row, at, map.head.values[state.row * tokens + at]));
+    else hideTip();
+  });
+  byId("text").addEventListener("pointerleave", hideTip);
+  const slider = byId("step");
+  slider.max = lastRow();
+  slider.addEventListener("input", () => setRow(Number(slider.value)));
+  byId("step-back").addEventListener("click", () => setRow(state.row - 1));
+  byId("step-on").addEventListener("click", () => setRow(state.row + 1));
+  byId("play").addEventListener("click", () => (playing ? pause() : play()));
+}
+
+function lastRow() {
+  let row = tokens - 1;
+  while (row > 0 && padding.has(row)) row--;
+  return row;
+}
+
+function play() {
+  if (state.row >= lastRow()) setRow(firstRow());
+  byId("play").textContent = "pause";
+  playing = setInterval(() => (state.row < lastRow() ? setRow(state.row + 1) : pause()), 450);
+}
+
+function pause() {
+  clearInterval(playing);
+  playing = null;
+  byId("play").textContent = "play";
+}
+
+function drawReading() {
+  if (!map.head) return;
+  const row = state.row, from = row * tokens, most = Math.max(...map.head.values.subarray(from, from + tokens), 1e-9);
+  const writes = about.prompt !== null && row >= about.prompt - 1;
+  for (const item of byId("text").querySelectorAll("[data-at]")) {
+    const at = Number(item.dataset.at), weight = at < tokens ? map.head.values[from + at] : HIDDEN;
+    if (padding.has(at)) continue;
+    const shade = weight >= 0 ? shadeOf(weight, most) : [255, 255, 255];
+    item.style.background = css(shade);
+    item.style.color = inkOn(shade);
+    item.classList.toggle("from", at === row);
+    item.classList.toggle("next", writes && at === row + 1);
+    item.classList.toggle("later", weight === HIDDEN && !(writes && at === row + 1));
+    if (at === row) keepSeen(item);
+  }
+  byId("step").value = row;
+  tellStep(row, writes);
+}
+
+function keepSeen(item) {
+  const box = byId("text"), top = item.offsetTop - box.offsetTop;
+  if (top < box.scrollTop || top > box.scrollTop + box.clientHeight - 30) box.scrollTop = top - box.clientHeight / 2;
+}
+
+function tellStep(row, writes) {
+  const values = map.head.values.subarray(row * tokens, (row + 1) * tokens);
+  const best = [...values.keys()].filter((at) => values[at] > 0).sort((a, b) => values[b] - values[a]).slice(0, 3);
+  const next = row + 1 < tokens ? about.labels[row + 1] : about.last;
+  const parts = writes
+    ? [`Token ${row - about.prompt + 2} of ${tokens - about.prompt + 1} written: at `, make("b", {}, about.labels[row]), " it chose ", make("b", {}, next), " and looked at "]
+    : [`Token ${row}: `, make("b", {}, about.labels[row]), " looks at "];
+  best.forEach((at, i) => parts.push(i ? ", " : "", make("b", {}, about.labels[at]), ` ${percent(values[at])}`));
+  byId("step-says").replaceChildren(...parts, best.length ? "" : "nothing");
+}

@@ -1,0 +1,301 @@
+"""`lilliput attention`: what each head looks at, in numbers, in pictures, and on one page.
+
+Owns: the flags, and what is told on the console. Does not own: capture, scores, pictures and page (`attention_view`), nor
+finding a run's documents (`evaluation.judged`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic.dataclasses import dataclass
+
+from lilliput.cli.flags import add_flags, changed, flag, gather, said, values
+from lilliput.cli.output import chatter, figures, print_json, progress, readable, say
+from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Seed, describe
+
+if TYPE_CHECKING:
+    from lilliput.attention_view import Attention
+    from lilliput.attention_view.summary import HeadSummary, Tally
+    from lilliput.data.progress import Report
+    from lilliput.decoding.writer import Writer
+    from lilliput.settings import Config
+
+TAKES_SETTINGS = False
+EXAMPLES = """
+    lilliput attention demo "Once upon a time there was a fox. The fox"
+    lilliput attention demo "Once upon a time" --generate 40 --seed 1      while it writes
+    lilliput attention demo "The fox saw the owl." --layers 0,2 --heads 0-1 --pictures heads --svg
+    lilliput attention demo --on validation --documents 50 --sort induction
+    lilliput attention demo "The fox saw the owl." --on validation --out mine --json
+"""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Task:
+    """What is looked at."""
+
+    generate: Count | None = describe("let the model write so many tokens after the text, and look at that, too", None)
+    seed: Seed = describe("of what it writes, and of the documents that --on draws", 0)
+    temperature: NotNegative | None = describe("of what it writes; none: as the run's settings say", None)
+    documents: Count = describe("with --on: over so many documents, each from its beginning", 100)
+
+
+class Asked(NamedTuple):
+    """What was asked for, checked."""
+
+    task: Task
+    layers: list[int] | None
+    heads: list[int] | None
+
+
+class Looked(NamedTuple):
+    """What there is to tell. `attention` is that of the text, if one was given; `tally` is over it, or over documents."""
+
+    name: str
+    attention: Attention | None
+    tally: Tally
+    folder: Path
+    written: dict[str, int]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="what the model reads")
+    parser.add_argument("--layers", metavar="A,B-C", help="only these, numbered from 0: 0,2 or 0-3 [all]")
+    parser.add_argument("--heads", metavar="A,B-C", help="only these of each layer [all]")
+    add_flags(parser, Task, with_default=True)
+    parser.add_argument(
+        "--on", metavar="SET", help="score heads over documents: train, validation, a test's name, or a file of texts"
+    )
+    parser.add_argument("--sort", metavar="SCORE", default="entropy", help="order of the table; or layer [entropy]")
+    parser.add_argument("--pad", action="store_true", help="fill the row up to the context, as in a batch")
+    parser.add_argument("--out", metavar="FOLDER", help="where the files go [attention/RUN]")
+    parser.add_argument(
+        "--pictures",
+        default="layers",
+        choices=("layers", "heads", "none"),
+        help="one for each layer, for each head as well, or none [layers]",
+    )
+    parser.add_argument("--svg", action="store_true", help="pictures as SVG in place of PNG")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    asked = check(arguments)
+    with progress(chatter()) as report:
+        looked = look(arguments, asked, report)
+    if arguments.json:
+        print_json(as_object(arguments, looked))
+    else:
+        tell(arguments, looked)
+    return 0
+
+
+def look(arguments: argparse.Namespace, asked: Asked, report: Report) -> Looked:
+    from lilliput.attention_view import summarise_documents
+    from lilliput.attention_view.folder import open_folder, write_folder, write_scores
+    from lilliput.attention_view.summary import Tally
+    from lilliput.decoding.writer import load
+    from lilliput.evaluation.judged import open_judged
+
+    judged = None if arguments.on is None else open_judged(arguments.run, arguments.on, arguments.device, report)
+    writer = load(arguments.run, arguments.device) if judged is None else judged.writer
+    name = name_of(writer)
+    attention = None if arguments.text is None else capture(arguments.text, asked, writer, arguments.pad, name)
+    surveyed = None
+    if judged is not None:
+        task = asked.task
+        surveyed = summarise_documents(
+            writer, judged.file, task.documents, task.seed, asked.layers, asked.heads, report
+        )
+    folder = Path(arguments.out or Path("attention") / name)
+    open_folder(folder, another_text=attention is not None)
+    written: dict[str, int] = {}
+    if attention is not None:
+        written = write_folder(attention, folder, surveyed, arguments.pictures, arguments.svg, report)
+    tally = Tally() if surveyed is None else surveyed
+    if surveyed is None and attention is not None:
+        tally.add(attention)
+    written["heads.csv"] = write_scores(tally, folder, arguments.sort)
+    return Looked(name, attention, tally, folder, written)
+
+
+def name_of(writer: Writer) -> str:
+    """The run's name, also where a checkpoint of it was given."""
+    assert writer.checkpoint is not None
+    folder = writer.checkpoint.folder.absolute()
+    return folder.parents[1].name if folder.parent.name == "checkpoints" else folder.name
+
+
+# Flags ------------------------------------------------------------------------------------------------------------------
+
+
+def check(arguments: argparse.Namespace) -> Asked:
+    """What was asked for, or all mistakes at once; nothing here needs torch."""
+    from lilliput.config import config_from_dict
+    from lilliput.runs import resolve_checkpoint
+
+    mistakes: list[UserError] = []
+    task = gather(mistakes, lambda: values(Task, said(arguments, Task))) or Task()
+    found = gather(mistakes, lambda: resolve_checkpoint(arguments.run))
+    config = gather(mistakes, lambda: config_from_dict(found.config(), str(found.folder))) if found else None
+    there = (config.model.layers, config.model.heads) if config else (None, None)
+    layers = gather(mistakes, lambda: parse_numbers("--layers", arguments.layers, there[0]))
+    heads = gather(mistakes, lambda: parse_numbers("--heads", arguments.heads, there[1]))
+    mistakes += misfits(arguments, task, config)
+    if mistakes:
+        raise UserErrors(mistakes)
+    return Asked(task, layers, heads)
+
+
+def misfits(arguments: argparse.Namespace, task: Task, config: Config | None) -> list[UserError]:
+    from lilliput.attention_view.definitions import SCORES
+
+    found: list[UserError] = []
+    if arguments.text is None and arguments.on is None:
+        found.append(
+            UserError("there is nothing to look at", hint='a text, as in lilliput attention RUN "Once", or --on')
+        )
+    if arguments.text is None and task.generate is not None:
+        found.append(UserError("--generate goes on from a text", hint='lilliput attention RUN "" --generate 40'))
+    if arguments.sort not in (*SCORES, "layer"):
+        close = nearest(arguments.sort, [*SCORES, "layer"])
+        found.append(
+            UserError(f"there is no score {arguments.sort!r}", hint=close or f"one of {', '.join(SCORES)}, layer")
+        )
+    if arguments.pad and task.generate is not None:
+        found.append(UserError("a text that is being written has no padding", hint="--pad, or --generate"))
+    if config is not None and config.model.task == "classifier" and task.generate is not None:
+        found.append(UserError("this model is a classifier: it cannot write", hint="without --generate"))
+    if arguments.out is not None and Path(arguments.out).is_file():
+        found.append(UserError(f"{arguments.out} is a file, not a folder", hint="--out FOLDER"))
+    if config is not None and arguments.on is not None:
+        from lilliput.evaluation.sets import check_name
+
+        gather(found, lambda: check_name(config.data, arguments.on))
+    return found
+
+
+def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] | None:
+    """`0,2-4` -> [0, 2, 3, 4]; None for all. `there`: how many there are, where that is known."""
+    if text is None:
+        return None
+    chosen: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
+        if not found:
+            raise UserError(f"{name} is {text!r}: it should be numbers, as in 0,2 or 0-3")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise UserError(f"{name} is {text!r}: {part.strip()} goes backwards", hint=f"{name} {last}-{first}")
+        if there is not None and last >= there:
+            raise UserError(f"{name} is {text!r}: this model's are numbered from 0 to {there - 1}")
+        chosen |= set(range(first, last + 1))
+    return sorted(chosen)
+
+
+# Looking ------------------------------------------------------------------------------------------------------------------
+
+
+def capture(text: str, asked: Asked, writer: Writer, pad: bool, name: str) -> Attention:
+    from lilliput.attention_view import capture_text
+
+    task, words = asked.task, " ".join(text.split())
+    title = f"{name}: {words if len(words) <= 80 else words[:79] + '…'}" if words else name
+    how = None if task.generate is None else writing(writer, task)
+    found = capture_text(writer, text, asked.layers, asked.heads, task.generate, task.seed, how, pad, title)
+    context = writer.config.model.context
+    for unseen, where in ((found.before, "before"), (found.after, "after")):
+        if unseen:
+            say(
+                f"the text is longer than the context of {context:,}; tokens {where} it that were not seen: {len(unseen):,}"
+            )
+    return found
+
+
+def writing(writer: Writer, task: Task) -> GenerateSettings:
+    """The run's settings, but token by token, and as long as was asked for."""
+    given: dict[str, Any] = {"tokens": str(task.generate), "beams": "none"}
+    if task.temperature is not None:
+        given["temperature"] = str(task.temperature)
+    how, left_out = changed(
+        writer.config.generate, given, lambda name: "--generate" if name == "tokens" else flag(name)
+    )
+    for sentence in left_out:
+        say(sentence)
+    return how
+
+
+# Telling ----------------------------------------------------------------------------------------------------------------
+
+
+def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
+    from lilliput.attention_view.summary import sort_heads
+
+    attention, tally, text = looked.attention, looked.tally, None
+    if attention is not None:
+        text = {
+            "tokens": list(attention.tokens),
+            "prompt": attention.prompt,
+            "written": attention.written,
+            "padding": 0 if attention.padding is None else int(attention.padding.sum()),
+            "unseen": {"before": len(attention.before), "after": len(attention.after)},
+        }
+    return {
+        "run": looked.name,
+        "text": text,
+        "on": arguments.on,
+        "texts": tally.texts,
+        "tokens": tally.tokens,
+        "heads": [one.as_dict() for one in sort_heads(tally.heads(), arguments.sort)],
+        "even": [one.as_dict() for one in tally.even()],
+        "folder": str(looked.folder),
+        "files": looked.written,
+    }
+
+
+def tell(arguments: argparse.Namespace, looked: Looked) -> None:
+    from lilliput.attention_view.contract import label
+    from lilliput.attention_view.summary import sort_heads
+
+    attention, tally, console = looked.attention, looked.tally, figures()
+    if attention is not None and attention.prompt is not None:
+        console.print("it wrote: " + "".join(map(label, attention.written)), markup=False)
+    documents = "document" if tally.texts == 1 else "documents"
+    over = f"{tally.texts:,} {documents} of {arguments.on}" if arguments.on else "this text"
+    console.print(f"heads over {over}, {tally.tokens:,} tokens, by {arguments.sort}", markup=False)
+    print_table(sort_heads(tally.heads(), arguments.sort), tally.even())
+    size = looked.written.get("attention.html")
+    if size is None:
+        say(f"the table is {looked.folder / 'heads.csv'}; with a text there is a page, too")
+    else:
+        others = len(looked.written) - 1
+        say(f"the page is {looked.folder / 'attention.html'} ({readable(size)}B); beside it {others} other files")
+
+
+def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> None:
+    """The heads as they are sorted, then what an even head would have, once for all layers that see the same."""
+    from rich.table import Table
+
+    from lilliput.attention_view.definitions import SCORES
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("layer", "head", *SCORES):
+        table.add_column(title, justify="right")
+    alike: dict[tuple[float | None, ...], list[int]] = {}
+    for one in even:
+        alike.setdefault(tuple(one.scores.values()), []).append(one.layer)
+    rows = [(str(one.layer), str(one.head), tuple(one.scores.values())) for one in heads]
+    rows += [("all" if len(alike) == 1 else " ".join(map(str, layers)), "even", key) for key, layers in alike.items()]
+    for layer, head, scores in rows:
+        table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in scores))
+    figures().print(table)

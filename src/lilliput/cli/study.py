@@ -1,0 +1,293 @@
+"""`lilliput study`: techniques side by side, from a grid of settings to a report; or the list of those that are shipped."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lilliput.cli.output import chatter, figures, print_json
+from lilliput.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lilliput.settings import Config
+    from lilliput.studies.grid import Study
+    from lilliput.studies.outcome import Outcome
+    from lilliput.studies.pace import Pace
+    from lilliput.studies.runner import Event, Report
+    from lilliput.studies.work import Job, Measurement, Training
+
+TAKES_SETTINGS = False
+EXAMPLES = """
+    lilliput study                                 the shipped studies and their questions
+    lilliput study window --dry-run                its runs, its budget and about how long it takes
+    lilliput study window --quick                  its short form: minutes, one seed, no claims
+    lilliput study window                          all of it; the same again goes on where it was stopped
+    lilliput study window --seeds 1,2,3,4,5        more seeds: what is done already is kept
+    lilliput study mine.toml --folder elsewhere    a study of your own, kept in elsewhere/mine
+"""
+STARTING = 6.0  # seconds: a process that imports torch, reads a model and judges a small split
+WORDS = 10_000  # assumed of a vocabulary that is known only when the text is read
+QUIET = 10.0  # seconds between lines of progress elsewhere than on a terminal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", nargs="?", help="a study (its path, or the name of a shipped one); none: list those")
+    parser.add_argument("--quick", action="store_true", help="the study's short form, in a folder of its own")
+    parser.add_argument("--seeds", help="seeds in place of the study's own, as in 1,2,3")
+    parser.add_argument("--folder", default="runs", help="folder in which the study's folder is [runs]")
+    parser.add_argument("--overwrite", action="store_true", help="begin anew: what is in the study's folder is removed")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="tell what would be run and about how long it would take"
+    )
+    parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    if arguments.study is None:
+        return list_studies(arguments)
+    from lilliput.studies.grid import load_study
+    from lilliput.studies.processes import Interrupted
+    from lilliput.studies.runner import run_study
+
+    study = load_study(arguments.study, arguments.quick, seeds)
+    folder = Path(arguments.folder) / study.folder_name
+    if arguments.dry_run:
+        return tell_plan(study, folder, arguments.json)
+    console, command = chatter(), repeat(arguments)
+    try:
+        with showing(console) as report:
+            outcome = run_study(study, folder, report, arguments.overwrite, command)
+    except Interrupted as stopped:
+        console.print(f"stopped; what is done is kept; go on with\n  {command}", markup=False)
+        return 128 + stopped.number
+    return tell_outcome(outcome, arguments.json)
+
+
+def parse_seeds(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
+        raise UserError(f"--seeds is {text!r}: whole numbers from 0, separated by commas", None, "--seeds 1,2,3")
+    return [int(word) for word in words]
+
+
+def repeat(arguments: argparse.Namespace) -> str:
+    """The command that goes on with the same study."""
+    words = ["lilliput", "study", arguments.study]
+    words += ["--quick"] if arguments.quick else []
+    words += ["--seeds", arguments.seeds] if arguments.seeds is not None else []
+    words += ["--folder", arguments.folder] if arguments.folder != "runs" else []
+    return shlex.join(words)
+
+
+def list_studies(arguments: argparse.Namespace) -> int:
+    given = [
+        f"--{name.replace('_', '-')}" for name in ("quick", "seeds", "overwrite", "dry_run") if getattr(arguments, name)
+    ]
+    if given:
+        raise UserError(f"{given[0]} of which study?", None, f"lilliput study window {given[0]}")
+    from rich.table import Table
+
+    from lilliput.studies.study_files import parse_study, read_toml, shipped_studies
+
+    found = []
+    for name, path in shipped_studies().items():
+        written = parse_study(path, *read_toml(path))
+        found.append({"name": name, "title": written.title, "question": written.question})
+    if arguments.json:
+        print_json(found)
+        return 0
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for one in found:
+        table.add_row(one["name"], one["question"] or one["title"])
+    console = figures()
+    console.print(table)
+    console.print("lilliput study NAME --quick runs one in minutes, without --quick in full")
+    return 0
+
+
+# What would be done.
+
+
+def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
+    from lilliput.studies.grid import budget_of, cells
+    from lilliput.studies.outcome import PROCESSES, STUDY, read_lines, read_outcome
+    from lilliput.studies.pace import Pace
+    from lilliput.studies.work import Training, plan, preparation_key
+
+    work = plan(study)
+    trainings = [job for job in work if isinstance(job, Training)]
+    is_there = (folder / STUDY).exists()
+    measured = len(read_outcome(folder).rows) if is_there else 0
+    pace = Pace(work, read_lines(folder / PROCESSES) if is_there else [])
+    preparations = len({preparation_key(job) for job in trainings})
+    seconds = preparations * STARTING + sum(expect(pace, job) for job in work)
+    told = {
+        "study": study.as_dict(),
+        "folder": str(folder),
+        "cells": [{"labels": cell.labels, "settings": cell.settings} for cell in cells(study)],
+        "runs": [job.run for job in trainings],
+        "measurements": len(work) - len(trainings),
+        "measured": measured,
+        "seconds_estimate": seconds,
+    }
+    if as_json:
+        print_json(told)
+        return 0
+    console = figures()
+    console.print(study.title, style="bold", markup=False)
+    if study.question:
+        console.print(study.question, markup=False)
+    for axis in study.axes:
+        for label, settings in axis.values.items():
+            said = ", ".join(f"{name} {value}" for name, value in settings.items()) or "as the recipe says"
+            mark = " (what the others are compared with)" if label == axis.compare else ""
+            console.print(f"  {axis.name}  {label}: {said}{mark}", markup=False)
+    budgets = {budget_of(cell) for cell in cells(study)}
+    budget = f"each of {' '.join(map(str, budgets.pop()[::-1]))}" if len(budgets) == 1 else "of the budgets above"
+    console.print(f"runs          {len(trainings)}, {budget}", markup=False)
+    console.print(f"seeds         {', '.join(map(str, study.seeds))}")
+    console.print(f"measurements  {told['measurements']} of {', '.join(study.measure)}", markup=False)
+    console.print(f"time          about {clock(seconds)} in all", markup=False)
+    console.print(f"kept in       {folder}" + (f" ({measured} are measured already)" if measured else ""), markup=False)
+    return 0
+
+
+def expect(pace: Pace, job: Training | Measurement) -> float:
+    """Seconds: as it took before, else by the FLOPs of a training, and the start of a process."""
+    from lilliput.studies.work import Training
+
+    known = pace.expect(job)
+    if known is not None:
+        return known
+    return STARTING + (training_seconds(job.config, job.settings) if isinstance(job, Training) else 0.0)
+
+
+def training_seconds(config: Config, settings: dict[str, Any]) -> float:
+    from lilliput.cli.costs import REACHED, assume_data
+    from lilliput.config import replace
+    from lilliput.devices import choose_device, choose_precision, known_flops
+    from lilliput.model.count import count, recomputed_flops
+
+    train = config.train
+    if train.minutes is not None:
+        return 60 * train.minutes
+    device = choose_device(train.device)
+    speed = REACHED * known_flops(device, choose_precision(train.precision, device).dtype)
+    if "budget.flops" in settings:
+        return float(settings["budget.flops"] / speed)
+    try:
+        config = assume_data(config)
+    except UserError:  # how many words there are
+        config = assume_data(replace(config, {"model.vocab_size": WORDS}))
+    tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * config.model.context
+    again = recomputed_flops(config.model, train.recompute, train.recompute_every)
+    return tokens * (count(config.model, config.vectors).flops_per_token + again) / speed
+
+
+# What is being done.
+
+
+@contextmanager
+def showing(console: Console) -> Iterator[Report]:
+    """One bar for the whole on a terminal; lines elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("{task.percentage:>3.0f}%"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[left]}  {task.description}", markup=False),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=1.0, left="")
+    told = time.monotonic()
+
+    def report(event: Event) -> None:
+        nonlocal told
+        from lilliput.studies.runner import Began, Ended, Failed, Going, Stopping, Waiting
+
+        if isinstance(event, Began):
+            bar.update(task, description=name(event.job))
+        elif isinstance(event, Going):
+            left = "" if event.left is None else f"{clock(event.left)} left"
+            bar.update(task, completed=event.share, left=left)
+            if not console.is_terminal and time.monotonic() - told >= QUIET:
+                told = time.monotonic()
+                console.print(f"{event.share:4.0%}  {left}".rstrip(), markup=False)
+        elif isinstance(event, Ended):
+            console.print(f"{name(event.job)}  {event.seconds:.1f} s", markup=False)
+        elif isinstance(event, Failed):
+            console.print(f"{name(event.job)} failed:", style="red", markup=False)
+            for line in event.lines:
+                console.print(f"  {line}", markup=False)
+        elif isinstance(event, Stopping):
+            console.print("finishing this step, then saving (again: stop at once)")
+        elif isinstance(event, Waiting):
+            console.print(
+                f"{event.job.name} is being trained by a process that is there already: waiting for it", markup=False
+            )
+
+    with bar:
+        yield report
+
+
+def name(job: Job) -> str:
+    return f"{job.kind:9} {job.name}"
+
+
+def clock(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+# What was found.
+
+
+def tell_outcome(outcome: Outcome, as_json: bool) -> int:
+    from lilliput.cli.report import tell_report
+    from lilliput.studies.comparison import find_missing
+    from lilliput.studies.outcome import TABLE
+    from lilliput.studies.report import write_report
+    from lilliput.studies.text import verdict_lines
+
+    page, markdown = write_report(outcome)
+    missing, failed, verdict = find_missing(outcome), outcome.about["failed"], verdict_lines(outcome)
+    if as_json:
+        told = {
+            "study": outcome.study.name,
+            "folder": str(outcome.folder),
+            "verdict": verdict,
+            "rows": [
+                {"cell": row.cell, "seed": row.seed, "run": row.run, "figures": row.figures} for row in outcome.rows
+            ],
+            "missing": [{"cell": cell, "seed": seed} for cell, seed in missing],
+            "failed": failed,
+            "seconds": outcome.about["seconds"],
+            "report": str(page),
+            "markdown": str(markdown),
+            "table": str(outcome.folder / TABLE),
+        }
+        print_json(told)
+        return 1 if missing else 0
+    console = figures()
+    for line in verdict:
+        console.print(line, markup=False)
+    for one in failed:
+        console.print(f"failed  {one['kind']} {one['name']}: {one['what']}", style="red", markup=False)
+    if missing:
+        rows = ", ".join(f"{'/'.join(cell.values())} with seed {seed}" for cell, seed in missing)
+        console.print(
+            f"missing {len(missing)} of {len(missing) + len(outcome.rows)}: {rows}; the same command tries again",
+            markup=False,
+        )
+    console.print(f"table   {outcome.folder / TABLE}", markup=False)
+    tell_report(page)
+    return 1 if missing else 0

@@ -1,0 +1,123 @@
+"""What a study's figures carry: means over seeds with their intervals, and differences paired by seed.
+
+Owns: the summary of one figure in one cell, the difference of two cells and what may be said of it, and which cell is the best.
+Does not own: Student's t (`evaluation.intervals`), words (`text`) and tables (`tables`).
+
+A difference is only claimed where its 95% interval, paired by seed, leaves out zero; else it is a tie. Figures that are the same
+with every seed are equal. One seed has no interval, and carries no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lilliput.evaluation.intervals import Interval, Paired, mean_and_error, mean_interval, paired_difference
+from lilliput.studies.grid import cells
+from lilliput.studies.outcome import Outcome, Row
+
+Labels = Mapping[str, str]  # axis -> label: which cell
+Finding = Literal["higher", "lower", "tie", "equal", "one seed", "missing"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One figure of one cell over its seeds. The deviation is that of a sample (n - 1); one value has none."""
+
+    values: tuple[float, ...]
+    mean: float
+    deviation: float | None
+    interval: Interval | None
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A cell's figure minus the reference's, over the `n` seeds that both have; `mean` also where nothing may be claimed."""
+
+    cell: Labels
+    reference: Labels
+    n: int
+    mean: float | None
+    paired: Paired | None
+    finding: Finding
+
+
+def find_values(rows: Sequence[Row], cell: Labels, figure: str) -> dict[int, float]:
+    """The figure by seed."""
+    return {row.seed: row.figures[figure] for row in rows if row.cell == cell and figure in row.figures}
+
+
+def summarise(values: Sequence[float]) -> Summary | None:
+    if not values:
+        return None
+    if len(values) == 1:
+        return Summary(tuple(values), values[0], None, None)
+    mean, error = mean_and_error(values)
+    return Summary(tuple(values), mean, error * len(values) ** 0.5, mean_interval(values))
+
+
+def summarise_cell(rows: Sequence[Row], cell: Labels, figure: str) -> Summary | None:
+    found = find_values(rows, cell, figure)
+    return summarise([found[seed] for seed in sorted(found)])
+
+
+def compare(rows: Sequence[Row], cell: Labels, reference: Labels, figure: str) -> Difference:
+    ours, theirs = find_values(rows, cell, figure), find_values(rows, reference, figure)
+    common = sorted(ours.keys() & theirs.keys())
+    differences = [ours[seed] - theirs[seed] for seed in common]
+    if not common:
+        return Difference(cell, reference, 0, None, None, "missing")
+    if len(common) == 1:
+        return Difference(cell, reference, 1, differences[0], None, "one seed")
+    paired = paired_difference([ours[seed] for seed in common], [theirs[seed] for seed in common])
+    assert paired is not None
+    return Difference(cell, reference, len(common), paired.mean, paired, judge(paired, differences))
+
+
+def judge(paired: Paired, differences: Sequence[float]) -> Finding:
+    if not any(differences):
+        return "equal"
+    if paired.low <= 0.0 <= paired.high:
+        return "tie"
+    return "higher" if paired.mean > 0 else "lower"
+
+
+def find_best(
+    rows: Sequence[Row], cells: Sequence[Labels], figure: str, better: str | None
+) -> tuple[Labels, bool] | None:
+    """The cell of the best mean, and whether it is surely better than every other that has the figure. None without a direction,
+    or where fewer than two cells have it."""
+    means = [(summary.mean, cell) for cell in cells if (summary := summarise_cell(rows, cell, figure))]
+    if better is None or len(means) < 2:
+        return None
+    sign = 1.0 if better == "lower" else -1.0
+    _, best = min(means, key=lambda found: sign * found[0])
+    wanted: Finding = "lower" if better == "lower" else "higher"
+    rivals = (compare(rows, best, cell, figure).finding for _, cell in means if cell is not best)
+    return best, all(finding == wanted for finding in rivals)
+
+
+def cell_labels(outcome: Outcome) -> list[Labels]:
+    """Every cell of the grid, measured or not."""
+    return [cell.labels for cell in cells(outcome.study)]
+
+
+def axis_labels(outcome: Outcome) -> dict[str, list[str]]:
+    return {axis.name: list(axis.values) for axis in outcome.study.axes}
+
+
+def reference_labels(outcome: Outcome) -> dict[str, str]:
+    """The label of each axis that the others are compared with."""
+    return {axis.name: axis.compare for axis in outcome.study.axes}
+
+
+def find_missing(outcome: Outcome) -> list[tuple[Labels, int]]:
+    """Cells and seeds of the grid that have no row."""
+    there = [(row.cell, row.seed) for row in outcome.rows]
+    wanted = [(cell, seed) for cell in cell_labels(outcome) for seed in outcome.study.seeds]
+    return [pair for pair in wanted if pair not in there]

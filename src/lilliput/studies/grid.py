@@ -1,0 +1,318 @@
+"""A study: which settings are compared, with which seeds, at which budget, and what is measured.
+
+Owns: a study with its quick form put in, the cells of its grid, the checked settings of a cell, and telling all mistakes of a
+study at once with their lines. Does not own: the shape of its file (`study_files`), settings themselves (`config`), how cells
+become processes (`work`, `runner`), what can be measured (`measures`).
+
+Settings of a cell are dotted names. Those of `generate.*` and `measure.*` say how a trained model is measured, `budget.*` how
+long it is trained, all others what is trained.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from lilliput.config import (
+    BUILT_IN_CORPORA,
+    INPUT_PATHS,
+    Layer,
+    check,
+    find_recipe,
+    line_of,
+    merge,
+    resolve_input,
+    shipped_recipes,
+    target_layers,
+)
+from lilliput.dotted import flatten
+from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.settings import BUDGETS, STRICT, Config
+from lilliput.studies.study_files import (
+    Amounts,
+    Plot,
+    QuickForm,
+    StudyFile,
+    find_study,
+    label_line,
+    parse_study,
+    read_toml,
+)
+
+MEASURED = ("generate.", "measure.")  # settings that need no training of their own
+UNITS = (*BUDGETS, "flops")
+# Settings that are not for a study to say, and what says it.
+NOT_SAID = {
+    "seed": "seeds = [1, 2, 3]",
+    "name": "leaving it out: a study names its runs",
+    "log.folder": "leaving it out: lilliput study --folder FOLDER",
+    **{f"train.{unit}": f"budget = {{ {unit} = N }}" for unit in BUDGETS},
+}
+
+COLUMNS = ("seed", "run")  # of every outcome's table
+
+Where = Callable[[str], str]  # a dotted setting -> where it was said
+
+
+@dataclass(frozen=True, config=STRICT)
+class Axis:
+    """Labels with their dotted settings; the others are compared with the label `compare`."""
+
+    name: str
+    values: dict[str, dict[str, Any]]
+    compare: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Study:
+    """Checked and resolved: of a quick form, what is left after its replacements."""
+
+    name: str
+    title: str
+    question: str
+    recipe: str
+    seeds: tuple[int, ...]
+    budget: Amounts
+    measure: tuple[str, ...]
+    show: tuple[str, ...]
+    settings: dict[str, Any]
+    axes: tuple[Axis, ...]
+    plots: tuple[Plot, ...] = ()
+    published: tuple[str, ...] = ()
+    quick: bool = False
+
+    @property
+    def folder_name(self) -> str:
+        return f"{self.name}-quick" if self.quick else self.name
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def study_from_dict(told: Mapping[str, Any]) -> Study:
+    """What `as_dict` gave; ValidationError where it is something else."""
+    return TypeAdapter(Study).validate_python(dict(told))
+
+
+class Cell(NamedTuple):
+    """One choice on every axis, with the dotted settings of the study and the choices."""
+
+    labels: dict[str, str]
+    settings: dict[str, Any]
+
+
+def cells(study: Study) -> list[Cell]:
+    """The product of the axes, the last axis going fastest."""
+    found = []
+    for labels in itertools.product(*(axis.values for axis in study.axes)):
+        chosen = dict(zip((axis.name for axis in study.axes), labels, strict=True))
+        settings = {f"budget.{unit}": amount for unit, amount in study.budget.items()} | study.settings
+        for axis in study.axes:
+            said = axis.values[chosen[axis.name]]
+            if any(name.startswith("budget.") for name in said):  # replaces the study's, whatever that is counted in
+                settings = {name: value for name, value in settings.items() if not name.startswith("budget.")}
+            settings |= said
+        found.append(Cell(chosen, settings))
+    return found
+
+
+def budget_of(cell: Cell) -> tuple[str, float]:
+    """Its unit and amount."""
+    ((name, amount),) = ((name, value) for name, value in cell.settings.items() if name.startswith("budget."))
+    return name.removeprefix("budget."), amount
+
+
+def cell_config(study: Study, settings: Mapping[str, Any], where: Where | None = None) -> Config:
+    """The recipe with these settings; those of `measure.*` are none of it. A budget in FLOPs stands as one token, until the
+    vocabulary is known."""
+    layer: Layer = {}
+    for name, value in settings.items():
+        said = where(name) if where else f"study {study.name}"
+        unit = name.removeprefix("budget.")
+        if name == "budget.flops":
+            layer["train.tokens"] = (1, said)
+        elif unit != name:
+            layer[f"train.{unit}"] = (value, said)
+        elif not name.startswith("measure."):
+            layer[name] = (value, said)
+    return check(merge([*target_layers(study.recipe), layer]), from_flags=set())
+
+
+def load_study(name_or_path: str | Path, quick: bool = False, seeds: Iterable[int] | None = None) -> Study:
+    """The study of a file, with its mistakes found; `seeds` in place of its own."""
+    path = find_study(str(name_or_path))
+    text, said = read_toml(path)
+    written = parse_study(path, text, said)
+    if quick and written.quick is None:
+        raise UserError(f"study {path.stem} has no quick form", str(path), "[quick] in its file, or without --quick")
+    study, mistakes = build_study(path, text, written, quick)
+    if seeds is not None:
+        study = replace(study, seeds=tuple(seeds))
+    mistakes += check_study(study, path, text)
+    if mistakes:
+        raise UserErrors(mistakes)
+    return study
+
+
+def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple[Study, list[UserError]]:
+    """The study with its quick form put in, and what is wrong with its parts."""
+    short = (written.quick if quick else None) or QuickForm()
+    mistakes: list[UserError] = []
+
+    def at(name: str) -> str:
+        return f"{path.name}, line {line_of(text, name)}"
+
+    axes: list[Axis] = []
+    for name, said in (written.axes or {}).items():
+        labels = {label: value for label, value in said.items() if label != "compare"}
+        for label, value in labels.items():
+            if not isinstance(value, dict):
+                what = f"axes.{name}.{label} is {value!r}: a label has a table of settings"
+                where = f"{path.name}, line {label_line(text, name, label)}"
+                mistakes.append(UserError(what, where, "a table, {} for no settings of its own"))
+        kept = (short.axes or {}).get(name, tuple(labels))
+        for label in kept:
+            if label not in labels:
+                mistakes.append(
+                    UserError(f"axis {name} has no {label!r}", at(f"quick.axes.{name}"), nearest(label, labels))
+                )
+        values = {label: flatten(labels[label]) for label in kept if isinstance(labels.get(label), dict)}
+        compare = said.get("compare", next(iter(values), ""))
+        if not kept:
+            mistakes.append(UserError(f"axis {name} has no values", at(f"axes.{name}")))
+        elif values and compare not in values:
+            what, hint = f"axis {name} has no {compare!r} to compare with", f"one of {', '.join(values)}"
+            mistakes.append(UserError(what, at(f"axes.{name}.compare"), hint))
+        if name in COLUMNS:
+            what = f"an axis cannot be called {name}: the table has that column already"
+            mistakes.append(UserError(what, at(f"axes.{name}")))
+        axes.append(Axis(name, values, str(compare)))
+    for name in (short.axes or {}).keys() - (written.axes or {}).keys():
+        close = nearest(name, written.axes or {})
+        mistakes.append(UserError(f"there is no axis {name!r}", at(f"quick.axes.{name}"), close))
+    if not (is_there(written.recipe) or (path.parent / written.recipe).exists()):
+        close = nearest(written.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
+        mistakes.append(UserError(f"there is no recipe {written.recipe!r}", at("recipe"), close))
+    beside = path.parent / written.recipe
+    study = Study(
+        name=path.stem,
+        title=written.title,
+        question=written.question,
+        recipe=str(beside) if beside.exists() else written.recipe,
+        seeds=written.seeds if short.seeds is None else short.seeds,
+        budget=short.budget or written.budget or {},
+        measure=written.measure if short.measure is None else short.measure,
+        show=written.show,
+        settings=flatten(written.settings or {}) | flatten(short.settings or {}),
+        axes=tuple(axes),
+        plots=written.plots,
+        published=written.published,
+        quick=quick,
+    )
+    return with_inputs(study, path.resolve().parent), mistakes
+
+
+def with_inputs(study: Study, folder: Path) -> Study:
+    """Paths of its settings are beside its file."""
+
+    def resolved(settings: dict[str, Any]) -> dict[str, Any]:
+        return {k: resolve_input(value, folder) if k in INPUT_PATHS else value for k, value in settings.items()}
+
+    axes = tuple(
+        replace(axis, values={label: resolved(said) for label, said in axis.values.items()}) for axis in study.axes
+    )
+    return replace(study, settings=resolved(study.settings), axes=axes)
+
+
+def check_study(study: Study, path: Path, text: str) -> list[UserError]:
+    """What is wrong with its seeds, measures, figures and settings, each mistake once."""
+    from lilliput.studies.figures import FIGURES, OF_A_SPLIT
+    from lilliput.studies.measures import MEASURES
+
+    def at(name: str) -> str:
+        return f"{path.name}, line {line_of(text, name)}"
+
+    mistakes = []
+    if not study.seeds or len(set(study.seeds)) < len(study.seeds):
+        mistakes.append(UserError("a study needs seeds, each once", at("seeds"), "seeds = [1, 2, 3]"))
+    for name in study.measure:
+        if name not in MEASURES:
+            hint = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
+            mistakes.append(UserError(f"there is no measure {name!r}", at("measure"), hint))
+    for name in study.show:
+        of_a_test = name.startswith("test.") and name.rpartition(".")[2] in OF_A_SPLIT
+        if name not in FIGURES and not of_a_test:
+            mistakes.append(UserError(f"there is no figure {name!r}", at("show"), nearest(name, FIGURES)))
+    if not is_there(study.recipe):
+        return mistakes  # told already, and without it no setting can be checked
+    for cell in cells(study):
+
+        def where(name: str, cell: Cell = cell) -> str:
+            return f"{path.name}, line {said_at(study, cell, name, text)}"
+
+        mistakes += check_cell(study, cell, where)
+    return list({(mistake.what, mistake.where): mistake for mistake in mistakes}.values())
+
+
+def is_there(recipe: str) -> bool:
+    return recipe in BUILT_IN_CORPORA or find_recipe(recipe) is not None or Path(recipe).exists()
+
+
+def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
+    from lilliput.studies.measures import read_settings
+
+    mistakes = refused(study, cell, where)
+    budgets = [name for name in cell.settings if name.startswith("budget.")]
+    if len(budgets) != 1:
+        place = where(budgets[0]) if budgets else None
+        mistakes.append(UserError("one budget is needed, and only one", place, "budget = { steps = 500 }"))
+    if mistakes:
+        return mistakes  # the settings would be told to conflict with each other
+    try:
+        cell_config(study, cell.settings, where)
+    except UserErrors as error:
+        mistakes += error.mistakes
+    except UserError as error:
+        mistakes.append(error)
+    try:
+        read_settings(cell.settings)
+    except UserErrors as error:
+        for mistake in error.mistakes:
+            name = next(name for name in cell.settings if re.search(rf"\b{re.escape(name)}\b", mistake.what))
+            mistakes.append(UserError(mistake.what, where(name), mistake.hint))
+    return mistakes
+
+
+def refused(study: Study, cell: Cell, where: Where) -> list[UserError]:
+    """Settings that belong to the study itself."""
+    found = [
+        UserError(f"{name} is not a setting of a study", where(name), hint)
+        for name, hint in NOT_SAID.items()
+        if name in cell.settings
+    ]
+    found += [
+        UserError(f"there is no budget in {name.removeprefix('budget.')}", where(name), f"one of {', '.join(UNITS)}")
+        for name in cell.settings
+        if name.startswith("budget.") and name.removeprefix("budget.") not in UNITS
+    ]
+    if any("data.seed" in axis.values[cell.labels[axis.name]] for axis in study.axes):
+        what = "data.seed on an axis would compare cells on different validation splits"
+        found.append(UserError(what, where("data.seed"), "data.seed in [settings], the same for all"))
+    return found
+
+
+def said_at(study: Study, cell: Cell, name: str, text: str) -> int:
+    """The line on which a cell's setting was said."""
+    for axis in reversed(study.axes):
+        label = cell.labels[axis.name]
+        if name in axis.values[label]:
+            return label_line(text, axis.name, label)
+    quick = line_of(text, f"quick.settings.{name}") if study.quick else 1
+    return line_of(text, f"settings.{name}") if quick == 1 else quick

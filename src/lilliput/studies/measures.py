@@ -1,0 +1,301 @@
+"""What is measured of a trained run: flat figures by dotted names.
+
+Owns: the measures, the settings `measure.*` that they take, and the process in which one set of them runs:
+
+    python -m lilliput.studies.measures RUN --spec '{"measures": ["training"], "settings": {}, "seed": 1}'
+
+prints one JSON object. Does not own: how a figure is computed (`evaluation`, `runs`, `model.count`), nor how it is shown
+(`figures`). torch is imported by those measures that need a model; `training` reads the run's own log and needs none.
+
+A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the seed of the cell. What
+a run does not have (a classifier has no perplexity) is left out of its figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from lilliput.config import config_from_dict, sentence
+from lilliput.config import replace as change
+from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.runs import Run, best_validation, figures_of_tests
+from lilliput.settings import STRICT, Config, Count
+from lilliput.studies.figures import OF_A_SPLIT, ORDERS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lilliput.decoding.engines import Engine, Rows
+    from lilliput.decoding.writer import Sample, Writer
+
+Measure = Callable[[Path, Mapping[str, Any], int], dict[str, float]]
+
+LAST = 0.1  # share of the logged updates whose mean loss is the training loss: one batch's jumps about
+WARM_UP = 8  # tokens written before the clock runs: the first ones load and compile
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MeasureSettings:
+    """`measure.*` of a study: how the measures measure."""
+
+    on: str = Field(default="validation", description="the split that is judged: train, validation or a test's name")
+    stride: Count | None = Field(default=None, description="tokens between windows (none: aligned, as in training)")
+    prompts: Count = Field(default=50, description="documents whose beginnings are written on")
+    prompt_tokens: Count = Field(default=5, description="tokens of each that are given")
+    tokens: Count = Field(default=40, description="tokens that are written after each")
+    batch: Count = Field(default=1, description="texts written at a time")
+    repeats: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="times that a speed is measured")
+    stories: Count = Field(default=100, description="stories of the storybook that are written and judged")
+
+
+def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
+    """Those of `measure.*` among a cell's settings; all mistakes at once."""
+    known = [field.name for field in fields(MeasureSettings)]
+    given = {name.removeprefix("measure."): value for name, value in settings.items() if name.startswith("measure.")}
+    mistakes = []
+    for name in [name for name in given if name not in known]:
+        close = nearest(name, known)
+        hint = f"measure.{close}" if close else ", ".join(f"measure.{one}" for one in known)
+        mistakes.append(UserError(f"there is no setting measure.{name}", None, hint))
+    try:
+        right = {name: None if value == "none" else value for name, value in given.items() if name in known}
+        found = TypeAdapter(MeasureSettings).validate_python(right)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            name = str(detail["loc"][0])
+            mistakes.append(UserError(f"measure.{name} is {given[name]!r}: it {sentence(detail['msg'])}"))
+    if mistakes:
+        raise UserErrors(mistakes)
+    return found
+
+
+# What the run's own log and settings tell.
+
+
+def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """The losses of the run's own evaluations and what training cost. `train.seconds` ends with the last update: to judge the
+    whole split is not training."""
+    opened = Run.open(run)
+    events, config = opened.metrics(), config_from_dict(opened.config(), str(run))
+    steps = [event for event in events if event["event"] == "step"]
+    if not steps:
+        raise UserError(f"run {opened.name} has no update yet", str(run))
+    last = steps[-1]
+    losses = [step["loss"] for step in steps[-max(1, round(LAST * len(steps))) :]]
+    found: dict[str, float | None] = {
+        "train.loss": statistics.fmean(losses),
+        "train.seconds": last["seconds"],
+        "train.tokens_per_second": statistics.median(step["tokens_per_second"] for step in steps),
+        "updates": last["step"],
+        "tokens": last["tokens"],
+        **count_costs(config, last["tokens"]),
+    }
+    validation = best_validation(events) or {}
+    found |= split_figures("validation", validation)
+    if validation.get("floor"):
+        found["validation.above_floor"] = validation["bits_per_byte"] / validation["floor"] - 1.0
+    for name, test in figures_of_tests(events).items():
+        found |= split_figures(f"test.{name}", test)
+    return finite(found)
+
+
+def count_costs(config: Config, tokens: int) -> dict[str, float]:
+    """By arithmetic. Activations are those of a micro-batch of full rows, at the moment of the backward pass that holds most."""
+    from lilliput.model.count import activations, count, recomputed_flops
+
+    model, train = config.model, config.train
+    counted = count(model, config.vectors)
+    flops = counted.flops_per_token + recomputed_flops(model, train.recompute, train.recompute_every)
+    numbers = train.batch * model.context * activations(model, train.recompute, train.recompute_every).most
+    return {
+        "parameters": counted.parameters.total,
+        "trainable_parameters": counted.parameters.trainable,
+        "flops": flops * tokens,
+        "train.activation_bytes": numbers * (8 if train.precision == "float64" else 4),
+    }
+
+
+# What the model is worth.
+
+
+def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Of the whole split `measure.on`, each token once."""
+    from lilliput.evaluation.judged import evaluate
+
+    task = read_settings(settings)
+    judged = evaluate(run, on=task.on, stride=task.stride)
+    split = name_split(task.on)
+    found = split_figures(split, judged)
+    if judged.get("floor"):
+        found[f"{split}.above_floor"] = judged["bits_per_byte"] / judged["floor"] - 1.0
+    return finite(found)
+
+
+def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Of a classifier, on `measure.on`."""
+    from lilliput.evaluation.judged import evaluate
+
+    judged = evaluate(run, on=read_settings(settings).on)
+    if "accuracy" not in judged:
+        raise UserError("a language model has no accuracy", str(run), 'measure = ["likelihood"]')
+    return finite({"accuracy": judged["accuracy"], "calibration_error": judged["calibration"]["error"]})
+
+
+# What the model writes.
+
+
+def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Continuations of held-out documents beside what really followed, and the speed of writing them."""
+    from lilliput.evaluation import overlap
+    from lilliput.evaluation.judged import open_judged
+    from lilliput.evaluation.tasks import OverlapTask
+
+    task = read_settings(settings)
+    judged = open_judged(run, on=task.on)
+    writer = with_settings(judged.writer, settings)
+    asked = OverlapTask(
+        prompts=task.prompts, prompt_tokens=task.prompt_tokens, tokens=task.tokens, seed=seed, batch=task.batch
+    )
+    told = overlap.measure_overlap(writer, judged.file, writer.config.generate, asked, judged.leaked).as_dict()
+    written = told["written"]
+    return finite(
+        {
+            **{f"bleu.{order}": told["bleu"][str(order)] for order in ORDERS},
+            "chrf": told["chrf"]["score"],
+            **{f"distinct.{order}": written["distinct"][str(order)] for order in ORDERS},
+            "repetition": written["repetition"][str(max(ORDERS))],
+            "self_bleu": written["self_bleu"],
+            "writing.tokens": told["tokens"],
+            "writing.perplexity": told["perplexity"],
+            "tokens_per_second": told["tokens_per_second"],
+            "seconds_per_sample": told["seconds_per_sample"],
+        }
+    )
+
+
+def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Speed and memory of writing `measure.batch` texts of exactly `generate.tokens` tokens each after `generate.prompt`: the
+    median of `measure.repeats`, after a warm-up."""
+    from lilliput.decoding.writer import load
+
+    task, writer = read_settings(settings), with_settings(load(run), settings)
+    how = writer.config.generate
+    how = replace(how, min_tokens=how.tokens)  # an early end would be another amount of work
+    watched = Watched(writer.engine_for(how))
+    writer, prompts = replace(writer, engine=watched), [how.prompt] * task.batch
+    writer.samples(prompts, seed, replace(how, tokens=WARM_UP, min_tokens=WARM_UP))
+    took: list[float] = []
+    samples: list[Sample] = []
+    for repeat in range(task.repeats):
+        began = time.perf_counter()
+        samples += writer.samples(prompts, seed + repeat, how)
+        took.append(time.perf_counter() - began)
+    tokens, seconds = sum(sample.tokens for sample in samples), statistics.median(took)
+    return finite(
+        {
+            "tokens_per_second": tokens / task.repeats / seconds,
+            "seconds_per_sample": seconds / task.batch,
+            "cache_bytes": watched.most,
+            "writing.tokens": tokens / len(samples),
+            "writing.perplexity": math.exp(-sum(sample.logprob for sample in samples) / tokens),
+        }
+    )
+
+
+class Watched:
+    """An engine that remembers the most memory that its rows took. They are looked at when others begin and when asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name, self.context = engine, engine.name, engine.context
+        self.rows: Rows | None = None
+        self.before = 0
+
+    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, Rows]:
+        self.before = self.most
+        logits, self.rows = self.engine.prefill(views)
+        return logits, self.rows
+
+    @property
+    def most(self) -> int:
+        return max(self.before, self.rows.nbytes if self.rows is not None else 0)
+
+
+def measure_stories(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """The share of stories, written from nothing, that are stories of the built-in book."""
+    from lilliput.decoding.writer import load
+    from lilliput.evaluation.stories import judge_stories
+
+    task, writer = read_settings(settings), with_settings(load(run), settings)
+    return {"stories.valid": judge_stories(writer, task.stories, seed).share}
+
+
+MEASURES: dict[str, Measure] = {
+    "training": measure_training,
+    "likelihood": measure_likelihood,
+    "accuracy": measure_accuracy,
+    "overlap": measure_overlap,
+    "writing": measure_writing,
+    "stories": measure_stories,
+}
+
+
+# Help of all.
+
+
+def with_settings(writer: Writer, settings: Mapping[str, Any]) -> Writer:
+    """A writer whose own way of writing is the cell's."""
+    changes = {name: value for name, value in settings.items() if name.startswith("generate.")}
+    return replace(writer, config=change(writer.config, changes))
+
+
+def name_split(on: str) -> str:
+    """The first part of the names of its figures."""
+    return {"train": "training", "validation": "validation"}.get(on, f"test.{on}")
+
+
+def split_figures(split: str, found: Mapping[str, Any]) -> dict[str, float | None]:
+    return {f"{split}.{name}": found.get(name) for name in OF_A_SPLIT if found.get(name) is not None}
+
+
+def finite(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that there are. JSON has no infinity, and a mean over seeds has no use for one."""
+    return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+
+
+def measure(run: Path, names: Sequence[str], settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """All figures of these measures; of one that two of them tell, the later's."""
+    figures: dict[str, float] = {}
+    for name in names:
+        figures |= MEASURES[name](run, settings, seed)
+    return figures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lilliput.studies.measures", description="Measure one run.")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--spec", required=True, help='JSON: {"measures": [...], "settings": {...}, "seed": 1}')
+    arguments = parser.parse_args(argv)
+    spec = json.loads(arguments.spec)
+    try:
+        figures = measure(arguments.run, spec["measures"], spec["settings"], spec["seed"])
+    except UserError as error:
+        print(f"lilliput: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(figures, allow_nan=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""The file of a study: found, read, and checked in its shape.
+
+Owns: what the TOML of a study may say, where shipped ones are, and on which line something stands. Does not own: what it means
+(`grid`): whether its settings, labels and measures exist.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from lilliput.config import line_of, sentence, shipped
+from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.settings import STRICT, Seed
+
+Amounts = dict[Literal["steps", "tokens", "minutes", "flops"], Annotated[int | float, Field(gt=0)]]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Plot:
+    """One that the study asks for: `x` and `y` are figures or axes."""
+
+    kind: Literal["curves", "bars", "scatter", "fit"]
+    x: str | None = None
+    y: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class QuickForm:
+    """What a study's [quick] replaces; of an axis, the labels that stay."""
+
+    seeds: tuple[Seed, ...] | None = None
+    budget: Amounts | None = None
+    measure: tuple[str, ...] | None = None
+    settings: dict[str, Any] | None = None
+    axes: dict[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class StudyFile:
+    """A study as it is written."""
+
+    title: str
+    recipe: str
+    seeds: tuple[Seed, ...]
+    measure: tuple[str, ...]
+    question: str = ""
+    budget: Amounts | None = None
+    show: tuple[str, ...] = ()
+    settings: dict[str, Any] | None = None
+    axes: dict[str, dict[str, Any]] | None = None
+    plots: tuple[Plot, ...] = ()
+    published: tuple[str, ...] = ()
+    quick: QuickForm | None = None
+
+
+KEYS: dict[str, Any] = {"": StudyFile, "quick": QuickForm}  # of plots, whose names have a number: `Plot`
+
+
+def shipped_studies() -> dict[str, Path]:
+    """By name. In a wheel they stand beside this package, whose name is theirs in a checkout."""
+    return shipped("shipped_studies", "studies")
+
+
+def find_study(name_or_path: str) -> Path:
+    """A study by its path, or a shipped one by its name."""
+    path, known = Path(name_or_path), shipped_studies()
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    name = name_or_path.removeprefix("studies/").removesuffix(".toml")
+    if name in known:
+        return known[name]
+    if path.exists():
+        raise UserError(f"{name_or_path} is no study", str(path), "a .toml file; `lilliput study` lists those shipped")
+    close = nearest(path.stem, known)
+    raise UserError(f"there is no study {name_or_path!r}", None, close or "`lilliput study` to list those shipped")
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_bytes().decode("utf-8")
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise UserError("a study must be UTF-8 text", f"{path}, byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"not valid TOML: {error}", str(path)) from None
+    except OSError as error:
+        raise UserError(f"the study cannot be read: {error.strerror}", str(path)) from None
+
+
+def parse_study(path: Path, text: str, said: dict[str, Any]) -> StudyFile:
+    try:
+        return TypeAdapter(StudyFile).validate_python(said)
+    except ValidationError as error:
+        mistakes = []
+        for detail in error.errors(include_url=False):
+            names = [str(part) for part in detail["loc"]]
+            where = f"{path.name}, line {line_of(text, '.'.join(names))}"
+            if detail["type"] == "unexpected_keyword_argument":
+                close = nearest(names[-1], (field.name for field in fields(KEYS.get(".".join(names[:-1]), Plot))))
+                mistakes.append(UserError(f"a study has no {'.'.join(names)}", where, close))
+            elif detail["type"] == "missing":
+                mistakes.append(UserError(f"the study lacks {'.'.join(names)}", path.name))
+            else:
+                name, given = ".".join(name for name in names if name != "[key]"), detail["input"]
+                mistakes.append(UserError(f"{name} is {given!r}: it {sentence(detail['msg'])}", where))
+        raise UserErrors(mistakes) from None
+
+
+def label_line(text: str, axis: str, label: str) -> int:
+    """The line of a label of an axis, which may be any text in quotes."""
+    inside, quoted = False, rf"""["']?{re.escape(label)}["']?"""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+            inside = header[1].strip() == f"axes.{axis}"
+            if re.fullmatch(rf"\s*axes\.{re.escape(axis)}\.{quoted}(\..*)?", header[1]):
+                return number
+        elif inside and re.match(rf"\s*{quoted}\s*[.=]", line):
+            return number
+    return line_of(text, f"axes.{axis}")

@@ -1,0 +1,129 @@
+"""Tables of a study: all cells at a glance, and each figure in full.
+
+Owns: which rows and columns there are, and what is set strong. Does not own: the statistics (`comparison`), how numbers read
+(`text`), and HTML or Markdown (`page`).
+
+Strong is only what is surely the best of its column: better than every other cell, paired by seed. A tie for the best has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lilliput.studies.comparison import (
+    Difference,
+    Labels,
+    axis_labels,
+    cell_labels,
+    compare,
+    find_best,
+    reference_labels,
+    summarise_cell,
+)
+from lilliput.studies.figures import Figure, find_figure
+from lilliput.studies.outcome import Outcome
+from lilliput.studies.page import Entry, Table
+from lilliput.studies.text import capital, comparative, number, reach, share, shown_figures, signed, spread
+
+NOTHING = "–"
+DIRECTIONS = {"lower": "lower is better", "higher": "higher is better", None: ""}
+
+
+def tell_all(outcome: Outcome) -> Table:
+    """A row for each cell, a column for each figure that is shown."""
+    names = shown_figures(outcome)
+    several = len({row.seed for row in outcome.rows}) > 1
+    note = "Mean ± standard deviation over n seeds. " if several else "One seed. "
+    if any(surely_best(outcome, name) for name in names):
+        note += "Strong: better than every other, paired by seed."
+    elif several:
+        note += "Nothing is strong: in no column is one surely better than every other."
+    return cells_table(outcome, names, "", note.strip())
+
+
+def tell_others(outcome: Outcome) -> Table | None:
+    """The figures that were measured and are not shown, turned: a row for each figure."""
+    shown, cells = shown_figures(outcome), cell_labels(outcome)
+    names = dict.fromkeys(name for row in outcome.rows for name in row.figures if name not in shown)
+    if not names:
+        return None
+    rows: list[list[str | Entry]] = [
+        [column_title(find_figure(name)), *(tell_entry(outcome, cell, name) for cell in cells)]
+        for name in sorted(names)
+    ]
+    columns = ["", *(", ".join(cell.values()) for cell in cells)]
+    return Table(columns, rows, note="Mean ± standard deviation. Every single value is in table.csv.")
+
+
+def cells_table(outcome: Outcome, names: Sequence[str], caption: str, note: str) -> Table:
+    axes = list(axis_labels(outcome))
+    rows: list[list[str | Entry]] = []
+    for cell in cell_labels(outcome):
+        figures = [tell_entry(outcome, cell, name, surely_best(outcome, name) == cell) for name in names]
+        rows.append([*cell.values(), str(count_seeds(outcome, cell)), *figures])
+    return Table([*axes, "n", *(column_title(find_figure(name)) for name in names)], rows, caption, note, len(axes))
+
+
+def tell_figure(outcome: Outcome, name: str) -> Table:
+    """One figure in full: mean, deviation, n, interval, and the difference from what each cell is compared with."""
+    figure, axes, reference = find_figure(name), axis_labels(outcome), reference_labels(outcome)
+    compared = [axis for axis in axes if len(axes[axis]) > 1]
+    best = surely_best(outcome, name)
+    rows: list[list[str | Entry]] = []
+    for cell in cell_labels(outcome):
+        summary = summarise_cell(outcome.rows, cell, name)
+        row: list[str | Entry] = [*cell.values()]
+        if summary is None:
+            row += [NOTHING, NOTHING, "0", NOTHING]
+        else:
+            deviation = NOTHING if summary.deviation is None else number(summary.deviation, figure)
+            interval = summary.interval
+            ends = NOTHING if interval is None else f"{number(interval.low, figure)} to {number(interval.high, figure)}"
+            row += [Entry(number(summary.mean, figure), best == cell), deviation, str(summary.n), ends]
+        for axis in compared:
+            other = {**cell, axis: reference[axis]}
+            same = cell[axis] == reference[axis]
+            row.append("" if same else tell_comparison(outcome, compare(outcome.rows, cell, other, name), figure, name))
+        rows.append(row)
+    against = [f"against {reference[axis]}" for axis in compared]
+    columns = [*axes, "mean", "deviation", "n", "95% interval", *against]
+    words = [word for word in (unit_words(figure), DIRECTIONS[figure.better]) if word]
+    caption = capital(figure.title) + (f" ({', '.join(words)})" if words else "")
+    return Table(columns, rows, caption, heads=len(axes))
+
+
+def tell_comparison(outcome: Outcome, difference: Difference, figure: Figure, name: str) -> Entry:
+    if difference.mean is None:
+        return Entry(NOTHING)
+    reference = summarise_cell(outcome.rows, difference.reference, name)
+    assert reference is not None
+    relative = f" ({share(difference.mean, reference.mean)})" if reference.mean and figure.unit != "%" else ""
+    words = {"tie": "tie", "equal": "equal with every seed", "one seed": "one seed: no claim"}.get(difference.finding)
+    words = words or comparative(difference.finding, figure)
+    if difference.paired is None or difference.finding == "equal":
+        return Entry(f"{signed(difference.mean, figure)}{relative if difference.mean else ''}", remark=words)
+    ends = reach(difference.paired.low, difference.paired.high, figure)
+    return Entry(f"{signed(difference.mean, figure)}{relative}", remark=f"{ends}: {words}")
+
+
+def tell_entry(outcome: Outcome, cell: Labels, name: str, strong: bool = False) -> Entry:
+    summary = summarise_cell(outcome.rows, cell, name)
+    return Entry(spread(summary, find_figure(name)), strong) if summary else Entry(NOTHING)
+
+
+def surely_best(outcome: Outcome, name: str) -> Labels | None:
+    found = find_best(outcome.rows, cell_labels(outcome), name, find_figure(name).better)
+    return found[0] if found and found[1] else None
+
+
+def count_seeds(outcome: Outcome, cell: Labels) -> int:
+    return len({row.seed for row in outcome.rows if row.cell == cell})
+
+
+def column_title(figure: Figure) -> str:
+    unit = unit_words(figure)
+    return figure.title + (f", {unit}" if unit and unit.replace("/", " per ") not in figure.title else "")
+
+
+def unit_words(figure: Figure) -> str:
+    return {"million": "millions"}.get(figure.unit, figure.unit)

@@ -1,0 +1,276 @@
+"""Words of a report, made from its figures by rules.
+
+Owns: how numbers read, and the verdict: for each figure shown, which cells are better or worse than the one they are compared
+with, which tie with it, and which is the best. Does not own: what the figures carry (`comparison`); no rule here claims more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from lilliput.studies.comparison import (
+    Difference,
+    Finding,
+    Labels,
+    Summary,
+    axis_labels,
+    cell_labels,
+    compare,
+    find_best,
+    reference_labels,
+    summarise_cell,
+)
+from lilliput.studies.figures import Figure, find_figure
+from lilliput.studies.outcome import Outcome
+
+UNASKED = 5  # figures that are shown of a study that does not say which
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+def number(value: float, figure: Figure) -> str:
+    """By the figure's own scale and digits, without its unit."""
+    return fixed(value * figure.scale, figure.digits)
+
+
+def with_unit(value: float, figure: Figure) -> str:
+    unit = figure.unit
+    return number(value, figure) + ("" if not unit else "%" if unit == "%" else f" {unit}")
+
+
+def fixed(value: float, digits: int, sign: str = "") -> str:
+    """With a real minus sign; one that would read as zero and is not has more digits, up to its first."""
+    if value != 0.0 and abs(value) < 0.5 * 10.0**-digits:
+        digits = -math.floor(math.log10(abs(value)))
+        if digits > 8:
+            return f"{value:{sign}.1e}".replace("-", "−")
+    elif abs(value) >= 1e12:
+        return f"{value:{sign}.3e}".replace("-", "−")
+    return f"{value:{sign},.{digits}f}".replace("-", "−")
+
+
+def signed(value: float, figure: Figure) -> str:
+    return fixed(value * figure.scale, figure.digits, "+") if value else "0"
+
+
+def spread(summary: Summary, figure: Figure) -> str:
+    """Mean and standard deviation; of one value, or of values that are all the same, that value."""
+    mean = number(summary.mean, figure)
+    return mean if not summary.deviation else f"{mean} ± {number(summary.deviation, figure)}"
+
+
+def reach(low: float, high: float, figure: Figure) -> str:
+    return f"{signed(low, figure)} to {signed(high, figure)}"
+
+
+def share(difference: float, reference: float) -> str:
+    """A difference as a share of what it is compared with."""
+    percent = 100 * difference / abs(reference)
+    return fixed(percent, 0 if abs(percent) >= 9.95 else 1, "+") + "%"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def name_cell(cell: Labels) -> str:
+    return ", ".join(cell.values()) or "the recipe"
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# The verdict ----------------------------------------------------------------------------------------------------------
+
+
+def verdict(outcome: Outcome) -> list[tuple[str, str]]:
+    """For each figure that the study shows: its title, and what the figures carry."""
+    shown = shown_figures(outcome)
+    told = [(figure, judge_figure(outcome, figure, first=figure == shown[0])) for figure in shown]
+    return [(f"{capital(find_figure(figure).title)}:", words) for figure, words in told]
+
+
+def verdict_lines(outcome: Outcome) -> list[str]:
+    """The same for a console, the rule first."""
+    return [rule_of_claims(outcome), *(f"{lead} {told}" for lead, told in verdict(outcome))]
+
+
+def rule_of_claims(outcome: Outcome) -> str:
+    if not outcome.rows:
+        return "Nothing was measured yet."
+    seeds = len({row.seed for row in outcome.rows})
+    if seeds == 1:
+        return "One seed: no interval, no claim. What follows is what was measured, once."
+    return (
+        f"Differences are paired by seed ({seeds} seeds) and stand with their 95% interval; one whose interval holds zero is a "
+        "tie. Each interval misses one time in twenty: of twenty comparisons, expect one that only seems to differ."
+    )
+
+
+def shown_figures(outcome: Outcome) -> list[str]:
+    """Those that the study asks for and that something has, in its order; of a study that asks for none, the first that are
+    judged."""
+    measured = list(dict.fromkeys(figure for row in outcome.rows for figure in row.figures))
+    if outcome.study.show:
+        return [figure for figure in outcome.study.show if figure in measured]
+    return [figure for figure in measured if find_figure(figure).better][:UNASKED]
+
+
+def judge_figure(outcome: Outcome, name: str, first: bool) -> str:
+    """Of the first figure, which the study is about, every interval, and which cell is the best of all; those of the others stand
+    in their tables."""
+    figure, cells = find_figure(name), cell_labels(outcome)
+    values = [row.figures[name] for row in outcome.rows if name in row.figures]
+    if len(values) == 1:
+        return f"{with_unit(values[0], figure)}, and nothing to compare it with."
+    if len(set(values)) == 1:
+        return f"{with_unit(values[0], figure)} in every run."
+    axes = axis_labels(outcome)
+    if len(axes) == 1:
+        told = judge_axis_alone(outcome, name, figure, next(iter(axes)), first)
+    else:
+        told = " ".join(judge_axis(outcome, name, figure, axis) for axis in axes if len(axes[axis]) > 1)
+    best = tell_best(outcome, name, figure) if first and len(cells) > 2 else ""
+    return f"{told} {best}".strip()
+
+
+def judge_axis_alone(outcome: Outcome, name: str, figure: Figure, axis: str, full: bool) -> str:
+    """Every label against the one they are compared with, grouped by what was found."""
+    reference = {axis: reference_labels(outcome)[axis]}
+    summary = summarise_cell(outcome.rows, reference, name)
+    label = reference[axis]
+    begin = f"{label} has {tell_summary(summary, figure)}." if summary else f"{label} has none."
+    others = [{axis: other} for other in axis_labels(outcome)[axis] if other != label]
+    differences = [compare(outcome.rows, other, reference, name) for other in others]
+    sentences = [begin]
+    for finding in order(figure):
+        group = [difference for difference in differences if difference.finding == finding]
+        if group:
+            told = (tell_difference(outcome, one, name, figure, full) for one in group)
+            sentences.append(f"{opening(finding, label, figure)}: {('; ' if full else ', ').join(told)}.")
+    return " ".join(sentences)
+
+
+def opening(finding: Finding, label: str, figure: Figure) -> str:
+    if finding in ("higher", "lower"):
+        return capital(f"{comparative(finding, figure)} than {label}")
+    return {
+        "tie": f"Ties with {label}",
+        "equal": f"Equal to {label} with every seed",
+        "one seed": "One seed, no claim",
+        "missing": f"Not to be compared with {label}",
+    }[finding]
+
+
+def comparative(finding: Finding, figure: Figure) -> str:
+    if figure.better is None:
+        return finding
+    return "better" if finding == figure.better else "worse"
+
+
+def tell_summary(summary: Summary, figure: Figure) -> str:
+    mean = with_unit(summary.mean, figure)
+    return mean if summary.n == 1 else f"{mean} (mean of {summary.n} seeds)"
+
+
+def tell_difference(outcome: Outcome, difference: Difference, name: str, figure: Figure, full: bool) -> str:
+    label = name_cell(difference.cell)
+    if difference.mean is None:
+        return f"{label} (no seed in common)"
+    summary = summarise_cell(outcome.rows, difference.cell, name)
+    reference = summarise_cell(outcome.rows, difference.reference, name)
+    assert summary and reference
+    value = number(summary.mean, figure)
+    if difference.finding == "equal" or (difference.finding == "tie" and not full):
+        return label
+    relative = share(difference.mean, reference.mean) if reference.mean and figure.unit != "%" else ""
+    if not full:
+        return f"{label} {value} ({relative or signed(difference.mean, figure)})"
+    relative = f", {relative}" if relative else ""
+    if difference.paired is None:
+        return f"{label} {value} ({signed(difference.mean, figure)}{relative})"
+    fewer = f", {counted(difference.n, 'seed')} only" if difference.n < len(outcome.study.seeds) else ""
+    interval = reach(difference.paired.low, difference.paired.high, figure)
+    return f"{label} {value} ({signed(difference.mean, figure)}{relative}; interval {interval}{fewer})"
+
+
+def judge_axis(outcome: Outcome, name: str, figure: Figure, axis: str) -> str:
+    """Of one axis among several: what each label does at every place of the others. Those that do the same at all of them are
+    told together."""
+    axes, label = axis_labels(outcome), reference_labels(outcome)[axis]
+    others = [other for other in axes if other != axis]
+    places = [dict(zip(others, labels, strict=True)) for labels in itertools.product(*(axes[one] for one in others))]
+    alike: dict[Finding, list[str]] = {}
+    mixed = []
+    for one in axes[axis]:
+        if one == label:
+            continue
+        found = [(place, compare(outcome.rows, {**place, axis: one}, {**place, axis: label}, name)) for place in places]
+        findings = {difference.finding for _, difference in found}
+        if len(findings) == 1:
+            alike.setdefault(findings.pop(), []).append(f"{one}{range_of([each for _, each in found], figure)}")
+        else:
+            mixed.append(tell_places(one, label, found, figure))
+    everywhere = f" at each of {len(places)} choices of {listed(others)}"
+    told = [
+        f"{opening(finding, label, figure)}{everywhere}: {', '.join(alike[finding])}."
+        for finding in order(figure)
+        if finding in alike
+    ]
+    return f"By {axis}. {' '.join([*told, *mixed])}"
+
+
+def tell_places(one: str, label: str, found: Sequence[tuple[Labels, Difference]], figure: Figure) -> str:
+    """Of a label that does not do the same everywhere: where it does what."""
+    parts = []
+    for finding in order(figure):
+        group = [(place, difference) for place, difference in found if difference.finding == finding]
+        if group:
+            where = listed([name_cell(place) for place, _ in group])
+            words = opening(finding, label, figure)
+            parts.append(f"{words[0].lower()}{words[1:]} at {where}{range_of([each for _, each in group], figure)}")
+    return f"It depends for {one}: {'; '.join(parts)}."
+
+
+def order(figure: Figure) -> list[Finding]:
+    """What is better is told first."""
+    first: list[Finding] = ["higher", "lower"] if figure.better == "higher" else ["lower", "higher"]
+    return [*first, "tie", "equal", "one seed", "missing"]
+
+
+def range_of(differences: Sequence[Difference], figure: Figure) -> str:
+    """From the least to the largest mean difference."""
+    means = [difference.mean for difference in differences if difference.mean is not None]
+    if not means or not any(means):
+        return ""
+    low, high = signed(min(means), figure), signed(max(means), figure)
+    return f" ({low})" if low == high else f" ({low} to {high})"
+
+
+def tell_best(outcome: Outcome, name: str, figure: Figure) -> str:
+    """Whether one cell is ahead of all others; nothing where no direction is better, or where one seed carries no claim."""
+    found = find_best(outcome.rows, cell_labels(outcome), name, figure.better)
+    if found is None or len({row.seed for row in outcome.rows}) == 1:
+        return ""
+    best, surely = found
+    if surely:
+        return f"The best is {name_cell(best)}, ahead of every other."
+    rivals = [cell for cell in cell_labels(outcome) if cell != best and summarise_cell(outcome.rows, cell, name)]
+    level = [cell for cell in rivals if compare(outcome.rows, best, cell, name).finding != figure.better]
+    others = listed([name_cell(cell) for cell in level])
+    return f"The best mean is that of {name_cell(best)}, but {others} cannot be told from it."

@@ -1,0 +1,152 @@
+"""`lilliput attention` as its user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelled import labelled_changes
+from lilliput.cli.attention import EXAMPLES
+from small import copy_of_trained, lilliput, small_config, train_small, trained
+
+SCORES = ["entropy", "distance", "previous", "first", "punctuation", "same", "induction"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(copy_of_trained(tmp_path))
+    return Path()
+
+
+def test_a_text_makes_a_folder(home: Path) -> None:
+    code, out, err = lilliput("attention", "mine", "A bee saw the sea.", "--sort", "previous")
+    assert code == 0, err
+    folder = Path("attention/mine")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "attention.html",
+        "attention.npz",
+        "heads.csv",
+        "layer-0.png",
+        "layer-1.png",
+    ]
+    rows = list(csv.DictReader((folder / "heads.csv").read_text().splitlines()))
+    previous = [float(row["previous"]) for row in rows[:4]]
+    assert previous == sorted(previous, reverse=True)
+    assert [row["head"] for row in rows[4:]] == ["even", "even"]
+    assert list(rows[0]) == ["layer", "head", *SCORES]
+    for row in rows[:4]:
+        assert f"{float(row['entropy']):.3f}" in out
+    assert "heads over this text, 19 tokens, by previous" in out
+    assert "the page is attention/mine/attention.html (" in err
+
+
+def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
+    import lilliput as library
+    from lilliput.attention_view import capture_text
+
+    assert lilliput("attention", "mine", "A bee.", "--layers", "1", "--heads", "1", "--pictures", "none").code == 0
+    with np.load("attention/mine/attention.npz") as arrays:
+        found = capture_text(library.load("mine"), "A bee.")
+        assert np.array_equal(arrays["layer_1"], found.weights[1][[1]])
+        assert np.array_equal(arrays["visible_1"], found.sight(1))
+        assert arrays["tokens"].tolist() == list(found.tokens)
+        assert arrays["heads"].tolist() == [1] and arrays["ids"].tolist() == found.ids
+        assert "layer_0" not in arrays
+
+
+def test_a_second_text_leaves_nothing_of_the_first(home: Path) -> None:
+    told = lilliput("attention", "mine", "A bee.", "--pictures", "heads", "--svg", "--out", "there")
+    assert told.code == 0, told.err
+    first = {path.name: path.read_bytes() for path in Path("there").iterdir()}
+    assert {"layer-0.svg", "layer-1-head-1.svg"} < first.keys()
+    assert lilliput("attention", "mine", "A bee.", "--pictures", "heads", "--svg", "--out", "there").code == 0
+    again = {path.name: path.read_bytes() for path in Path("there").iterdir()}
+    assert {name for name in first if first[name] != again[name]} <= {"attention.npz"}, "a zip has the time in it"
+    Path("there/mine.txt").write_text("stays")
+    assert lilliput("attention", "mine", "An owl.", "--layers", "1", "--out", "there").code == 0
+    left = {path.name for path in Path("there").iterdir()}
+    assert left == {"attention.html", "attention.npz", "heads.csv", "layer-1.png", "mine.txt"}
+
+
+def test_json_while_it_writes(home: Path) -> None:
+    code, out, err = lilliput(
+        "attention", "mine", "A bee", "--generate", "5", "--temperature", "0", "--pictures", "none", "--json"
+    )
+    assert code == 0, err
+    told = json.loads(out)
+    written = json.loads(
+        lilliput("generate", "mine", "--prompt", "A bee", "--tokens", "5", "--temperature", "0", "--json").out
+    )["samples"][0]
+    assert told["run"] == "mine"
+    assert len(told["text"]["written"]) == written["tokens"]
+    assert "".join(told["text"]["written"]).startswith(written["text"][:1])
+    assert told["text"]["prompt"] == 6
+    assert [(one["layer"], one["head"]) for one in told["even"]] == [(0, None), (1, None)]
+    assert len(told["heads"]) == 4 and list(told["heads"][0]) == ["layer", "head", *SCORES]
+    assert told["files"]["attention.html"] == Path("attention/mine/attention.html").stat().st_size
+
+
+def test_over_documents(home: Path) -> None:
+    code, out, err = lilliput("attention", "mine", "--on", "train", "--documents", "3", "--sort", "layer", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["texts"], told["tokens"], told["text"], told["on"]) == (3, 96, None, "train")
+    assert [(one["layer"], one["head"]) for one in told["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert list(told["files"]) == ["heads.csv"]
+    Path("attention/mine/attention.html").write_text("of an earlier text")
+    assert lilliput("attention", "mine", "--on", "validation", "--documents", "1").out.startswith(
+        "heads over 1 document of"
+    )
+    assert Path("attention/mine/attention.html").read_text() == "of an earlier text"
+    code, out, err = lilliput(
+        "attention", "mine", "A bee.", "--on", "mytext.txt", "--documents", "2", "--pictures", "none"
+    )
+    assert code == 0, err
+    assert "heads over 2 documents of mytext.txt, 64 tokens" in out
+    assert '"surveyed":{"texts":2,"tokens":64}' in Path("attention/mine/attention.html").read_text()
+
+
+def test_a_text_that_is_too_long_is_told(home: Path) -> None:
+    told = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none")
+    assert told.code == 0
+    assert "the text is longer than the context of 32; tokens after it that were not seen: 34" in told.err
+    told = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none", "--generate", "3")
+    assert "tokens before it that were not seen: 50" in told.err
+
+
+def test_a_classifier_padded_as_in_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train_small(small_config(tmp_path, **labelled_changes(tmp_path), train__steps="2"))
+    code, out, err = lilliput("attention", "mine", "the honey the moon", "--pad", "--json")
+    assert code == 0, err
+    text = json.loads(out)["text"]
+    assert text["padding"] == 4 and len(text["tokens"]) == 8
+    assert text["tokens"][:4] == ["the", "honey", "the", "moon"]
+    told = lilliput("attention", "mine", "the honey", "--generate", "4")
+    assert told.code == 2 and "this model is a classifier: it cannot write" in told.err
+    code, out, err = lilliput("attention", "mine", "--on", "heard", "--json")
+    assert code == 0 and json.loads(out)["texts"] == 11, err
+
+
+def test_every_example_runs(home: Path) -> None:
+    """With the small run in the place of the demo; it has two layers."""
+    for line in EXAMPLES.strip().splitlines():
+        words = shlex.split(re.split(r"\s{2,}", line.strip())[0])[1:]
+        words = ["mine" if word == "demo" else "0,1" if word == "0,2" else word for word in words]
+        words += [] if "--pictures" in words else ["--pictures", "none"]  # which other tests draw
+        told = lilliput(*words)
+        assert told.code == 0, told.err
+
+
+def test_nothing_is_written_into_the_run(home: Path) -> None:
+    before = sorted(Path("runs").rglob("*"))
+    assert lilliput("attention", str(trained() / "runs" / "mine"), "A bee.", "--pictures", "none").code == 0
+    assert lilliput("attention", "runs/mine/checkpoints/step-000008", "A bee.", "--pictures", "none").code == 0
+    assert sorted(Path("runs").rglob("*")) == before
+    assert sorted(path.name for path in Path("attention").iterdir()) == ["mine"]

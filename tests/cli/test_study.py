@@ -1,0 +1,89 @@
+"""`lilliput study` as its user meets it; what it does is proved in tests/studies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lilliput.studies.processes import Interrupted
+from lilliput.studies.study_files import shipped_studies
+from small import lilliput
+from small_studies import write_study
+
+QUICK = '[quick]\nseeds = [4]\naxes.window = ["full"]'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_study(tmp_path, seeds=[1, 2], extra=QUICK)
+    return tmp_path
+
+
+def test_without_a_name_the_shipped_ones_are_listed() -> None:
+    code, out, err = lilliput("study")
+    assert (code, err) == (0, "")
+    assert all(name in out for name in shipped_studies())
+    listed = json.loads(lilliput("study", "--json").out)
+    assert [one["name"] for one in listed] == list(shipped_studies())
+    assert all(one["question"] for one in listed)
+
+
+def test_a_dry_run_tells_all_and_does_nothing(here: Path) -> None:
+    code, out, err = lilliput("study", "small.toml", "--dry-run")
+    assert (code, err) == (0, "")
+    for line in (
+        "Small",
+        "Does it hurt?",
+        "  window  full: as the recipe says (what the others are compared with)",
+        "  window  4 tokens: model.window 4",
+        "runs          4, each of 8 steps",
+        "seeds         1, 2",
+        "measurements  4 of training",
+        "kept in       runs/small",
+    ):
+        assert line in out.splitlines()
+    assert not (here / "runs").exists()
+
+
+def test_a_dry_run_as_json(here: Path) -> None:
+    told = json.loads(lilliput("study", "small.toml", "--quick", "--folder", "there", "--dry-run", "--json").out)
+    assert (told["folder"], told["runs"], told["measurements"]) == ("there/small-quick", ["seed4"], 1)
+    assert told["cells"][0]["labels"] == {"window": "full"}
+    assert 10 < told["seconds_estimate"] < 60
+    more = json.loads(lilliput("study", "small.toml", "--seeds", "1,2,3,4", "--dry-run", "--json").out)
+    assert len(more["runs"]) == 8
+
+
+@pytest.mark.parametrize("unit", ["flops", "tokens", "minutes"])
+def test_the_time_of_other_budgets(here: Path, unit: str) -> None:
+    write_study(here, budget={unit: 2})
+    told = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
+    expected = 240 if unit == "minutes" else 0
+    assert expected < told["seconds_estimate"] < expected + 60
+
+
+def test_the_one_who_starts_processes_has_no_torch(here: Path) -> None:
+    """Whatever it held before would count as theirs."""
+    program = (
+        "import sys; from lilliput.cli import main; import lilliput.studies.runner as r\n"
+        "def stop(*a): raise r.UserError(str([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules]))\n"
+        "r.plan = stop; main(['study', 'small.toml'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "lilliput: []\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)])
+def test_stopped(here: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
+    def stop(*_: object) -> None:
+        raise Interrupted(number)
+
+    monkeypatch.setattr("lilliput.studies.runner.plan", stop)
+    told = lilliput("study", "small.toml", "--seeds", "3,4", "--folder", "my runs", "--overwrite")
+    assert told.code == code
+    assert told.err.endswith("go on with\n  lilliput study small.toml --seeds 3,4 --folder 'my runs'\n")

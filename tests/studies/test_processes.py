@@ -1,0 +1,111 @@
+"""A process of its own: what it says, what it holds, and how it is stopped."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from lilliput.studies.processes import Interrupted, Signals, last_lines
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
+
+TOUCH = "import sys; data = bytearray({}); data[::4096] = b'x' * len(data[::4096]); print('done'); sys.exit(3)"
+# Says that it listens, and counts what it hears until the second signal.
+HEAR = """
+import signal, sys, time
+heard = []
+signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+print("listening", flush=True)
+while len(heard) < 2: time.sleep(0.01)
+print(len(heard))
+"""
+
+
+def run(program: str, signals: Signals) -> tuple[int, int | None, str]:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        code, peak = signals.run([sys.executable, "-c", program], out, err, lambda: None)
+        out.seek(0)
+        return code, peak, out.read().decode()
+
+
+def test_its_code_its_words_and_its_memory() -> None:
+    """Memory is told where it is surely the process's own: more than ours."""
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    more = ours + 200_000_000
+    with Signals() as signals:
+        code, peak, out = run(TOUCH.format(more), signals)
+        assert (code, out) == (3, "done\n")
+        assert peak is not None and more < peak < more + 100_000_000
+        assert run(TOUCH.format(1000), signals) == (3, None, "done\n")
+
+
+def test_signals_reach_it_once_each_and_it_is_in_a_group_of_its_own() -> None:
+    with Signals() as signals, tempfile.NamedTemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sent: list[int] = []
+
+        def look() -> None:
+            assert signals.child is not None
+            assert os.getpgid(signals.child) == signals.child != os.getpgrp()
+            if b"listening" in Path(out.name).read_bytes() and len(sent) == len(signals.received) < 2:
+                sent.append(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        code, _ = signals.run([sys.executable, "-c", HEAR], out, err, look)  # type: ignore[arg-type]
+        assert code == 0
+        assert Path(out.name).read_text() == "listening\n2\n"
+        with pytest.raises(Interrupted) as stopped:
+            signals.check()
+        assert stopped.value.number == signal.SIGINT
+
+
+def test_a_signal_that_came_while_it_was_started_reaches_it() -> None:
+    signals = Signals()
+    signals.received.append(signal.SIGTERM)
+    assert run("import time; time.sleep(60)", signals)[0] == -signal.SIGTERM
+
+
+def test_it_does_not_outlive_one_who_fails_to_look() -> None:
+    def look() -> None:
+        seen.append(signals.child)
+        raise BrokenPipeError
+
+    seen: list[int | None] = []
+    signals = Signals()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, pytest.raises(BrokenPipeError):
+        signals.run([sys.executable, "-c", "import time; time.sleep(60)"], out, err, look)
+    assert seen[0] is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen[0], 0)
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Signals():
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_in_another_thread_nothing_listens_and_work_goes_on() -> None:
+    codes: list[int] = []
+
+    def work() -> None:
+        with Signals() as signals:
+            codes.append(run("pass", signals)[0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert codes == [0]
+
+
+def test_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"one\ntwo\n\nthree \xff\n\nfour\n\n")
+    assert last_lines(log) == ["two", "three \ufffd", "four"]

@@ -1,0 +1,184 @@
+"""A study that is really run: nothing twice, nothing lost, and after any interruption the same figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lilliput.cli.study import tell_outcome
+from lilliput.runs import Run, list_runs
+from lilliput.studies.grid import load_study
+from lilliput.studies.outcome import METRICS, PROCESSES, Outcome, read_lines, read_outcome
+from lilliput.studies.runner import Event, Failed, Waiting, run_study, training_left
+from small import MEMORY
+from small_studies import timeless, write_study
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
+
+PATIENCE = 120.0
+LABELS = {"full": {}, "4 tokens": {"model.window": 4}}
+STRATEGY = {"own": {}, "short": {"generate.tokens": 5}}
+STEPS = {"steps": 60}  # of a few milliseconds: long enough to be caught in the middle
+SELDOM = {"train.save_every": 10, "evaluate.every": 30}
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+def started(path: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lilliput", "study", path.name, *words],
+        cwd=path.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for_steps(folder: Path, lines: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while not (folder / METRICS).exists() or (folder / METRICS).read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < until, "the process did not train"
+        time.sleep(0.002)
+
+
+def processes(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [line for line in read_lines(folder / PROCESSES) if line["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def whole(here: Path) -> Path:
+    """A study of two runs and four cells, undisturbed, and of two cells whose text is not there."""
+    axes = {"window": LABELS | {"no text": {"data.source": "nothere.txt"}}, "strategy": STRATEGY}
+    path = write_study(here, axes, budget=STEPS, settings=SELDOM, name="whole")
+    out, err = started(path, "--json").communicate(timeout=PATIENCE)
+    (here / "whole.json").write_text(out)
+    (here / "whole.txt").write_text(err)
+    return path
+
+
+@pytest.fixture(scope="module")
+def outcome(whole: Path) -> Outcome:
+    return read_outcome(whole.parent / "runs" / "whole")
+
+
+def test_rows_runs_and_shares(whole: Path, outcome: Outcome) -> None:
+    expected = [
+        (label, strategy, run) for label, run in (("full", "full"), ("4 tokens", "4-tokens")) for strategy in STRATEGY
+    ]
+    assert [(*row.cell.values(), row.run.removesuffix("-seed1")) for row in outcome.rows] == expected
+    full, short, *_ = timeless(outcome)
+    assert full[3] == short[3], "one run, measured twice"
+    assert full[3]["updates"] == 60
+    assert full[3]["validation.loss"] != timeless(outcome)[2][3]["validation.loss"]
+    assert [run["name"] for run in list_runs(outcome.folder)] == ["4-tokens-seed1", "full-seed1"]
+    assert outcome.curve("full-seed1")[-1]["event"] == "finished"
+    assert len(processes(outcome.folder, "training")) == 2
+    assert len(processes(outcome.folder, "measuring")) == 4
+    assert outcome.about["command"] == "lilliput study whole.toml"
+
+
+def test_memory_is_of_the_run_s_own_process(outcome: Outcome) -> None:
+    peaks = {line["name"]: line["peak_memory_bytes"] for line in processes(outcome.folder, "training")}
+    for row in outcome.rows:
+        assert row.figures["train.peak_memory_bytes"] == peaks[row.run] > 100_000_000
+        logged = [event["memory_bytes"] for event in outcome.curve(row.run) if event["event"] == "step"]
+        assert peaks[row.run] >= max(logged)
+
+
+def test_what_cannot_be_done_is_told_and_the_others_go_on(whole: Path, outcome: Outcome) -> None:
+    told = json.loads((whole.parent / "whole.json").read_text())
+    assert [one["cell"]["window"] for one in told["missing"]] == ["no text"] * 2
+    (failure,) = told["failed"]
+    assert failure["kind"] == "preparing" and "no such file" in failure["what"]
+    assert outcome.about["failed"] == [failure]
+    err = (whole.parent / "whole.txt").read_text()
+    assert "preparing data2 failed:" in err and "Traceback" not in err
+    assert Path(whole.parent, told["report"]).is_file() and Path(whole.parent, told["table"]).is_file()
+
+
+def test_how_it_is_told(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell_outcome(outcome, as_json=False) == 1, "figures are missing"
+    out = capsys.readouterr().out
+    assert out.startswith("One seed: no interval, no claim.") and "\nValidation loss: " in out
+    assert "failed  preparing data2: lilliput: " in out
+    assert "missing 2 of 6: no text/own with seed 1, no text/short with seed 1" in out
+    assert f"report  {outcome.folder / 'report.html'}  (open it with" in out
+
+
+def test_a_second_call_does_only_what_is_missing(whole: Path, outcome: Outcome) -> None:
+    before, events = [processes(outcome.folder, kind) for kind in ("training", "measuring")], list[Event]()
+    log = outcome.folder / METRICS
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # killed while it wrote the last one
+    with chdir(whole.parent):
+        again = run_study(load_study(whole.name), outcome.folder, events.append)
+    assert timeless(again) == timeless(outcome)
+    assert processes(outcome.folder, "training") == before[0]
+    assert len(processes(outcome.folder, "measuring")) == len(before[1]) + 1
+    assert [event.job.kind for event in events if isinstance(event, Failed)] == ["preparing"]
+
+
+def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, outcome: Outcome) -> None:
+    """Ctrl-C stops both processes, and the run is resumed; kill -9 leaves the one that trains, and it is waited for."""
+    quick = '[quick]\naxes.window = ["4 tokens"]'
+    path = write_study(whole.parent, {"window": LABELS}, budget=STEPS, settings=SELDOM, name="broken", extra=quick)
+    folder = path.parent / "runs" / "broken-quick"
+    run = folder / "4-tokens-seed1"
+    stopped = started(path, "--quick")
+    wait_for_steps(run, 5)
+    stopped.send_signal(signal.SIGINT)
+    out, err = stopped.communicate(timeout=PATIENCE)
+    assert (stopped.returncode, out) == (130, "")
+    *_, kept, command = err.splitlines()
+    assert (kept, command) == ("stopped; what is done is kept; go on with", "  lilliput study broken.toml --quick")
+    last = Run(run).last
+    assert last is not None and last.step < STEPS["steps"]
+    lines = (run / METRICS).read_bytes().count(b"\n")
+    killed = started(path, "--quick")
+    wait_for_steps(run, lines + 3)
+    killed.kill()
+    killed.communicate()
+    with chdir(path.parent):
+        went_on = run_study(load_study(path.name, quick=True), folder.relative_to(path.parent))
+    ((_, seed, name, figures),) = timeless(went_on)
+    assert (seed, name, figures) == timeless(outcome)[2][1:]
+    first, *again = [line["command"] for line in processes(folder, "training")]
+    assert first.startswith("lilliput train mytext.txt --train.steps=60")
+    assert set(again) <= {"lilliput train runs/broken-quick/4-tokens-seed1 --resume --json"}
+
+
+def test_a_run_that_is_being_trained_is_waited_for(whole: Path, outcome: Outcome) -> None:
+    """And a signal ends the waiting."""
+    run, told = Run(outcome.folder / "full-seed1"), list[Event]()
+
+    def report(event: Event) -> None:
+        told.append(event)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with chdir(whole.parent), run.lock(), pytest.raises(KeyboardInterrupt):
+        run_study(outcome.study, outcome.folder, report)
+    assert [type(event) for event in told] == [Waiting]
+
+
+def test_what_a_run_still_needs(outcome: Outcome, tmp_path: Path) -> None:
+    assert training_left(tmp_path) is None
+    assert training_left(outcome.folder / "full-seed1") == 0.0
+    lines = [json.dumps({"event": "step", "seconds": n, "progress": n / 8}) for n in (1, 2)]
+    (tmp_path / METRICS).write_text("\n".join([*lines, '{"event": "saved"}', '{"event": "step", "sec']))
+    assert training_left(tmp_path) == 6.0
