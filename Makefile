@@ -13,14 +13,16 @@ ifneq ($(SHARED),)
 export LILLIPUT_DATA ?= $(abspath $(SHARED))
 endif
 
-.PHONY: help setup demo test browser torture bench schema clean
+.PHONY: help setup demo test browser torture bench studies gallery schema clean
 
 help:
-	@echo "make demo     set up, train the built-in recipe, evaluate it, write stories (about six minutes)"
+	@echo "make demo     set up, train the built-in recipe, evaluate it, write stories and a report (about six minutes)"
 	@echo "make test     set up, lint, types, every check (under 15 minutes on two cores)"
 	@echo "make setup    the environment in .venv, and nothing else"
 	@echo "make torture  kill a training process at 100 random moments and compare (by hand, long)"
 	@echo "make bench    the benchmarks, with the peers they are measured against (by hand, long)"
+	@echo "make studies  the shipped comparisons, with their reports in docs/studies (by hand, hours; goes on where it stopped)"
+	@echo "make gallery  pictures of the reports and of an attention page, in docs/gallery"
 	@echo "make schema   the JSON schema of recipes, from the types"
 
 setup: $(VENV)/.runtime
@@ -71,6 +73,22 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/vectors.py
 	$(BIN)/python benchmarks/duplicates.py
 	$(BIN)/python benchmarks/decoding.py
+
+# Each goes on where it stopped, and is skipped when it is done; table and report are kept in docs/studies.
+STUDIES := window decoding accumulation checkpointing kv-cache norm positions embeddings tokenizers optimizers width-depth scaling
+studies: $(addprefix study-,$(STUDIES))
+
+study-%: setup
+	$(BIN)/lilliput study $*
+	@mkdir -p docs/studies
+	@$(BIN)/lilliput report $* --out docs/studies/$*.html
+	@cp runs/$*/table.csv docs/studies/$*.csv
+
+# Needs the report of the demo and a browser.
+gallery: $(VENV)/.test browser
+	$(BIN)/lilliput attention demo --generate 40 "There was once a fox who lived near a river." --out runs/demo/attention
+	$(BIN)/python docs/make_gallery.py demo=runs/demo/report.html attention=runs/demo/attention/attention.html \
+	  $(foreach study,$(STUDIES),$(if $(wildcard docs/studies/$(study).html),$(study)=docs/studies/$(study).html))
 
 schema: setup
 	$(BIN)/lilliput info --schema > recipes/recipe.schema.json

@@ -232,9 +232,7 @@ def showing(console: Console) -> Iterator[Report]:
         elif isinstance(event, Stopping):
             console.print("finishing this step, then saving (again: stop at once)")
         elif isinstance(event, Waiting):
-            console.print(
-                f"{event.job.name} is being trained by a process that is there already: waiting for it", markup=False
-            )
+            console.print(f"{event.what}: waiting for it", markup=False)
 
     with bar:
         yield report

@@ -1,7 +1,7 @@
 """One process after another: started, watched, measured and stopped.
 
-Owns: what a signal does to the process that runs, its exit code, and its peak of memory. Does not own: what it is for (`work`),
-or what becomes of one that fails (`runner`).
+Owns: what a signal does to the process that runs, its exit code, its peak of memory, and waiting for one that has outlived a
+caller who was killed. Does not own: what it is for (`work`), or what becomes of one that fails (`runner`).
 
 A process's peak is its own only if it is more than that of the one who started it: the system also counts what was held before
 the new program was put in the old one's place. So nothing here imports torch; where the caller has and holds more than the
@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +44,7 @@ class Signals:
         self.received: list[int] = []
         self.child: int | None = None
         self.before: dict[int, Any] = {}
+        self.mark: int | None = None  # the open file by which a process that outlives us is known
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # Python lets no other one listen
@@ -63,6 +64,35 @@ class Signals:
             with suppress(ProcessLookupError):
                 os.kill(self.child, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
+    @contextmanager
+    def alone(self, mark: Path, waiting: Callable[[], None]) -> Iterator[None]:
+        """When no process of an earlier call is at work any more. All hold a lock on one open file, which they inherit: it ends
+        with the last of them, however the caller ended."""
+        if sys.platform == "win32":  # has no such locks
+            yield
+            return
+        import fcntl
+
+        self.mark = os.open(mark, os.O_RDWR | os.O_CREAT, 0o644)
+        told = False
+        try:
+            while True:
+                try:
+                    fcntl.flock(self.mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not told:
+                        waiting()
+                        told = True
+                    self.check()
+                    time.sleep(LOOK)
+                except OSError:  # a file system without locks
+                    break
+            yield
+        finally:
+            os.close(self.mark)
+            self.mark = None
+
     def check(self) -> None:
         if self.received:
             raise Interrupted(self.received[-1])
@@ -72,7 +102,10 @@ class Signals:
     ) -> tuple[int, int | None]:
         """The exit code and the peak of memory in bytes."""
         group = None if sys.platform == "win32" else 0
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=group)
+        kept = () if self.mark is None else (self.mark,)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=group, pass_fds=kept
+        )
         self.child = process.pid
         try:
             for number in tuple(self.received):  # while it was started

@@ -52,6 +52,7 @@ from lilliput.studies.work import (
 )
 
 LOGS = "logs"  # folder of what the processes said
+MARK = ".process"  # locked by the process that is at work
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ class Failed:
 
 @dataclass(frozen=True)
 class Waiting:
-    """For a process that is there already: it outlived an earlier call, which was killed."""
+    """For a process that is there already, and `what` it is."""
 
-    job: Job
+    what: str
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,9 @@ def run_study(
     with open_outcome(study, folder, command, overwrite) as outcome, Signals() as signals:
         measured = {key_of(row.cell, row.seed): row.measures for row in outcome.rows}
         runner = Runner(study, folder, report, signals, Pace(work, read_lines(folder / PROCESSES)), measured)
-        for runner.number, job in enumerate(work, start=1):
-            runner.do(job)
+        with signals.alone(folder / MARK, lambda: report(Waiting("a process of an earlier call is still at work"))):
+            for runner.number, job in enumerate(work, start=1):
+                runner.do(job)
         return close_outcome(folder, sum(line["seconds"] for line in read_lines(folder / PROCESSES)), runner.failures)
 
 
@@ -179,7 +181,7 @@ class Runner:
         if not looks_like_run(run.folder):
             return False
         if run.is_locked():
-            self.report(Waiting(job))
+            self.report(Waiting(f"{job.run} is being trained by another process"))
         while run.is_locked():
             self.signals.check()
             time.sleep(LOOK)
