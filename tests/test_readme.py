@@ -17,7 +17,8 @@ from lilliput.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-GUIDES = {"data": 8, "training": 5, "writing": 8, "evaluation": 8, "attention": 5}  # each with the fewest commands that it may have
+# Each with the fewest commands that it may have.
+GUIDES = {"data": 8, "training": 5, "writing": 8, "evaluation": 8, "attention": 5}
 # The same work on less: a few steps of a small model on a few stories.
 QUICK = (
     "--data.documents 120 --model.layers 1 --model.dim 16 --model.heads 2 --model.hidden 32 "

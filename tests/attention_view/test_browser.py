@@ -125,6 +125,21 @@ def test_a_text_that_was_written_is_gone_through_step_by_step(browser: Browser, 
         assert hover(page, row, row).endswith(f"{100 * weight:.2f}%")
 
 
+def test_a_text_of_which_the_last_written_token_was_read(browser: Browser, tmp_path: Path) -> None:
+    """As other models tell it: there is no token that was written at the end and never read."""
+    with watched_page(browser) as page:
+        open_page(page, draw_attention(list("abcde"), prompt=3), tmp_path)
+        told = page.locator("#step-says")
+        assert told.inner_text().startswith("Token 1 of 2 written: at c it chose d")
+        page.keyboard.press("j")
+        assert told.inner_text().startswith("Token 2 of 2 written: at d it chose e")
+        page.keyboard.press("j")
+        assert told.inner_text().startswith("Token 4: e looks at")
+        page.locator("#stretch").check()
+        page.keyboard.press("ArrowRight")  # a check box needs no arrows
+        page.wait_for_selector('body[data-shown="0.1"]')
+
+
 def test_twelve_layers_of_twelve_heads_and_512_tokens(browser: Browser, tmp_path: Path) -> None:
     layer = draw_attention([f" w{n % 97}" for n in range(512)], layers=1, heads=12, seed=1)
     attention = Attention(layer.tokens, [one.astype(np.float32) for one in layer.weights] * 12, layer.visible)

@@ -65,6 +65,8 @@ def test_layers_and_heads_keep_their_numbers() -> None:
     whole, part = capture_text(writer, TEXT), capture_text(writer, TEXT, layers=[1], heads=[3, 1])
     assert (part.layer_numbers, part.head_numbers(0)) == ([1], [3, 1])
     assert np.array_equal(part.weights[0], whole.weights[1][[3, 1]])
+    with pytest.raises(UserError, match="a head is named twice"):
+        capture_text(writer, TEXT, heads=[1, 1])
     for wrong in ({"layers": [2]}, {"heads": [4]}, {"layers": [-1]}):
         with pytest.raises(UserError, match=r"there is no (layer|head)"):
             capture_text(writer, TEXT, **wrong)

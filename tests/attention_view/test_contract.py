@@ -53,6 +53,9 @@ def even(count: int, heads: int = 2) -> np.ndarray:
         ({"padding": np.array([True])}, "`padding` has the shape (1,), and (3,) is needed"),
         ({"weights": [even(3), even(3) * 9], "layers": [5, 6]}, "layer 6 has weights that are not between 0 and 1"),
         ({"weights": [even(3) * np.nan]}, "layer 0 has weights that are not between 0 and 1"),
+        ({"weights": [even(3), even(3) * 1.2]}, "layer 1 has rows whose weights sum to more than 1"),
+        ({"layers": [4, 4]}, "a layer is named twice: 4, 4"),
+        ({"heads": [1, 1]}, "a head is named twice: 1, 1"),
         ({"prompt": 4}, "`prompt` is 4, of 3 tokens"),
     ],
 )

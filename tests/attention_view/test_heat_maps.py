@@ -76,9 +76,21 @@ def test_a_long_text_has_fewer_labels() -> None:
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()][:2] == ["0 w0", "10 w10"]
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("count", [3, 12, 40])
+def test_no_words_run_out_of_the_picture(count: int, heads: int) -> None:
+    tokens, before = [f"w{n}" for n in range(count)], ["x"] * 1200
+    attention = draw_attention(tokens, 1, heads, before=before, prompt=2, last="d", title="a long title " * 20)
+    figure = draw_layer(attention, 0)
+    pixels(figure)
+    boxes = [text.get_window_extent() for text in figure.texts]
+    assert all(figure.bbox.contains(*corner) for box in boxes for corner in (box.min, box.max))
+    assert not any(boxes[-1].overlaps(axis.get_tightbbox()) for axis in figure.axes), "the notes stand below the maps"
+
+
 def test_where_the_text_was_cut_and_the_writing_begins() -> None:
     def words(attention: Attention) -> str:
-        return " ".join(text.get_text() for text in draw_layer(attention, 0).texts)
+        return " ".join(" ".join(text.get_text().split()) for text in draw_layer(attention, 0).texts)
 
     assert "cut" not in words(draw_attention(list("abc"))) and "dashed" not in words(draw_attention(list("abc")))
     told = words(draw_attention(list("abc"), before=["x"] * 1200, after=["y"], prompt=2, last="d", padded=0))

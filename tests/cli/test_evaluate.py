@@ -88,6 +88,45 @@ def test_baselines_for_people() -> None:
     assert "Kneser-Ney, order 5" in table and "this model" in table and "xz after training" in table
 
 
+def test_who_does_both_stands_beside_baselines_of_both_kinds() -> None:
+    out = shown("both", "--on", "heard", "--baselines")
+    tokens, labels = out[out.index("beside it") :].split("\n\n")
+    assert "Kneser-Ney, order 5" in tokens and "accuracy" not in tokens
+    assert "always" in labels and "this model" in labels and "bits per byte" not in labels
+
+
+def test_unknown_words_do_not_flatter_beside_a_compressor() -> None:
+    told = as_json("words", "--baselines")
+    rows = {row["name"]: row for row in told["baselines"]}
+    zstd, grams = rows["zstd"], rows["Kneser-Ney, order 5"]
+    assert told["bits_per_byte"] < zstd["bits_per_byte"] < told["bits_per_byte_spelled"], "else there is nothing to see"
+    assert zstd["bits_per_byte_spelled"] == zstd["bits_per_byte"], "it has written all words out"
+    spelling = told["bits_per_byte_spelled"] - told["bits_per_byte"]
+    assert grams["bits_per_byte_spelled"] - grams["bits_per_byte"] == pytest.approx(spelling, rel=1e-12)
+    table = shown("words", "--baselines").partition("beside it")[2]
+    assert table.index("zstd  ") < table.index("this model")
+
+
+def test_parts_that_there_are_none_of_are_told() -> None:
+    assert "there are no figures by label: they are told" in shown("words", "--by", "label")
+    out = shown("classifier", "--by", "position", "--by", "set")
+    assert "no figures by position" in out and "no figures by set" in out
+    assert "there are no figures" not in shown("words", "--by", "position")
+
+
+def test_one_short_document_has_no_interval(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("The owl met the bear.", "utf-8")
+    assert "intervals over" not in shown("words", "--on", str(tmp_path / "one.txt"))
+
+
+def test_two_tables_need_two_files(tmp_path: Path) -> None:
+    flags = ("--csv", "a.csv", "--overlap-csv", f"{tmp_path.name}/../a.csv")
+    (judged_runs() / tmp_path.name).mkdir()
+    code, _, err = lilliput("evaluate", "words", "--overlap", *flags)
+    assert code == 2 and "--csv and --overlap-csv are one file" in err
+    assert not Path("a.csv").exists()
+
+
 def test_what_is_written_is_kept(tmp_path: Path) -> None:
     samples, documents = tmp_path / "samples.csv", tmp_path / "documents.csv"
     flags = ("--overlap", "--prompts", "2", "--tokens", "6", "--beams", "2", "--overlap-csv", str(samples))
@@ -106,6 +145,8 @@ def test_stories_for_people_and_programs() -> None:
     out = shown("storybook", "--stories", "3", "--temperature", "0.5")
     assert "3 whole texts" in out and re.search(r"^stories of the book +0.0% +100.0%$", out, re.MULTILINE)
     assert "stories of the book" not in shown("words", "--stories", "2")
+    out = shown("storybook", "--stories", "2", "--on", "mytext.txt")
+    assert re.search(r"^stories of the book +0.0% +-$", out, re.MULTILINE), "these documents are none"
     told = as_json("storybook", "--stories", "2")["stories"]
     assert told["written"]["texts"] == told["reference"]["texts"] == 2 and told["valid"] == 0.0
 

@@ -59,6 +59,11 @@ def test_a_dry_run_as_json(here: Path) -> None:
     assert len(more["runs"]) == 8
 
 
+def test_a_seed_that_is_given_twice(here: Path) -> None:
+    told = lilliput("study", "small.toml", "--seeds", "3,1,3")
+    assert (told.code, told.err) == (2, "lilliput: --seeds is '3,1,3': each once\n  try --seeds 3,1\n")
+
+
 @pytest.mark.parametrize("unit", ["flops", "tokens", "minutes"])
 def test_the_time_of_other_budgets(here: Path, unit: str) -> None:
     write_study(here, budget={unit: 2})

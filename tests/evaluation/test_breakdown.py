@@ -108,3 +108,10 @@ def test_groups_and_leaks() -> None:
     told = tell_leaked(np.array([True, False, False, False, True]), sums)
     assert told is not None and told["without"]["tokens"] == 25 + 26 + 2
     assert tell_leaked(np.ones(5, bool), sums) == {"documents": 5, "without": None}
+
+
+def test_what_has_no_tokens_has_no_figures() -> None:
+    """A document of marks alone, to a tokenizer that strips them and does not tell ends."""
+    sums = priced(token_file([3, 0, 5], ends=False)).by_document()
+    assert [row["name"] for row in by_group(sums, ["a", "b", "c"], np.arange(3))] == ["a", "c"]
+    assert tell_leaked(np.array([True, False, True]), sums) == {"documents": 2, "without": None}

@@ -88,6 +88,20 @@ def test_leaked_documents_are_told_and_left_out() -> None:
     assert evaluate("runs/words", on="train")["leaked"]["documents"] == 0, "of training itself there is nothing to tell"
 
 
+def test_a_file_is_not_the_training_split_because_it_has_its_name(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.txt").write_text(open_judged("runs/words", on="train").texts[0], "utf-8")
+    assert evaluate("runs/words", on=str(tmp_path / "train"))["leaked"]["documents"] == 1
+
+
+def test_one_document_of_who_does_both_keeps_its_intervals(tmp_path: Path) -> None:
+    """Over blocks, of the loss; of one label there is none."""
+    (tmp_path / "one.tsv").write_text("owl\t" + "the bear met the owl " * 9 + "\n", "utf-8")
+    told = evaluate("runs/both", on=str(tmp_path / "one.tsv"))
+    assert told["documents"] == 1 and told["interval"].keys() >= {"loss", "bits_per_byte"}
+    assert "accuracy" not in told["interval"]
+
+
 def texts_and_leaks(run: str) -> tuple[list[str], list[bool]]:
     judged = open_judged(run)
     assert judged.leaked is not None

@@ -10,7 +10,7 @@ from labelled import token_file
 from lilliput.data.batches import DocumentRows, LabelledWindowRows
 from lilliput.evaluation.both import measure_both
 from lilliput.evaluation.classification import measure_classification
-from lilliput.evaluation.labels import Labelled, score_labels, tell_calibration, tell_classes, tell_leaked
+from lilliput.evaluation.labels import Labelled, macro_f1, score_labels, tell_calibration, tell_classes, tell_leaked
 from tiny import tiny_model
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
@@ -70,6 +70,17 @@ def test_scikit_learn_has_the_same_f1() -> None:
     rows = tell_classes(found.confusion(), list("abcd"))
     for name, values in zip(("precision", "recall", "f1", "documents"), wanted, strict=True):
         assert [row[name] for row in rows] == pytest.approx(values.tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+def test_scikit_learn_has_the_same_mean_f1(classes: int) -> None:
+    """Also where a class of the model is neither in the documents nor said of any; one that is only said has its 0."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    generator = np.random.default_rng(0)
+    scores = np.log(np.append(generator.dirichlet(np.ones(3), 60), np.full((60, classes - 3), 1e-9), axis=1))
+    found = Labelled(generator.integers(2, size=60), scores)
+    wanted = metrics.f1_score(found.labels, found.said, average="macro", zero_division=0)
+    assert macro_f1(found.confusion()) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_calibration_by_hand() -> None:

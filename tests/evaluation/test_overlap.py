@@ -187,6 +187,11 @@ def test_documents_that_are_too_short_are_told(judged: tuple[Writer, TokenFile])
         measure_overlap(*judged, DRAWN, OverlapTask(tokens=100_000))
 
 
+def test_documents_that_were_all_learned_from_are_told(judged: tuple[Writer, TokenFile]) -> None:
+    with pytest.raises(UserError, match=r"all documents of .* tokens stand in the training split"):
+        measure_overlap(*judged, DRAWN, TASK, without=np.ones(judged[1].documents, bool))
+
+
 def test_a_classifier_does_not_write(judged: tuple[Writer, TokenFile]) -> None:
     writer, file = judged
     config = replace(writer.config, model=replace(writer.config.model, task="classifier", classes=2))

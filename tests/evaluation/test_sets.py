@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,12 @@ def test_a_file_has_the_labels_of_the_model_or_its_own(tmp_path: Path) -> None:
     assert known.file.labels is not None and known.file.labels.tolist() == [0, 2, 0]
     plain = open_file(str(path), DataSettings(), tokenizer, None, silent)
     assert plain.file.labels is None and plain.labels is None
+
+
+def test_texts_without_a_token_are_told(tmp_path: Path) -> None:
+    config = configure(write(tmp_path / "a.txt", TEXTS), tmp_path, "word")
+    config = replace(config, tokenizer=replace(config.tokenizer, punctuation="strip"))
+    (tmp_path / "marks.txt").write_text("!!!\n")
+    tokenizer = prepare(config).tokenizer
+    told = refusal(lambda: open_file(str(tmp_path / "marks.txt"), config.data, tokenizer, None, silent))
+    assert told.startswith("the run's tokenizer finds no tokens in the texts") and "marks.txt" in told

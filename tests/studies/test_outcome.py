@@ -22,6 +22,7 @@ from lilliput.studies.outcome import (
     read_outcome,
     remove_study,
 )
+from lilliput.studies.report import tell_missing
 from mistakes import refusal
 from small_studies import AXES, write_study
 
@@ -44,6 +45,21 @@ def row(label: str, seed: int, **figures: float) -> dict[str, object]:
         "measures": ["m"],
         "figures": figures,
     }
+
+
+def test_figures_of_other_versions_and_machines_are_told(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    begin(study, folder)
+    assert read_outcome(folder).about["changed"] == {}
+    told = json.loads((folder / STUDY).read_text())
+    told["about"]["versions"]["torch"], told["about"]["machine"]["cores"] = "1.0", 99
+    (folder / STUDY).write_text(json.dumps(told))
+    begin(study, folder)
+    begin(study, folder)
+    outcome = read_outcome(folder)
+    assert outcome.about["changed"] == {"torch": ["1.0"], "cores": ["99"]}
+    assert "Some of it was made with torch 1.0 and cores 99" in tell_missing(outcome)
 
 
 def test_what_is_written_is_read(study: Study, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from small_studies import write_study
 
 @pytest.fixture
 def pace(tmp_path: Path) -> Pace:
-    """full 1, its measurement, 4 tokens 1, its measurement; the same with seed 2."""
+    """full 1, its measurement, 4 tokens 1, its measurement; 4 tokens 2 and so on, backwards."""
     return Pace(plan(load_study(write_study(tmp_path, seeds=[1, 2]))), [])
 
 
@@ -29,10 +29,10 @@ def test_the_same_work_with_another_seed_goes_before_the_mean_of_all(pace: Pace)
     for job, seconds in zip(pace.work[:4], (10.0, 1.0, 30.0, 3.0), strict=True):
         pace.learn(job, seconds)
         pace.leave(job)
-    assert [pace.expect(job) for job in pace.left] == [10.0, 1.0, 30.0, 3.0]
+    assert [pace.expect(job) for job in pace.left] == [30.0, 3.0, 10.0, 1.0]
     assert pace.look(pace.left[0], 4.0, None) == (48 / 88, 40.0)
-    assert pace.look(pace.left[0], 12.0, None) == (56 / 90, 34.0), "longer than expected: nothing is left of it"
-    assert pace.look(pace.left[0], 4.0, 16.0) == (48 / 98, 50.0), "what it tells itself goes before"
+    assert pace.look(pace.left[0], 32.0, None) == (76 / 90, 14.0), "longer than expected: nothing is left of it"
+    assert pace.look(pace.left[0], 4.0, 16.0) == (48 / 78, 30.0), "what it tells itself goes before"
 
 
 def test_what_was_known_before_helps_and_what_is_left_out_takes_no_time(pace: Pace) -> None:

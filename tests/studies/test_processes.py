@@ -47,6 +47,19 @@ def test_its_code_its_words_and_its_memory() -> None:
         assert run(TOUCH.format(1000), signals) == (3, None, "done\n")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two cannot be told apart")
+def test_memory_of_whoever_started_us_does_not_hide_that_of_a_process() -> None:
+    """A large program starts a study, and the study a process that is smaller than that program was."""
+    study = (
+        "import sys, tempfile; from lilliput.studies.processes import Signals\n"
+        f"with tempfile.TemporaryFile() as file: print(Signals().run([sys.executable, '-c', {TOUCH.format(150_000_000)!r}], "
+        "file, file, lambda: None)[1])"
+    )
+    large = "import subprocess, sys; held = b'x' * 400_000_000; " + f"subprocess.run([sys.executable, '-c', {study!r}])"
+    told = subprocess.run([sys.executable, "-c", large], capture_output=True, text=True, check=True).stdout
+    assert 150_000_000 < int(told) < 250_000_000
+
+
 def test_signals_reach_it_once_each_and_it_is_in_a_group_of_its_own() -> None:
     with Signals() as signals, tempfile.NamedTemporaryFile() as out, tempfile.TemporaryFile() as err:
         sent: list[int] = []

@@ -82,8 +82,8 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside(written: tuple[Pa
 def test_everything_is_in_it(written: tuple[Path, Path], outcome: Outcome) -> None:
     page, markdown = (path.read_text("utf-8") for path in written)
     sections = [
-        "Verdict", "Figures at a glance", "Pictures", "Each figure in full", "Published, for comparison", "All other figures",
-        "What was compared", "How it was made", "Every setting",
+        "Verdict", "Figures at a glance", "Pictures", "Each figure in full", "Published, and to keep in mind",
+        "All other figures", "What was compared", "How it was made", "Every setting",
     ]  # fmt: skip
     text = read(page).text
     for told in (page, markdown):
@@ -174,7 +174,7 @@ def test_a_study_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     outcome = windows(tmp_path)
     outcome.rows.clear()
     document = describe_study(outcome)
-    assert [section.title for section in document.sections][:2] == ["Verdict", "Published, for comparison"]
+    assert [section.title for section in document.sections][:2] == ["Verdict", "Published, and to keep in mind"]
     assert "Nothing was measured yet." in to_markdown(document, "figures")
     xml.fromstring(to_html(document).removeprefix("<!DOCTYPE html>\n"))
 

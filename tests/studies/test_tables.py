@@ -87,6 +87,19 @@ def test_what_is_missing_is_a_dash_and_counted() -> None:
     assert texts(tell_figure(outcome, "validation.perplexity").rows[2]) == ["b", "–", "–", "0", "–", "–"]
 
 
+def test_unequal_budgets_set_nothing_strong() -> None:
+    axes = {"text": {"full": {}, "a": {"budget.steps": 9000}, "b": {"budget.steps": 10}}}
+    outcome = make_outcome(make_study(axes), exact(TABLE))
+    assert strong(tell_all(outcome)) == strong(tell_figure(outcome, "validation.perplexity")) == []
+    assert tell_all(outcome).note.endswith("Budgets differ, so that nothing is strong.")
+
+
+def test_a_figure_that_some_seeds_lack_tells_its_own_n() -> None:
+    outcome = make_outcome(make_study(AXES), exact(TABLE))
+    del outcome.rows[5].figures["validation.perplexity"]
+    assert [texts(row) for row in tell_all(outcome).rows][1] == ["a", "3", "5.55 ± 0.78 (n = 2)"]
+
+
 def test_other_figures_are_rows() -> None:
     study = make_study(AXES, show=("bleu.4",))
     outcome = make_outcome(study, lambda cell, seed: {"bleu.4": 1.0, "train.seconds": 3.0 + seed, "tokens": 2e6})

@@ -120,13 +120,35 @@ def test_the_best_is_named_only_where_it_beats_all() -> None:
     assert words.endswith("The best mean is that of a, but b cannot be told from it.")
 
 
+def test_no_best_is_named_among_unequal_budgets() -> None:
+    budgets = {"few": {"budget.steps": 10}, "more": {"budget.steps": 20}, "most": {"budget.steps": 40}}
+    table = {"few": (20.0, 21.0, 22.5), "more": FULL, "most": (5.0, 6.1, 7.0)}
+    ((_, words),) = verdict(make_outcome(make_study({"budget": budgets}), exact(table)))
+    assert words.endswith("Budgets differ, so that no cell is called the best of all.") and "ahead" not in words
+
+
+def test_the_mean_of_easy_seeds_is_not_called_the_best() -> None:
+    """Of seed 1, which is easy with all of them, a has more than full."""
+    outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": (10.5, 0.0, 0.0), "b": (20.0, 21.0, 22.5)}))
+    outcome.rows[:] = [row for row in outcome.rows if (row.cell["window"], row.seed) not in {("a", 2), ("a", 3)}]
+    ((_, words),) = verdict(outcome)
+    assert words.endswith("The best mean is that of full, but a cannot be told from it.")
+
+
+@pytest.mark.parametrize("axes", [{}, {"window": {"full": {}}}, {"window": {"full": {}}, "size": {"small": {}}}])
+def test_one_cell_alone_has_its_interval(axes: dict[str, dict[str, dict[str, int]]]) -> None:
+    outcome = make_outcome(make_study(axes), lambda cell, seed: {"validation.perplexity": FULL[seed - 1]})
+    ((_, words),) = verdict(outcome)
+    assert words.endswith(" has 11.00 (mean of 3 seeds), interval 8.52 to 13.48, and nothing to compare it with.")
+
+
 def test_a_cell_that_has_fewer_seeds_says_so() -> None:
     outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": (11.0, 12.1, 99.0), "b": FULL}))
     outcome.rows[:] = [
         row for row in outcome.rows if (row.cell["window"], row.seed) != ("a", 3) and row.cell["window"] != "b"
     ]
     ((_, words),) = verdict(outcome)
-    assert "a 11.55 (+1.05, +9.5%; interval +0.41 to +1.69, 2 seeds only)" in words
+    assert "a 11.55 (+1.05, +10%; interval +0.41 to +1.69, 2 seeds only)" in words, "of their 10.5"
     assert "Not to be compared with full: b (no seed in common)." in words
 
 
@@ -146,7 +168,7 @@ def test_several_axes_are_judged_at_every_place() -> None:
     }
     ((_, words),) = verdict(make_outcome(study, exact(table)))
     assert words == (
-        "By size. Better than small at each of 2 choices of window: large (−6.05 to −4.97). "
+        "By size. Better than small at each of 2 choices of window: large (means −6.05 to −4.97). "
         "By window. It depends for short: worse than full at small (+1.10); ties with full at large (+0.02). "
         "The best mean is that of large, full, but large, short cannot be told from it."
     )

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lilliput.attention_view.contract import Attention, Mask, Weights
+from lilliput.attention_view.contract import Attention, Mask, Weights, as_array
 from lilliput.decoding.engines.eager import TorchEngine, TorchRows
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
@@ -102,7 +102,7 @@ def capture_ids(
     pad = "<pad>" if writer.tokenizer.pad is None else writer.tokenizer.token(writer.tokenizer.pad)
     return Attention(
         tokens=[*map(writer.tokenizer.token, ids), *[pad] * (tokens - len(ids))],
-        weights=[plain(capture.weights[layer][0]) for layer in layers],
+        weights=[as_array(capture.weights[layer][0]) for layer in layers],
         visible=[sight[0].cpu().numpy() for sight in sights],
         layers=layers,
         heads=choice.heads,
@@ -110,12 +110,6 @@ def capture_ids(
         ids=row,
         title=title,
     )
-
-
-def plain(weights: Tensor) -> Weights:
-    """(H, T, K) of a row that is alone in its pass."""
-    found: Weights = weights[0].cpu().numpy()
-    return found
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -177,13 +171,13 @@ def put_together(passes: Sequence[Tensor], views: Mapping[int, int], window: int
     """
     prompt = views[0]
     tokens = prompt + len(passes) - 1
-    weights = np.zeros((passes[0].shape[1], tokens, tokens), plain(passes[0]).dtype)
+    weights = np.zeros((passes[0].shape[1], tokens, tokens), as_array(passes[0]).dtype)
     sight = np.zeros((tokens, tokens), np.bool_)
     start = 0  # of what the model has in view
     for number, found in enumerate(passes):
         end, new = prompt + number, prompt if number == 0 else 1
         start = end - views[number] if number in views else start
-        weights[:, end - new : end, end - found.shape[3] : end] = plain(found)[:, -new:]
+        weights[:, end - new : end, end - found.shape[3] : end] = as_array(found)[:, -new:]
         sight[end - new : end, start:end] = allowed(np.arange(end - new, end), np.arange(start, end), window)
     return weights, sight
 

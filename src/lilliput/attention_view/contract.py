@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Weights = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
 
-TOLERANCE = 1e-3  # of a weight: half precision rounds sums to about that
+TOLERANCE = 1e-3  # of a weight
+ROUNDED = 1e-2  # of the sum of a row: bfloat16 rounds each weight by up to 0.4%
 SEEN = {" ": "·", "\n": "↵", "\r": "␍", "\t": "→"}
 
 
@@ -62,6 +63,9 @@ class Attention:
         for name, number, of in (("layers", self.layers, len(self.weights)), ("ids", self.ids, count)):
             if number is not None and len(number) != of:
                 raise UserError(f"there are {len(number)} {name}, and {of} are needed")
+        for name, number in (("layer", self.layers), ("head", self.heads)):
+            if number is not None and len(set(number)) < len(number):
+                raise UserError(f"a {name} is named twice: {', '.join(map(str, number))}")
         if self.visible is not None and len(self.visible) not in (1, len(self.weights)):
             raise UserError(f"`visible` has {len(self.visible)} masks for {len(self.weights)} layers")
         if self.prompt is not None and not 1 <= self.prompt <= count:
@@ -79,9 +83,11 @@ class Attention:
             raise UserError(f"{name} has {len(weights)} heads, and {len(self.heads)} are named")
         if visible.shape != (count, count):
             raise UserError(f"`visible` of {name} has the shape {visible.shape}, and ({count}, {count}) is needed")
+        hint = "the weights after the softmax, of a model without dropout: model.eval()"
         if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):  # also where one is not a number
-            hint = "the weights after the softmax, of a model without dropout: model.eval()"
             raise UserError(f"{name} has weights that are not between 0 and 1", hint=hint)
+        if weights.sum(axis=-1, dtype=np.float64).max() > 1 + ROUNDED:  # less than 1: a head may also look at nothing
+            raise UserError(f"{name} has rows whose weights sum to more than 1", hint=hint)
         if (weights * ~visible).max() > TOLERANCE:
             what = f"{name} looks at what it may not see"
             raise UserError(what, hint="the model's own mask: causal or not, its window, its padding")

@@ -160,7 +160,7 @@ def check(arguments: argparse.Namespace) -> Asked:
 def misfits(arguments: argparse.Namespace, task: Task, config: Config | None) -> list[UserError]:
     from lilliput.attention_view.definitions import SCORES
 
-    found: list[UserError] = []
+    found = idle(arguments)
     if arguments.text is None and arguments.on is None:
         found.append(
             UserError("there is nothing to look at", hint='a text, as in lilliput attention RUN "Once", or --on')
@@ -183,6 +183,20 @@ def misfits(arguments: argparse.Namespace, task: Task, config: Config | None) ->
 
         gather(found, lambda: check_name(config.data, arguments.on))
     return found
+
+
+def idle(arguments: argparse.Namespace) -> list[UserError]:
+    """What was given and would change nothing."""
+    given, text, on = said(arguments, Task), arguments.text is not None, arguments.on is not None
+    writes = "generate" in given
+    needs = [
+        ("--temperature", "temperature" in given and not writes, "--generate"),
+        ("--documents", "documents" in given and not on, "--on"),
+        ("--seed", "seed" in given and not (writes or on), "--generate or --on"),
+        ("--pad", arguments.pad and not text, "a text"),
+        ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "pictures of a text"),
+    ]
+    return [UserError(f"{name} is for {what}") for name, lacks, what in needs if lacks]
 
 
 def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] | None:

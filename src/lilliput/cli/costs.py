@@ -1,7 +1,7 @@
 """`lilliput train RECIPE --dry-run`: what would be trained, and what it costs.
 
-Owns: what is assumed of data that nobody has read yet, the memory of a run, and how both are told. Does not own: what a model
-costs by itself (`model.count`), or how fast the machine is (`devices`).
+Owns: what is assumed of data that nobody has read yet, the time and memory of a run, and how they are told. Does not own: what a
+model costs by itself (`model.count`), or how fast the machine is (`devices`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REACHED = 0.7  # of the machine's peak, by small models
 def tell_costs(config: Config, as_json: bool) -> int:
     """Settings, parameters, FLOPs, memory and time; no text is read."""
     from lilliput.config import config_to_dict
-    from lilliput.devices import choose_device, choose_precision, known_flops, prepare_machine
+    from lilliput.devices import choose_device, choose_precision, prepare_machine
     from lilliput.model.count import count, recomputed_flops
     from lilliput.training.schedules import warm_up_note
 
@@ -29,15 +29,10 @@ def tell_costs(config: Config, as_json: bool) -> int:
     counted, budget = count(config.model, config.vectors), config.train
     parameters = counted.parameters
     tokens_per_step = budget.batch * budget.accumulate * config.model.context
-    device = choose_device(budget.device)
     prepare_machine(budget.threads)
-    precision = choose_precision(budget.precision, device)
+    precision = choose_precision(budget.precision, choose_device(budget.device))
     again = recomputed_flops(config.model, budget.recompute, budget.recompute_every)
-    if budget.minutes is not None:
-        seconds = 60 * budget.minutes
-    else:
-        tokens = budget.tokens or (budget.steps or 0) * tokens_per_step
-        seconds = tokens * (counted.flops_per_token + again) / (REACHED * known_flops(device, precision.dtype))
+    seconds = expected_seconds(config)
     memory = memory_bytes(config, counted)
     notes = [note for note in (precision.note, warm_up_note(config)) if note]
     if as_json:
@@ -68,6 +63,22 @@ def tell_costs(config: Config, as_json: bool) -> int:
     for note in notes:
         console.print(f"note        {note}", markup=False)
     return 0
+
+
+def expected_seconds(config: Config, flops: float | None = None) -> float:
+    """Of training on this machine: the minutes of its budget, or by `flops`, else those of its steps or tokens."""
+    from lilliput.devices import choose_device, choose_precision, known_flops
+    from lilliput.model.count import count, recomputed_flops
+
+    train, model = config.train, config.model
+    if train.minutes is not None:
+        return 60 * train.minutes
+    if flops is None:
+        tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * model.context
+        again = recomputed_flops(model, train.recompute, train.recompute_every)
+        flops = tokens * (count(model, config.vectors).flops_per_token + again)
+    device = choose_device(train.device)
+    return flops / (REACHED * known_flops(device, choose_precision(train.precision, device).dtype))
 
 
 def assume_data(config: Config) -> Config:

@@ -108,6 +108,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
     own = gather(mistakes, lambda: values(Task, said(arguments, Task))) or Task()
     for flag in ("csv", "overlap_csv"):
         gather(mistakes, lambda flag=flag: check_place(flag, getattr(arguments, flag)))  # type: ignore[misc]
+    gather(mistakes, lambda: check_apart(arguments.csv, arguments.overlap_csv))
     given = {**said(arguments, OverlapTask), **with_overlap(arguments)}
     if own.stories is None:
         given |= said(arguments, Writing)
@@ -151,6 +152,11 @@ def way_of(run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
 
 def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
     return {} if arguments.overlap_csv is None else {"overlap_csv": arguments.overlap_csv}
+
+
+def check_apart(csv: str | None, overlap_csv: str | None) -> None:
+    if csv is not None and overlap_csv is not None and Path(csv).resolve() == Path(overlap_csv).resolve():
+        raise UserError("--csv and --overlap-csv are one file, and each would replace the other", csv, "another name")
 
 
 def check_place(flag: str, path: str | None) -> None:

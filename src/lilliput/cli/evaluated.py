@@ -15,6 +15,12 @@ from rich.table import Table
 from lilliput.cli.output import figures
 from lilliput.runs import tell_perplexity
 
+ONLY = {
+    "position": "of a language model",
+    "frequency": "of a language model whose training data is at hand",
+    "label": "of a language model, where documents have labels",
+    "set": "of a language model, on several sets",
+}  # where figures by part are told
 MOST_CLASSES = 12  # of a confusion that is shown as a table
 NAMES = {
     "loss": "loss (nats/token)",
@@ -52,13 +58,16 @@ def show(found: dict[str, Any], by: Sequence[str]) -> None:
     console.print(main_table(found))
     for sentence in sentences(found):
         console.print(sentence, markup=False)
+    for name in by:
+        if not found.get("by", {}).get(name):
+            console.print(f"there are no figures by {name}: they are told {ONLY[name]}", markup=False)
     for table in tables(found, by):
         console.print()
         console.print(table)
 
 
 def tell_size(found: dict[str, Any]) -> str:
-    parts = [f"{found['documents']:,} document{'s' if found['documents'] > 1 else ''}", f"{found['bytes']:,} bytes"]
+    parts = [f"{found['documents']:,} document{'' if found['documents'] == 1 else 's'}", f"{found['bytes']:,} bytes"]
     return ", ".join(parts + ([f"{found['tokens']:,} tokens"] if "tokens" in found else []))
 
 
@@ -91,7 +100,8 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     if "context" in found:
         stride, context = found["stride"], found["context"]
         how = "aligned windows, as in training" if stride == context else f"a window every {stride:,} tokens"
-        yield f"each token once, {how}; a window is {context:,} tokens; intervals over {found['interval_over']}"
+        over = f"; intervals over {found['interval_over']}" if found["interval"] else ""
+        yield f"each token once, {how}; a window is {context:,} tokens{over}"
     if found.get("unknown_rate"):
         yield f"{found['unknown_rate']:.2%} of the tokens are unknown words: compare other tokenizers where these are spelled"
     if found.get("lost"):
@@ -112,7 +122,7 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     leaked = found.get("leaked")
     if leaked and leaked["documents"]:
         yield f"{leaked['documents']:,} of {found['documents']:,} documents stand in the training split, word for word"
-    elif leaked is None and found["on"] != "train":
+    elif leaked is None:
         yield "whether documents stand in the training split is not known: its data is not at hand"
     if "calibration" in found:
         yield f"calibration error {found['calibration']['error']:.1%}: the gap between how sure it is and how often right"
@@ -134,9 +144,9 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
     if "bleu" in found:
         yield overlap_table(found)
     if "stories" in found:
-        yield story_table(found["stories"])
-    if "baselines" in found:
-        yield baseline_table(found)
+        yield story_table(found["stories"], found["floor"] is not None)
+    for columns in baseline_columns(found):
+        yield baseline_table(found, columns)
 
 
 def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[str, Any]]) -> Table:
@@ -194,25 +204,32 @@ def overlap_table(found: dict[str, Any]) -> Table:
     return table
 
 
-def story_table(told: dict[str, Any]) -> Table:
+def story_table(told: dict[str, Any], of_the_book: bool) -> Table:
+    """`of_the_book`: the documents are its stories, all of them right."""
     written, reference = told["written"], told["reference"]
     table = plain_table(f"{written['texts']} whole texts", "written", "documents")
     for name, (title, form) in PROSE.items():
         pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
         table.add_row(title, *pair)
     if told["valid"] is not None:
-        table.add_row("stories of the book", f"{told['valid']:.1%}", "100.0%")
+        table.add_row("stories of the book", f"{told['valid']:.1%}", "100.0%" if of_the_book else "-")
     return table
 
 
-def baseline_table(found: dict[str, Any]) -> Table:
+def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
+    """The figures of each table of baselines: of tokens, and of labels. The last of them is what it is sorted by."""
+    bits = "bits_per_byte_spelled" if found.get("unknown_rate") else "bits_per_byte"
+    for columns in (("perplexity", bits), ("accuracy",)):
+        if any(row.get(columns[-1]) is not None for row in found.get("baselines", [])):
+            yield columns
+
+
+def baseline_table(found: dict[str, Any], columns: Sequence[str]) -> Table:
     """The model among them, the best first."""
-    name = "accuracy" if found["task"] == "classifier" else "bits_per_byte"
-    own = {**{key: found.get(key) for key in NAMES}, "name": "this model", "own": True}
-    rows = [row for row in (*found["baselines"], own) if row.get(name) is not None]
-    rows.sort(key=lambda row: row[name] if name != "accuracy" else -row[name])
-    columns = [key for key in ("perplexity", "bits_per_byte", "accuracy") if any(row.get(key) for row in rows)]
-    of = "accuracy" if name == "accuracy" else "loss"
+    own = {**{key: found[key] for key in columns}, "name": "this model", "own": True}
+    rows = [row for row in (*found["baselines"], own) if row.get(columns[-1]) is not None]
+    rows.sort(key=lambda row: row[columns[-1]], reverse=columns[-1] == "accuracy")
+    of = "accuracy" if columns[-1] == "accuracy" else "loss"
     table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {of} less its, 95%")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)

@@ -75,7 +75,10 @@ def parse_seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
         raise UserError(f"--seeds is {text!r}: whole numbers from 0, separated by commas", None, "--seeds 1,2,3")
-    return [int(word) for word in words]
+    seeds = [int(word) for word in words]
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds is {text!r}: each once", None, f"--seeds {','.join(map(str, dict.fromkeys(seeds)))}")
+    return seeds
 
 
 def repeat(arguments: argparse.Namespace) -> str:
@@ -171,25 +174,14 @@ def expect(pace: Pace, job: Training | Measurement) -> float:
 
 
 def training_seconds(config: Config, settings: dict[str, Any]) -> float:
-    from lilliput.cli.costs import REACHED, assume_data
+    from lilliput.cli.costs import assume_data, expected_seconds
     from lilliput.config import replace
-    from lilliput.devices import choose_device, choose_precision, known_flops
-    from lilliput.model.count import count, recomputed_flops
 
-    train = config.train
-    if train.minutes is not None:
-        return 60 * train.minutes
-    device = choose_device(train.device)
-    speed = REACHED * known_flops(device, choose_precision(train.precision, device).dtype)
-    if "budget.flops" in settings:
-        return float(settings["budget.flops"] / speed)
     try:
         config = assume_data(config)
     except UserError:  # how many words there are
         config = assume_data(replace(config, {"model.vocab_size": WORDS}))
-    tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * config.model.context
-    again = recomputed_flops(config.model, train.recompute, train.recompute_every)
-    return tokens * (count(config.model, config.vectors).flops_per_token + again) / speed
+    return expected_seconds(config, settings.get("budget.flops"))
 
 
 # What is being done.

@@ -1,1 +1,1 @@
-"""A model that is judged: likelihood, and on the storybook the exact floor and validity."""
+"""A model that is judged: likelihood, labels, overlap with documents, whole texts, and what needs no net beside them."""

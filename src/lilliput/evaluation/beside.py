@@ -20,7 +20,7 @@ from lilliput.evaluation.baselines import (
     language_baselines,
     mixed_baseline,
 )
-from lilliput.evaluation.breakdown import Priced
+from lilliput.evaluation.breakdown import BITS, Priced
 from lilliput.evaluation.intervals import paired_bootstrap
 from lilliput.evaluation.labels import Labelled
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def language_rows(judged: Judged, priced: Priced) -> list[dict[str, Any]]:
-    """N-grams of the same tokens, the model mixed with the order that training prefers, and compressors of the same texts."""
+    """N-grams of the same tokens, the model mixed with the order that training prefers, and compressors of the same texts.
+
+    A compressor writes all words out, and a model of tokens does not: the two are compared by `bits_per_byte_spelled`.
+    """
     train, writer = training_data(judged), judged.writer
     assert writer.config.model.vocab_size is not None
     judged.report("counting n-grams", 0, None)
@@ -37,7 +40,13 @@ def language_rows(judged: Judged, priced: Priced) -> list[dict[str, Any]]:
     mixed = [mixed_baseline(priced.scored.nats, one, judged.file) for one in grams if one.chosen]
     judged.report("compressing", 0, None)
     found = [*grams, *mixed, *compression_baselines(judged.train_texts, judged.texts)]
-    return [as_row(one) | {"difference": loss_difference(judged, priced, one)} for one in found]
+    spelling = float((priced.spelled - priced.scored.nats).sum()) / BITS / max(1, judged.file.bytes)  # whoever predicts
+    rows = []
+    for one in found:
+        row, bits = as_row(one), one.figures["bits_per_byte"]
+        row["bits_per_byte_spelled"] = bits if bits is None or one.nats is None else bits + spelling
+        rows.append(row | {"difference": loss_difference(judged, priced, one)})
+    return rows
 
 
 def label_rows(judged: Judged, labelled: Labelled) -> list[dict[str, Any]]:

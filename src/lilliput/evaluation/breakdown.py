@@ -214,7 +214,7 @@ def tell_leaked(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[str, 
         return None
     rest = documents.only(~leaked)
     without = None
-    if leaked.any() and not leaked.all():
+    if leaked.any() and rest.predictions.any():
         without = rest.figures() | {"documents": int((~leaked).sum()), "interval": rest.intervals()}
     return {"documents": int(leaked.sum()), "without": without}
 
@@ -253,13 +253,13 @@ def tell_part(nats: Floats) -> dict[str, Any]:
 
 
 def by_group(documents: Sums, names: Sequence[str], groups: NDArray[Any] | None) -> list[dict[str, Any]]:
-    """By what each document belongs to; nothing where all belong to one."""
+    """By what each document belongs to, where there are tokens to predict; nothing where all belong to one."""
     if groups is None or len(names) < 2:
         return []
     rows = []
     for number, name in enumerate(names):
         part = documents.only(groups == number)
-        if len(part.nats):
+        if part.predictions.any():
             rows.append({"name": name, "documents": len(part.nats), **part.figures(), "interval": part.intervals()})
     return rows
 

@@ -79,7 +79,7 @@ class Judged:
     @cached_property
     def leaked(self) -> NDArray[np.bool_] | None:
         """(documents,) whether each stands in the training split, word for word; None where that is not at hand."""
-        if self.documents.sets == ["train"]:
+        if self.opened is not None and self.name == "train":  # the split itself, not a file of that name
             return np.zeros(self.file.documents, np.bool_)
         return None if self.prepared is None else np.isin(self.documents.hashes, self.prepared.hashes("train"))
 
@@ -215,11 +215,12 @@ def run_name(checkpoint: Checkpoint) -> str | None:
 
 
 def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both; where both have an object of one name, that is merged, too."""
-    shared = {
-        name for name in one.keys() & other.keys() if isinstance(one[name], dict) and isinstance(other[name], dict)
-    }
-    return one | other | {name: merge(one[name], other[name]) for name in shared}
+    """Both; where both have an object of one name, that is merged, too, and where one has nothing, the other's is told."""
+    found = one | other
+    for name in one.keys() & other.keys():
+        if isinstance(one[name], dict):
+            found[name] = merge(one[name], other[name] or {})
+    return found
 
 
 def write_and_compare(

@@ -18,23 +18,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.decoding.stops import text_after
+from lilliput.decoding.writer import Sample, Writer
 from lilliput.errors import UserError
 from lilliput.evaluation.bleu import ORDERS, count_bleu, tell_bleu, tell_chrf
 from lilliput.evaluation.conventions import Words, tell_convention
 from lilliput.evaluation.diversity import tell_diversity
 from lilliput.evaluation.intervals import Paired, paired_bootstrap
+from lilliput.evaluation.likelihood import to_perplexity
+from lilliput.evaluation.passages import choose_documents, first_tokens, follow
 from lilliput.evaluation.tasks import OverlapTask
 from lilliput.files import write_whole
 from lilliput.settings import GenerateSettings
-
-if TYPE_CHECKING:  # torch: whoever only asks what an OverlapTask is does not wait for it
-    from lilliput.data.prepare.token_files import TokenFile
-    from lilliput.decoding.writer import Sample, Writer
 
 UNKNOWN_WRITTEN, UNKNOWN_GIVEN = "■", "□"
 COLUMNS = ("prompt", "reference", "hypothesis", "perplexity", "bleu")
@@ -140,10 +141,6 @@ class Overlap:
         write_whole(path, text.getvalue().encode())
 
 
-def to_perplexity(loss: float) -> float:
-    return math.exp(min(loss, 709.0))  # as everywhere: JSON knows no infinity
-
-
 def measure_overlap(
     writer: Writer,
     file: TokenFile,
@@ -156,16 +153,13 @@ def measure_overlap(
     `without` are documents that give no prompt: those that also stand in training. The clock runs while texts are written, not
     while an engine is chosen or compiled.
     """
-    from lilliput.decoding.stops import text_after
-    from lilliput.evaluation.passages import choose_documents, first_tokens, follow
-
     length, tokenizer = task.prompt_tokens + task.tokens, writer.tokenizer
     chosen = choose_documents(file, task.prompts, length, without).tolist()
     if not chosen:
-        what = (
-            f"no document has {length:,} tokens: {task.prompt_tokens:,} for a prompt, {task.tokens:,} for its reference"
-        )
-        raise UserError(what, hint="fewer tokens, or longer documents")
+        if len(choose_documents(file, 1, length)):
+            raise UserError(f"all documents of {length:,} tokens stand in the training split", None, "other documents")
+        parts = f"{task.prompt_tokens:,} for a prompt, {task.tokens:,} for its reference"
+        raise UserError(f"no document has {length:,} tokens: {parts}", None, "fewer tokens, or longer documents")
     texts = [first_tokens(file, document, length) for document in chosen]
     prompts = [ids[: task.prompt_tokens] for ids in texts]
     how = writer.checked(replace(how, tokens=task.tokens))

@@ -147,6 +147,8 @@ def open_file(
         named += [document.label for document in some]
         done += sum(len(document.text) for document in some)
         report("tokenizing", done, max(done, reading.size))
+    if not gather(found, "lengths", OFFSETS).any():
+        raise UserError("the run's tokenizer finds no tokens in the texts", path, "other texts")
     known = [name for name in named if name is not None]
     classes = labels or (order_labels(known) if known else None)
     return Documents(

@@ -9,12 +9,13 @@ with every seed are equal. One seed has no interval, and carries no claim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from lilliput.evaluation.intervals import Interval, Paired, mean_and_error, mean_interval, paired_difference
-from lilliput.studies.grid import cells
+from lilliput.studies.grid import budget_of, cells
 from lilliput.studies.outcome import Outcome, Row
 
 Labels = Mapping[str, str]  # axis -> label: which cell
@@ -37,11 +38,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell's figure minus the reference's, over the `n` seeds that both have; `mean` also where nothing may be claimed."""
+    """A cell's figure minus the reference's, over the `n` seeds that both have; `mean` also where nothing may be claimed. `base`
+    is the reference's own mean over these seeds."""
 
     cell: Labels
     reference: Labels
     n: int
+    base: float | None
     mean: float | None
     paired: Paired | None
     finding: Finding
@@ -71,12 +74,13 @@ def compare(rows: Sequence[Row], cell: Labels, reference: Labels, figure: str) -
     common = sorted(ours.keys() & theirs.keys())
     differences = [ours[seed] - theirs[seed] for seed in common]
     if not common:
-        return Difference(cell, reference, 0, None, None, "missing")
+        return Difference(cell, reference, 0, None, None, None, "missing")
+    base = math.fsum(theirs[seed] for seed in common) / len(common)
     if len(common) == 1:
-        return Difference(cell, reference, 1, differences[0], None, "one seed")
+        return Difference(cell, reference, 1, base, differences[0], None, "one seed")
     paired = paired_difference([ours[seed] for seed in common], [theirs[seed] for seed in common])
     assert paired is not None
-    return Difference(cell, reference, len(common), paired.mean, paired, judge(paired, differences))
+    return Difference(cell, reference, len(common), base, paired.mean, paired, judge(paired, differences))
 
 
 def judge(paired: Paired, differences: Sequence[float]) -> Finding:
@@ -90,21 +94,28 @@ def judge(paired: Paired, differences: Sequence[float]) -> Finding:
 def find_best(
     rows: Sequence[Row], cells: Sequence[Labels], figure: str, better: str | None
 ) -> tuple[Labels, bool] | None:
-    """The cell of the best mean, and whether it is surely better than every other that has the figure. None without a direction,
-    or where fewer than two cells have it."""
-    means = [(summary.mean, cell) for cell in cells if (summary := summarise_cell(rows, cell, figure))]
-    if better is None or len(means) < 2:
+    """The cell of the best mean, and whether it is surely better than every other that has the figure. A cell that lacks seeds
+    which others have is never it: the mean of easy seeds is low. None without a direction, or where fewer than two cells have
+    the figure."""
+    found = [(summary, cell) for cell in cells if (summary := summarise_cell(rows, cell, figure))]
+    if better is None or len(found) < 2:
         return None
-    sign = 1.0 if better == "lower" else -1.0
-    _, best = min(means, key=lambda found: sign * found[0])
+    sign, most = 1.0 if better == "lower" else -1.0, max(summary.n for summary, _ in found)
+    whole = [(summary.mean, cell) for summary, cell in found if summary.n == most]
+    _, best = min(whole, key=lambda one: sign * one[0])
     wanted: Finding = "lower" if better == "lower" else "higher"
-    rivals = (compare(rows, best, cell, figure).finding for _, cell in means if cell is not best)
+    rivals = (compare(rows, best, cell, figure).finding for _, cell in found if cell is not best)
     return best, all(finding == wanted for finding in rivals)
 
 
 def cell_labels(outcome: Outcome) -> list[Labels]:
     """Every cell of the grid, measured or not."""
     return [cell.labels for cell in cells(outcome.study)]
+
+
+def has_several_budgets(outcome: Outcome) -> bool:
+    """Cells may then differ by what they were given, and none is called the best of all."""
+    return len({budget_of(cell) for cell in cells(outcome.study)}) > 1
 
 
 def axis_labels(outcome: Outcome) -> dict[str, list[str]]:

@@ -74,6 +74,10 @@ FIGURES: dict[str, Figure] = {
 }
 
 
+def is_figure(name: str) -> bool:
+    return name in FIGURES or (name.startswith("test.") and name.rpartition(".")[2] in OF_A_SPLIT)
+
+
 def find_figure(name: str) -> Figure:
     """How to show it. Those of a test set, `test.NAME.perplexity`, have the set's name in their title; an unknown one is shown
     by its name and never judged."""

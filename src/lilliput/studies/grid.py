@@ -233,7 +233,7 @@ def with_inputs(study: Study, folder: Path) -> Study:
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """What is wrong with its seeds, measures, figures and settings, each mistake once."""
-    from lilliput.studies.figures import FIGURES, OF_A_SPLIT
+    from lilliput.studies.figures import FIGURES, is_figure
     from lilliput.studies.measures import MEASURES
 
     def at(name: str) -> str:
@@ -246,10 +246,15 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         if name not in MEASURES:
             hint = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
             mistakes.append(UserError(f"there is no measure {name!r}", at("measure"), hint))
-    for name in study.show:
-        of_a_test = name.startswith("test.") and name.rpartition(".")[2] in OF_A_SPLIT
-        if name not in FIGURES and not of_a_test:
-            mistakes.append(UserError(f"there is no figure {name!r}", at("show"), nearest(name, FIGURES)))
+    plotted = [name for plot in study.plots for name in (plot.x, plot.y) if name is not None]
+    for place, names in (("show", study.show), ("plots", plotted)):
+        for name in names:
+            if not is_figure(name):
+                mistakes.append(UserError(f"there is no figure {name!r}", at(place), nearest(name, FIGURES)))
+    for plot in study.plots:
+        if plot.kind in ("scatter", "fit") and (plot.x is None or plot.y is None):
+            what = f"a plot of kind {plot.kind} needs two figures, x and y"
+            mistakes.append(UserError(what, at("plots"), 'x = "train.seconds" and y = "validation.loss"'))
     if not is_there(study.recipe):
         return mistakes  # told already, and without it no setting can be checked
     for cell in cells(study):

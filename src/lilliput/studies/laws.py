@@ -3,8 +3,8 @@
 Owns: the least-squares fit and its profile intervals. Does not own: which points (`plots`).
 
 For a given exponent the law is linear in the two others, so the fit is a search along one line: no starting values, no optimizer
-that may fail. An interval holds every value with which the best law leaves squares that are no more than F(1, n - 3) above the
-least (the profile likelihood under normal noise; F(1, f) is t(f) squared). It is honest where the points do not determine a
+that may fail. An interval holds every value with which the best law leaves squares of at most 1 + F(1, n - 3) / (n - 3) times
+the least (the profile likelihood under normal noise; F(1, f) is t(f) squared). It is honest where the points do not determine a
 parameter: it is then open at that end.
 """
 

@@ -85,11 +85,22 @@ def open_outcome(study: Study, folder: Path, command: str, overwrite: bool = Fal
             before = read_study(folder)
             refuse_other(study, folder, before["cells"], settings)
             about["began"] = before["about"]["began"]
+            about["changed"] = find_changes(before["about"], about)
         for name in (METRICS, PROCESSES):
             drop_tail(folder / name)
         told = {"format": FORMAT, "study": study.as_dict(), "about": about, "cells": settings}
         files.write_whole(folder / STUDY, files.json_bytes(told))
         yield read_outcome(folder)
+
+
+def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Versions and parts of the machine that were others when some of the figures were made, by their names."""
+    found: dict[str, list[str]] = {name: list(others) for name, others in before.get("changed", {}).items()}
+    for part in ("versions", "machine"):
+        for name, value in before[part].items():
+            if value != after[part].get(name) and str(value) not in found.setdefault(name, []):
+                found[name].append(str(value))
+    return {name: others for name, others in found.items() if others}
 
 
 def remove_study(folder: Path) -> None:

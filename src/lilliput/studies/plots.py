@@ -123,6 +123,9 @@ def draw_bars(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     told = "; ".join(f"{name_cell(cell)} {spread(summary, figure)}" for cell, summary in found)
     several = any(summary.interval for _, summary in found)
     caption = f"{capital(figure.title)}: {'mean, 95% interval over seeds, and each seed' if several else 'one seed'}."
+    caption += (
+        " Cells are compared seed by seed, so that they may differ where these intervals overlap." if several else ""
+    )
     caption += " The axis does not begin at zero." if flat else ""
     return finish(drawing, name, f"{capital(figure.title)} of each cell: {told}.", caption)
 

@@ -4,7 +4,7 @@ Owns: what a signal does to the process that runs, its exit code, its peak of me
 caller who was killed. Does not own: what it is for (`work`), or what becomes of one that fails (`runner`).
 
 A process's peak is its own only if it is more than that of the one who started it: the system also counts what was held before
-the new program was put in the old one's place. So nothing here imports torch; where the caller has and holds more than the
+the new program was put in the old one's place. So nothing here imports torch; where the caller has and held more than the
 process ever did, its peak is not known, and not told.
 """
 
@@ -124,8 +124,6 @@ def wait_for(process: subprocess.Popen[bytes], look: Callable[[], None]) -> tupl
             look()
             time.sleep(LOOK)
         return process.returncode, None
-    import resource
-
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
@@ -133,9 +131,19 @@ def wait_for(process: subprocess.Popen[bytes], look: Callable[[], None]) -> tupl
         look()
         time.sleep(LOOK)
     process.returncode = os.waitstatus_to_exitcode(status)  # Popen must not wait for it again
-    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024
-    return process.returncode, usage.ru_maxrss * unit if usage.ru_maxrss > ours else None
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return process.returncode, peak if peak > own_peak() else None
+
+
+def own_peak() -> int:
+    """The most bytes that this program has held. By `getrusage` it is also the most of who started this one, be it a notebook of
+    gigabytes, and then no process would ever be larger; Linux tells them apart."""
+    import resource
+
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def last_lines(log: Path) -> list[str]:

@@ -55,7 +55,7 @@ def describe_study(outcome: Outcome) -> Document:
         Section("Pictures", [Gallery(pictures)]) if (pictures := draw_study(outcome)) else None,
         *tell_laws(outcome),
         Section("Each figure in full", [tell_figure(outcome, name) for name in shown_figures(outcome)]),
-        Section("Published, for comparison", [Bullets([("", told) for told in study.published])])
+        Section("Published, and to keep in mind", [Bullets([("", told) for told in study.published])])
         if study.published
         else None,
         Section("All other figures", [others]) if (others := tell_others(outcome)) else None,
@@ -105,7 +105,8 @@ def tell_verdict(outcome: Outcome) -> list[Block]:
 
 
 def tell_missing(outcome: Outcome) -> str:
-    """Cells and seeds that were not measured, figures that the study shows and nothing has, and what failed."""
+    """Cells and seeds that were not measured, figures that the study shows and nothing has, what failed, and what was another
+    machine or version."""
     missing, study = find_missing(outcome), outcome.study
     told = []
     if missing:
@@ -117,6 +118,9 @@ def tell_missing(outcome: Outcome) -> str:
     absent = [find_figure(name).title for name in study.show if name not in measured]
     if absent and outcome.rows:
         told.append(f"Asked for and not measured: {listed(absent)}.")
+    if changed := outcome.about.get("changed"):
+        others = listed([f"{name.replace('_', ' ')} {' or '.join(values)}" for name, values in changed.items()])
+        told.append(f"Some of it was made with {others}: what differs may differ by that, times above all.")
     for failure in outcome.about.get("failed") or []:
         told.append(f"Failed: {failure['kind']} {failure['name']}, {failure['what']}.")
     return " ".join(told)

@@ -24,7 +24,7 @@ Amounts = dict[Literal["steps", "tokens", "minutes", "flops"], Annotated[int | f
 
 @dataclass(frozen=True, config=STRICT)
 class Plot:
-    """One that the study asks for: `x` and `y` are figures or axes."""
+    """One that the study asks for: `x` and `y` are figures."""
 
     kind: Literal["curves", "bars", "scatter", "fit"]
     x: str | None = None

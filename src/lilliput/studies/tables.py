@@ -17,6 +17,7 @@ from lilliput.studies.comparison import (
     cell_labels,
     compare,
     find_best,
+    has_several_budgets,
     reference_labels,
     summarise_cell,
 )
@@ -36,6 +37,8 @@ def tell_all(outcome: Outcome) -> Table:
     note = "Mean ± standard deviation over n seeds. " if several else "One seed. "
     if any(surely_best(outcome, name) for name in names):
         note += "Strong: better than every other, paired by seed."
+    elif several and has_several_budgets(outcome):
+        note += "Budgets differ, so that nothing is strong."
     elif several:
         note += "Nothing is strong: in no column is one surely better than every other."
     return cells_table(outcome, names, "", note.strip())
@@ -83,7 +86,7 @@ def tell_figure(outcome: Outcome, name: str) -> Table:
         for axis in compared:
             other = {**cell, axis: reference[axis]}
             same = cell[axis] == reference[axis]
-            row.append("" if same else tell_comparison(outcome, compare(outcome.rows, cell, other, name), figure, name))
+            row.append("" if same else tell_comparison(compare(outcome.rows, cell, other, name), figure))
         rows.append(row)
     against = [f"against {reference[axis]}" for axis in compared]
     columns = [*axes, "mean", "deviation", "n", "95% interval", *against]
@@ -92,12 +95,10 @@ def tell_figure(outcome: Outcome, name: str) -> Table:
     return Table(columns, rows, caption, heads=len(axes))
 
 
-def tell_comparison(outcome: Outcome, difference: Difference, figure: Figure, name: str) -> Entry:
+def tell_comparison(difference: Difference, figure: Figure) -> Entry:
     if difference.mean is None:
         return Entry(NOTHING)
-    reference = summarise_cell(outcome.rows, difference.reference, name)
-    assert reference is not None
-    relative = f" ({share(difference.mean, reference.mean)})" if reference.mean and figure.unit != "%" else ""
+    relative = f" ({share(difference.mean, difference.base)})" if difference.base and figure.unit != "%" else ""
     words = {"tie": "tie", "equal": "equal with every seed", "one seed": "one seed: no claim"}.get(difference.finding)
     words = words or comparative(difference.finding, figure)
     if difference.paired is None or difference.finding == "equal":
@@ -107,11 +108,17 @@ def tell_comparison(outcome: Outcome, difference: Difference, figure: Figure, na
 
 
 def tell_entry(outcome: Outcome, cell: Labels, name: str, strong: bool = False) -> Entry:
+    """Where only some of the cell's seeds have the figure, of how many it is."""
     summary = summarise_cell(outcome.rows, cell, name)
-    return Entry(spread(summary, find_figure(name)), strong) if summary else Entry(NOTHING)
+    if summary is None:
+        return Entry(NOTHING)
+    fewer = f" (n = {summary.n})" if summary.n < count_seeds(outcome, cell) else ""
+    return Entry(spread(summary, find_figure(name)) + fewer, strong)
 
 
 def surely_best(outcome: Outcome, name: str) -> Labels | None:
+    if has_several_budgets(outcome):
+        return None
     found = find_best(outcome.rows, cell_labels(outcome), name, find_figure(name).better)
     return found[0] if found and found[1] else None
 

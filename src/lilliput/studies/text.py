@@ -19,6 +19,7 @@ from lilliput.studies.comparison import (
     cell_labels,
     compare,
     find_best,
+    has_several_budgets,
     reference_labels,
     summarise_cell,
 )
@@ -117,7 +118,7 @@ def rule_of_claims(outcome: Outcome) -> str:
     if seeds == 1:
         return "One seed: no interval, no claim. What follows is what was measured, once."
     return (
-        f"Differences are paired by seed ({seeds} seeds) and stand with their 95% interval; one whose interval holds zero is a "
+        f"Differences are paired by seed ({seeds} seeds) and judged by their 95% interval; one whose interval holds zero is a "
         "tie. Each interval misses one time in twenty: of twenty comparisons, expect one that only seems to differ."
     )
 
@@ -132,21 +133,34 @@ def shown_figures(outcome: Outcome) -> list[str]:
 
 
 def judge_figure(outcome: Outcome, name: str, first: bool) -> str:
-    """Of the first figure, which the study is about, every interval, and which cell is the best of all; those of the others stand
-    in their tables."""
-    figure, cells = find_figure(name), cell_labels(outcome)
+    """Of the first figure, which the study is about, also which cell is the best of all, and along a single axis every interval;
+    all others stand in their tables."""
+    figure = find_figure(name)
     values = [row.figures[name] for row in outcome.rows if name in row.figures]
     if len(values) == 1:
         return f"{with_unit(values[0], figure)}, and nothing to compare it with."
     if len(set(values)) == 1:
         return f"{with_unit(values[0], figure)} in every run."
     axes = axis_labels(outcome)
+    measured = [cell for cell in cell_labels(outcome) if summarise_cell(outcome.rows, cell, name)]
+    if len(measured) == 1:
+        return tell_alone(outcome, name, figure, measured[0])
     if len(axes) == 1:
         told = judge_axis_alone(outcome, name, figure, next(iter(axes)), first)
     else:
         told = " ".join(judge_axis(outcome, name, figure, axis) for axis in axes if len(axes[axis]) > 1)
-    best = tell_best(outcome, name, figure) if first and len(cells) > 2 else ""
+    best = tell_best(outcome, name, figure) if first and len(measured) > 2 else ""
     return f"{told} {best}".strip()
+
+
+def tell_alone(outcome: Outcome, name: str, figure: Figure, cell: Labels) -> str:
+    """The only cell that has the figure, with several seeds."""
+    summary = summarise_cell(outcome.rows, cell, name)
+    assert summary and summary.interval
+    interval = f"{number(summary.interval.low, figure)} to {number(summary.interval.high, figure)}"
+    return (
+        f"{name_cell(cell)} has {tell_summary(summary, figure)}, interval {interval}, and nothing to compare it with."
+    )
 
 
 def judge_axis_alone(outcome: Outcome, name: str, figure: Figure, axis: str, full: bool) -> str:
@@ -193,12 +207,11 @@ def tell_difference(outcome: Outcome, difference: Difference, name: str, figure:
     if difference.mean is None:
         return f"{label} (no seed in common)"
     summary = summarise_cell(outcome.rows, difference.cell, name)
-    reference = summarise_cell(outcome.rows, difference.reference, name)
-    assert summary and reference
+    assert summary
     value = number(summary.mean, figure)
     if difference.finding == "equal" or (difference.finding == "tie" and not full):
         return label
-    relative = share(difference.mean, reference.mean) if reference.mean and figure.unit != "%" else ""
+    relative = share(difference.mean, difference.base) if difference.base and figure.unit != "%" else ""
     if not full:
         return f"{label} {value} ({relative or signed(difference.mean, figure)})"
     relative = f", {relative}" if relative else ""
@@ -254,12 +267,12 @@ def order(figure: Figure) -> list[Finding]:
 
 
 def range_of(differences: Sequence[Difference], figure: Figure) -> str:
-    """From the least to the largest mean difference."""
+    """From the least to the largest mean difference, which is no interval and must not read as one."""
     means = [difference.mean for difference in differences if difference.mean is not None]
     if not means or not any(means):
         return ""
     low, high = signed(min(means), figure), signed(max(means), figure)
-    return f" ({low})" if low == high else f" ({low} to {high})"
+    return f" ({low})" if low == high else f" (means {low} to {high})"
 
 
 def tell_best(outcome: Outcome, name: str, figure: Figure) -> str:
@@ -267,6 +280,8 @@ def tell_best(outcome: Outcome, name: str, figure: Figure) -> str:
     found = find_best(outcome.rows, cell_labels(outcome), name, figure.better)
     if found is None or len({row.seed for row in outcome.rows}) == 1:
         return ""
+    if has_several_budgets(outcome):
+        return "Budgets differ, so that no cell is called the best of all."
     best, surely = found
     if surely:
         return f"The best is {name_cell(best)}, ahead of every other."

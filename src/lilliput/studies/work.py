@@ -3,8 +3,9 @@
 Owns: which cells share a run, what runs are called, the order of the work, the command line of each process, and a budget of
 FLOPs in tokens. Does not own: the processes themselves (`runner`), nor what was done already (`outcome`). Needs no torch.
 
-Seeds go slowest: every cell is trained with the first seed before any is trained with the second, so that a machine that grows
-slower in the course of an hour favours no cell.
+Seeds go slowest, and every second one goes through the cells backwards: on a machine that grows slower and slower, the cells
+that come late with one seed come early with the next. In one order for all seeds they would be late with each of them, and the
+differences paired by seed would take that for the cells' own.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ def plan(study: Study) -> list[Training | Measurement]:
     trainings = [(cell, training_settings(study, cell)) for cell in cells(study)]
     found: list[Training | Measurement] = []
     names: dict[str, str] = {}  # complete settings of a training -> its name
-    for seed in study.seeds:
+    for turn, seed in enumerate(study.seeds):
         done: set[str] = set()
-        for cell, settings in trainings:
+        for cell, settings in reversed(trainings) if turn % 2 else trainings:
             config = cell_config(study, settings)
             key = json.dumps([config_to_dict(config), budget_of(cell)])
             name = names.setdefault(key, name_run(study, cell))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lilliput.decoding.engines.compiled import compilation, machine_code
-from lilliput.decoding.engines.compiled.machine_code import find_place, get_machine_code, keep, make, read
+from lilliput.decoding.engines.compiled.layout import Arrays, Plan, Room, addresses, kind_of
+from lilliput.decoding.engines.compiled.machine_code import MachineCode, find_place, get_machine_code, keep, make, read
 
 WRITE = """
 import sys
@@ -45,17 +49,53 @@ def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["pass.o"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"no head", b"one two three\ncode", b"name 00\ncode"])
+@pytest.mark.parametrize("damage", [b"", b"no head", b"one line\ncode", b"00\nname\ncode", b"\xff\n\xff\n"])
 def test_damaged_code_is_not_loaded(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "pass.o").write_bytes(damage)
     assert read(tmp_path / "pass.o") is None
 
 
-def test_one_changed_bit_is_seen(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [0, 70, -100])
+def test_one_changed_bit_is_seen(place: Path, tmp_path: Path, at: int) -> None:
+    """Of the digest, of the function's name, of the code."""
     code = bytearray(place.read_bytes())
-    code[-100] ^= 1
+    code[at] ^= 1
     (tmp_path / "pass.o").write_bytes(code)
     assert read(place) is not None and read(tmp_path / "pass.o") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners here")
+def test_code_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert keep(tmp_path / "pass.o", "name", b"code") and read(tmp_path / "pass.o") is not None
+    monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "pass.o").stat().st_uid + 1)
+    assert read(tmp_path / "pass.o") is None
+
+
+def test_threads_that_want_it_at_once_have_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "_loaded", [])
+    loads: list[str] = []
+
+    def load_slowly(name: str, code: bytes) -> MachineCode:
+        loads.append(name)
+        time.sleep(0.05)
+        return MachineCode(lambda: 0, code)
+
+    monkeypatch.setattr(machine_code, "load", load_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(get_machine_code) for _ in range(4)]
+    assert len(loads) == 1 and len({id(one.result()) for one in found}) == 1
+
+
+def test_arrays_of_other_numbers_are_never_told_to_machine_code() -> None:
+    names = Arrays._fields
+    arrays = Arrays(*(np.zeros((3,) * dims, dtype) for dtype, dims in map(kind_of, names)))
+    plan, room = Plan(*range(len(Plan._fields))), Room(*range(len(Room._fields)))
+    told = addresses(plan, room, arrays)
+    assert len(told) == len(plan) + len(room) + sum(1 + array.ndim for array in arrays)
+    for name, array in zip(names, arrays, strict=True):
+        for other in (array.astype(np.float64), array[..., ::2], array[None]):
+            with pytest.raises(AssertionError, match=name):
+                addresses(plan, room, arrays._replace(**{name: other}))
 
 
 def test_without_a_place_it_is_made_and_not_kept(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,12 +39,12 @@ function toggleHead(at) {
 }
 
 async function chooseHeads(chosen) {
-  const layer = state.layer;
-  lines.chosen = new Set(chosen);
+  const layer = state.layer, wanted = new Set(chosen);
+  lines.chosen = wanted;
   if (byId("lines-view").hidden) return;
   buildChips();
-  const heads = await Promise.all([...lines.chosen].map(async (at) => [at, await headAt(layer, at)]));
-  if (layer !== state.layer) return; // somebody was faster
+  const heads = await Promise.all([...wanted].map(async (at) => [at, await headAt(layer, at)]));
+  if (wanted !== lines.chosen) return; // somebody was faster
   lines.heads = new Map(heads);
   drawLines();
 }

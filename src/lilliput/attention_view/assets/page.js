@@ -56,13 +56,15 @@ function showView(name) {
   chooseHeads([...lines.chosen]);
 }
 
+const counted = (number, what) => `${number.toLocaleString()} ${what}${number === 1 ? "" : "s"}`;
+
 function tellFacts() {
-  const {layers, heads, prompt, before, after} = about;
+  const {layers, heads, before, after} = about;
   const same = heads.every((one) => one.length === heads[0].length);
   byId("title").textContent = about.title;
-  byId("facts").textContent = `${layers.length} ${layers.length > 1 ? "layers" : "layer"}, ${same ? `${heads[0].length} heads each` : `${heads.flat().length} heads`}, ${(tokens - padding.size).toLocaleString()} tokens. · is a space, ↵ a line end.`;
+  byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}. · is a space, ↵ a line end.`;
   const notes = [];
-  if (prompt !== null) notes.push(`Tokens that the model wrote itself: ${tokens - prompt + (about.last === null ? 0 : 1)}. There a row is what it looked at when it chose the next token.`);
+  if (about.prompt !== null) notes.push(`Tokens that the model wrote itself: ${written}. There a row is what it looked at when it chose the next token.`);
   if (before.count) notes.push(`The text is longer than the context; tokens before it that were not seen: ${before.count.toLocaleString()}.`);
   if (after.count) notes.push(`The text is longer than the context; tokens after it that were not seen: ${after.count.toLocaleString()}.`);
   if (padding.size) notes.push(`Padding: ${padding.size} of ${tokens} places.`);
@@ -87,7 +89,7 @@ function listen() {
     j: () => setRow(state.row + 1), k: () => setRow(state.row - 1), m: () => showView("map"), l: () => showView("lines"),
   };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || ["INPUT", "SELECT"].includes(event.target.tagName) || !keys[event.key]) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input[type=range], select") || !keys[event.key]) return;
     event.preventDefault();
     keys[event.key]();
   });

@@ -54,7 +54,7 @@ function pause() {
 function drawReading() {
   if (!map.head) return;
   const row = state.row, from = row * tokens, most = Math.max(...map.head.values.subarray(from, from + tokens), 1e-9);
-  const writes = about.prompt !== null && row >= about.prompt - 1;
+  const writes = about.prompt !== null && row >= about.prompt - 1 && row < about.prompt - 1 + written;
   for (const item of byId("text").querySelectorAll("[data-at]")) {
     const at = Number(item.dataset.at), weight = at < tokens ? map.head.values[from + at] : HIDDEN;
     if (padding.has(at)) continue;
@@ -80,7 +80,7 @@ function tellStep(row, writes) {
   const best = [...values.keys()].filter((at) => values[at] > 0).sort((a, b) => values[b] - values[a]).slice(0, 3);
   const next = row + 1 < tokens ? about.labels[row + 1] : about.last;
   const parts = writes
-    ? [`Token ${row - about.prompt + 2} of ${tokens - about.prompt + 1} written: at `, make("b", {}, about.labels[row]), " it chose ", make("b", {}, next), " and looked at "]
+    ? [`Token ${row - about.prompt + 2} of ${written} written: at `, make("b", {}, about.labels[row]), " it chose ", make("b", {}, next), " and looked at "]
     : [`Token ${row}: `, make("b", {}, about.labels[row]), " looks at "];
   best.forEach((at, i) => parts.push(i ? ", " : "", make("b", {}, about.labels[at]), ` ${percent(values[at])}`));
   byId("step-says").replaceChildren(...parts, best.length ? "" : "nothing");

@@ -3,7 +3,8 @@
 const about = JSON.parse(document.getElementById("about").textContent);
 const tokens = about.labels.length;
 const padding = new Set(about.padding);
-const KEPT = 48; // heads that stay unpacked: a megabyte each for 512 tokens
+const written = about.prompt === null ? 0 : tokens - about.prompt + (about.last === null ? 0 : 1); // tokens, by the model itself
+const KEPT = Math.max(2, Math.floor(16e6 / tokens ** 2)); // heads that stay unpacked, of four bytes a cell: 64 MB
 const HIDDEN = -1; // the value of a cell that may not be seen
 const kept = new Map();
 const masks = new Map();

@@ -4,7 +4,7 @@ Owns: the rows that stand beside a net's figures, their names, and how much of a
 own: the arithmetic of any of them (`ngrams`, `mixture`, `compression`, `labels`), or the net's own figures (`likelihood`).
 
 Every choice (discounts, the order, the strength of a penalty) is made within the training text. Limits keep memory and time
-bounded, and a row that was cut says so in its name.
+of learning bounded, and a row that learned from a part says so in its name; the judged text is never cut.
 """
 
 from __future__ import annotations

@@ -17,20 +17,11 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from lilliput.decoding.engines.compiled.kernels import compute
-from lilliput.decoding.engines.compiled.layout import ANNOUNCE, Arrays, Plan, Room
+from lilliput.decoding.engines.compiled.layout import ANNOUNCE, Arrays, Plan, Room, kind_of
 from lilliput.decoding.engines.compiled.meeting import announce
 
 NUMBERS = types.CPointer(types.int64)
 SIGNATURE = types.int64(NUMBERS, types.int64, types.int64, types.int64)
-KINDS = {
-    "floats": types.float32,
-    "bytes": types.int8,
-    "scratch": types.float32,
-    "shorts": types.int16,
-    "memory": types.float32,
-    "table": types.int32,
-}  # of arrays; all others are of int64
-TABLES = ("layers", "groups", "table", "slots", "places")  # arrays of two dimensions
 
 
 def told(context: Any, builder: Any, numbers: Any, place: int) -> Any:
@@ -54,8 +45,7 @@ def number_tuple(kind: Any, first: int) -> Any:
 
 def array_tuple(first: int) -> Any:
     """The arrays whose addresses and shapes stand from `first` on."""
-    dims = [2 if name in TABLES else 1 for name in Arrays._fields]
-    kinds = [types.Array(KINDS.get(name, types.int64), d, "C") for name, d in zip(Arrays._fields, dims, strict=True)]
+    kinds = [types.Array(numba.from_dtype(dtype), dims, "C") for dtype, dims in map(kind_of, Arrays._fields)]
     found = types.NamedTuple(kinds, Arrays)
 
     @intrinsic

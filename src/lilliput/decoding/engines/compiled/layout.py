@@ -9,7 +9,7 @@ N tokens of a pass, C dim, H heads, G heads of keys and values, D dim of a head.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,23 @@ class Arrays(NamedTuple):
     wanted: Longs  # tokens whose logits are wanted
 
 
+# Machine code is told where an array begins, and takes on trust what stands there.
+KINDS = {
+    "floats": np.float32,
+    "bytes": np.int8,
+    "scratch": np.float32,
+    "shorts": np.int16,
+    "memory": np.float32,
+    "table": np.int32,
+}  # of numbers; all others are of int64
+TABLES = ("layers", "groups", "table", "slots", "places")  # arrays of two dimensions
+
+
+def kind_of(name: str) -> tuple[np.dtype[Any], int]:
+    """The numbers and the dimensions of an array of a pass."""
+    return np.dtype(KINDS.get(name, np.int64)), 2 if name in TABLES else 1
+
+
 def padded(width: int, unit: int) -> int:
     return -(-width // unit) * unit
 
@@ -134,7 +151,8 @@ def addresses(plan: Plan, room: Room, arrays: Arrays) -> Longs:
     Addresses are good for as long as the arrays are: whoever has these keeps those.
     """
     told = [*plan, *room]
-    for array in arrays:
-        assert array.flags.c_contiguous and array.dtype.isnative
+    for name in Arrays._fields:
+        array: NDArray[Any] = getattr(arrays, name)
+        assert array.flags.c_contiguous and (array.dtype, array.ndim) == kind_of(name), name
         told += [array.ctypes.data, *array.shape]
     return np.array(told, dtype=np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,15 +42,17 @@ class MachineCode:
 
 
 _loaded: list[MachineCode] = []  # in this process: one, or none yet
+_loading = threading.Lock()  # compiling twice at a time takes twice as long
 
 
 def get_machine_code(tell: Callable[[str], None] | None = None) -> MachineCode:
     """Found on disk, or made now; `tell` hears of that, for it takes a while."""
-    if not _loaded:
-        path = find_place()
-        found = None if path is None else read(path)
-        _loaded.append(load(*(found or make(path, tell or (lambda sentence: None)))))
-    return _loaded[0]
+    with _loading:
+        if not _loaded:
+            path = find_place()
+            found = None if path is None else read(path)
+            _loaded.append(load(*(found or make(path, tell or (lambda sentence: None)))))
+        return _loaded[0]
 
 
 def make(path: Path | None, tell: Callable[[str], None]) -> tuple[str, bytes]:
@@ -79,26 +82,34 @@ def find_place() -> Path | None:
 
 
 def read(path: Path) -> tuple[str, bytes] | None:
-    """The function's name and the object file; None if it is not there, or not as it was written."""
+    """The function's name and the object file; None if it is not there, not as it was written, or written by somebody else: it
+    would run with all rights of this user."""
     try:
-        head, code = path.read_bytes().split(b"\n", 1)
-        name, digest = head.decode().split(" ")
+        with open(path, "rb") as file:
+            if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
+                return None
+            digest, name, code = file.read().split(b"\n", 2)
+        return (name.decode("ascii"), code) if digest == digest_of(name, code) else None
     except (OSError, ValueError):
         return None
-    return (name, code) if hashlib.sha256(code).hexdigest() == digest else None
 
 
 def keep(path: Path, name: str, code: bytes) -> bool:
     """Whole or not at all: others may be reading or writing it."""
     new = beside(path)
     try:
-        new.write_bytes(f"{name} {hashlib.sha256(code).hexdigest()}\n".encode() + code)
+        new.write_bytes(b"\n".join((digest_of(name.encode("ascii"), code), name.encode("ascii"), code)))
         os.replace(new, path)
     except OSError:
         with suppress(OSError):
             new.unlink()
         return False
     return True
+
+
+def digest_of(name: bytes, code: bytes) -> bytes:
+    """Of both: LLVM ends the process if it is asked for a name that is not in the code."""
+    return hashlib.sha256(name + b"\n" + code).hexdigest().encode("ascii")
 
 
 def load(name: str, code: bytes) -> MachineCode:
