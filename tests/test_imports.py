@@ -61,7 +61,11 @@ def test_imports_go_one_way(path: Path) -> None:
     if here in ORDER:
         allowed = {*ORDER[: ORDER.index(here) + 1]}
     elif here in LAST:
-        allowed = {*ORDER, here, *(["attention_view"] if here == "studies" else [])}  # a report shows what heads look at
+        allowed = {
+            *ORDER,
+            here,
+            *(["attention_view"] if here == "studies" else []),
+        }  # a report shows what heads look at
     elif here == "shared":
         allowed = set()
     else:
