@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 LOOK = 0.2  # seconds between looks at a process
+NEAR = 16_000_000  # bytes by which a peak must be above ours to be another's: the system counts pages in batches
 TOLD = 3  # last lines of a process that failed
 STOP = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if sys.platform != "win32" else ())
 
@@ -132,7 +133,7 @@ def wait_for(process: subprocess.Popen[bytes], look: Callable[[], None]) -> tupl
         time.sleep(LOOK)
     process.returncode = os.waitstatus_to_exitcode(status)  # Popen must not wait for it again
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return process.returncode, peak if peak > own_peak() else None
+    return process.returncode, peak if peak > own_peak() + NEAR else None
 
 
 def own_peak() -> int:
