@@ -92,6 +92,11 @@ def test_json_while_it_writes(home: Path) -> None:
     assert told["files"]["attention.html"] == Path("attention/mine/attention.html").stat().st_size
 
 
+def test_flags_may_stand_before_the_text(home: Path) -> None:
+    one, two = (("mine", "--pictures", "none", "The bear"), ("mine", "The bear", "--pictures", "none"))
+    assert lilliput("attention", *one, "--json") == lilliput("attention", *two, "--json")
+
+
 def test_over_documents(home: Path) -> None:
     code, out, err = lilliput("attention", "mine", "--on", "train", "--documents", "3", "--sort", "layer", "--json")
     assert code == 0, err

@@ -51,7 +51,7 @@ def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Na
         print(parser.format_help() + (settings_help() if module.TAKES_SETTINGS else ""), end="")
         sys.exit(0)
     settings, rest = take_settings(argv, flags) if module.TAKES_SETTINGS else ({}, argv)
-    arguments, unknown = parser.parse_known_args(rest)
+    arguments, unknown = parser.parse_known_intermixed_args(rest)  # a flag may stand between RUN and TEXT
     if unknown:
         raise unknown_argument(verb, unknown[0], flags, module.TAKES_SETTINGS)
     arguments.settings = settings
