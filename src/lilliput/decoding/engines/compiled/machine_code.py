@@ -1,8 +1,8 @@
 """The compiled pass of this machine: found on disk, or made once and kept there.
 
 Owns: the file, when it is good, and loading it into the process. Does not own: making it (`compilation`, which needs numba:
-importing that takes a second, and calling its function with all arrays a tenth of a millisecond on a busy machine, so neither is done
-where the file is there).
+importing that takes a second, and calling its function with all arrays a tenth of a millisecond on a busy machine, so neither is
+done where the file is there).
 """
 
 from __future__ import annotations
