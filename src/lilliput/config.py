@@ -210,15 +210,7 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
     path = path.resolve()
     if path in seen:
         raise UserError("recipes are based on each other in a circle", " -> ".join(str(p.name) for p in (*seen, path)))
-    try:
-        text = path.read_bytes().decode("utf-8")
-        settings = tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise UserError("a recipe must be UTF-8 text", f"{path}, byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"not valid TOML: {error}", str(path)) from None
-    except OSError as error:
-        raise UserError(f"the recipe cannot be read: {error.strerror}", str(path)) from None
+    text, settings = read_toml(path, "recipe")
     base = settings.pop("base", None)
     layer = {name: (value, f"{path.name}, line {line_of(text, name)}") for name, value in flatten(settings).items()}
     for name in INPUT_PATHS:
@@ -229,6 +221,19 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
     if not isinstance(base, str) or not (found := find_recipe(str(path.parent / base)) or shipped_recipe(base)):
         raise UserError(f"the base recipe {base!r} does not exist", f"{path.name}, line {line_of(text, 'base')}")
     return [*recipe_layers(found, (*seen, path)), layer]
+
+
+def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
+    """The file's text and what it says; `what` it is, a user is told."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise UserError(f"a {what} must be UTF-8 text", f"{path}, byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"not valid TOML: {error}", str(path)) from None
+    except OSError as error:
+        raise UserError(f"the {what} cannot be read: {error.strerror}", str(path)) from None
 
 
 def resolve_input(value: Any, folder: Path) -> Any:

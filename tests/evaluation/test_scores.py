@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import torch
 
+from copied_gpt2 import as_gpt2, gpt2_like
 from labelled import token_file
 from lilliput.data.batches import PackedRows
 from lilliput.data.prepare.token_files import TokenFile
@@ -92,33 +91,8 @@ def test_large_vocabularies_go_through_in_chunks(monkeypatch: pytest.MonkeyPatch
 
 def test_transformers_loss_on_the_same_weights() -> None:
     """GPT2LMHeadModel's own loss, by its own shifting of labels, over a document that is one window."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = tiny_model(norm="layer", positions="learned", feed_forward="gelu", tied=True, hidden=64, biases="blocks")
-    shape = {"vocab_size": 17, "n_positions": 24, "n_embd": 16, "n_layer": 3, "n_head": 4}
-    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    theirs = GPT2LMHeadModel(GPT2Config(**shape, **off, activation_function="gelu", bos_token_id=0, eos_token_id=0))
-    theirs = theirs.double().eval()
-    names = {
-        "attn.c_attn": "attention.inner.qkv",
-        "attn.c_proj": "attention.inner.out",
-        "ln_1": "attention.norm",
-        "mlp.c_fc": "feed_forward.inner.up",
-        "mlp.c_proj": "feed_forward.inner.down",
-        "ln_2": "feed_forward.norm",
-    }
-    table = model.embedding.table.weight
-    weights = {"transformer.wte.weight": table, "lm_head.weight": table}
-    weights |= {"transformer.wpe.weight": model.positions.table.weight}
-    weights |= {f"transformer.ln_f.{kind}": getattr(model.norm, kind) for kind in ("weight", "bias")}
-    for index, block in enumerate(model.blocks):
-        for their_name, our_name in names.items():
-            for kind in ("weight", "bias"):
-                tensor = block.get_parameter(f"{our_name}.{kind}")
-                turned = tensor.t() if kind == "weight" and tensor.dim() == 2 else tensor  # their Conv1D is transposed
-                weights[f"transformer.h.{index}.{their_name}.{kind}"] = turned
-    theirs.load_state_dict({name: tensor.detach().clone() for name, tensor in weights.items()}, strict=False)
+    model = gpt2_like()
+    theirs = as_gpt2(model)
     file = token_file([22])  # start, 22 tokens and the end: 24 positions
     ids = torch.tensor([[START, *file.tokens[1:].astype(np.int64).tolist()]])
     with torch.inference_mode():

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from copied_gpt2 import as_gpt2, gpt2_like
 from lilliput.model.transformer import Transformer
 from tiny import assert_same, draw_ids, tiny_model
 
@@ -111,49 +112,10 @@ def test_a_post_norm_sinusoidal_model_in_numpy() -> None:
 
 
 def test_transformers_gpt2() -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = tiny_model(norm="layer", positions="learned", feed_forward="gelu", tied=True, hidden=64, biases="blocks")
-    theirs = (
-        GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=17,
-                n_positions=24,
-                n_embd=16,
-                n_layer=3,
-                n_head=4,
-                activation_function="gelu",
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-                bos_token_id=0,
-                eos_token_id=0,
-            )
-        )
-        .double()
-        .eval()
-    )
-    names = {
-        "attn.c_attn": "attention.inner.qkv",
-        "attn.c_proj": "attention.inner.out",
-        "ln_1": "attention.norm",
-        "mlp.c_fc": "feed_forward.inner.up",
-        "mlp.c_proj": "feed_forward.inner.down",
-        "ln_2": "feed_forward.norm",
-    }
-    weights = {"transformer.wte.weight": model.embedding.table.weight, "lm_head.weight": model.embedding.table.weight}
-    weights |= {"transformer.wpe.weight": model.positions.table.weight}
-    weights |= {f"transformer.ln_f.{kind}": getattr(model.norm, kind) for kind in ("weight", "bias")}
-    for index, block in enumerate(model.blocks):
-        for their_name, our_name in names.items():
-            for kind in ("weight", "bias"):
-                tensor = block.get_parameter(f"{our_name}.{kind}")
-                # transformers' Conv1D holds (inputs, outputs), torch's Linear (outputs, inputs)
-                weights[f"transformer.h.{index}.{their_name}.{kind}"] = tensor.T if tensor.dim() == 2 else tensor
-    copy(theirs, weights)
+    model = gpt2_like()
     ids = draw_ids(2, 24)
     with torch.no_grad():
-        assert_same(model(ids), theirs(ids).logits, 1e-10)
+        assert_same(model(ids), as_gpt2(model)(ids).logits, 1e-10)
 
 
 def llama_weights(model: Transformer) -> dict[str, Tensor]:

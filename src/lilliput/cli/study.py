@@ -98,11 +98,11 @@ def list_studies(arguments: argparse.Namespace) -> int:
         raise UserError(f"{given[0]} of which study?", None, f"lilliput study window {given[0]}")
     from rich.table import Table
 
-    from lilliput.studies.study_files import parse_study, read_toml, shipped_studies
+    from lilliput.studies.study_files import read_study, shipped_studies
 
     found = []
     for name, path in shipped_studies().items():
-        written = parse_study(path, *read_toml(path))
+        _, written = read_study(path)
         found.append({"name": name, "title": written.title, "question": written.question})
     if arguments.json:
         print_json(found)

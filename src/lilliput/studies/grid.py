@@ -42,8 +42,7 @@ from lilliput.studies.study_files import (
     StudyFile,
     find_study,
     label_line,
-    parse_study,
-    read_toml,
+    read_study,
 )
 
 MEASURED = ("generate.", "measure.")  # settings that need no training of their own
@@ -148,8 +147,7 @@ def cell_config(study: Study, settings: Mapping[str, Any], where: Where | None =
 def load_study(name_or_path: str | Path, quick: bool = False, seeds: Iterable[int] | None = None) -> Study:
     """The study of a file, with its mistakes found; `seeds` in place of its own."""
     path = find_study(str(name_or_path))
-    text, said = read_toml(path)
-    written = parse_study(path, text, said)
+    text, written = read_study(path)
     if quick and written.quick is None:
         raise UserError(f"study {path.stem} has no quick form", str(path), "[quick] in its file, or without --quick")
     study, mistakes = build_study(path, text, written, quick)

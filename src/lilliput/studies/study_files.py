@@ -7,7 +7,6 @@ Owns: what the TOML of a study may say, where shipped ones are, and on which lin
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from lilliput.config import line_of, sentence, shipped
+from lilliput.config import line_of, read_toml, sentence, shipped
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings import STRICT, Seed
 
@@ -83,21 +82,11 @@ def find_study(name_or_path: str) -> Path:
     raise UserError(f"there is no study {name_or_path!r}", None, close or "`lilliput study` to list those shipped")
 
 
-def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+def read_study(path: Path) -> tuple[str, StudyFile]:
+    """The file's text, in which lines can be found, and what it says; all mistakes at once."""
+    text, said = read_toml(path, "study")
     try:
-        text = path.read_bytes().decode("utf-8")
-        return text, tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise UserError("a study must be UTF-8 text", f"{path}, byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"not valid TOML: {error}", str(path)) from None
-    except OSError as error:
-        raise UserError(f"the study cannot be read: {error.strerror}", str(path)) from None
-
-
-def parse_study(path: Path, text: str, said: dict[str, Any]) -> StudyFile:
-    try:
-        return TypeAdapter(StudyFile).validate_python(said)
+        return text, TypeAdapter(StudyFile).validate_python(said)
     except ValidationError as error:
         mistakes = []
         for detail in error.errors(include_url=False):
