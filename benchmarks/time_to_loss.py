@@ -57,6 +57,7 @@ PLAIN = {
     "schedule.decay": "1.0",
     "schedule.warmup": "50",
     "schedule.final": "0.05",
+    "train.pair_updates": "0",
 }
 
 

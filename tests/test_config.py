@@ -328,6 +328,17 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             {"model.task": "classifier", "data.labelled": "true", "train.language_weight": "0"},
             "model.task classifier has one loss, and nothing to weigh it against",
         ),
+        (
+            {"train.pair_updates": "9", "model.task": "classifier", "data.labelled": "true"},
+            "a classifier predicts no tokens: train.pair_updates 0",
+        ),
+        ({"train.pair_updates": "9", "model.tied": "true"}, "a tied head cannot tell which token of a pair comes first"),
+        ({"train.pair_updates": "9", "model.initialisation": "gpt2"}, "only blocks that begin as the identity leave"),
+        ({"train.pair_updates": "9", "model.norm_placement": "post"}, "only blocks that begin as the identity leave"),
+        (
+            {"train.pair_updates": "9", "model.positions": "learned"},
+            "learned positions stand in the way of pairs from the start: model.positions rotary or none",
+        ),
         ({"train.recompute_every": "2"}, "nothing is recomputed: set train.recompute to block or feed-forward"),
         (
             {"schedule.kind": "inverse-sqrt", "schedule.warmup": "0"},

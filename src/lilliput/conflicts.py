@@ -6,7 +6,7 @@ Does not own: the settings and the bounds of each (`settings`), nor where a valu
 
 from __future__ import annotations
 
-from lilliput.settings import BUDGETS, Config, GenerateSettings
+from lilliput.settings import BUDGETS, Config, GenerateSettings, ModelSettings
 
 SHAPE_A_DRAW = ("final_temperature", "top_k", "top_p", "min_p", "typical")  # of `generate.*`: nothing without a draw
 
@@ -65,6 +65,8 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
             found.append((f"train.{name}", f"model.task {model.task} has one loss, and nothing to weigh it against"))
     if model.task == "classifier" and train.z_loss:
         found.append(("train.z_loss", "a classifier has no logits of tokens to keep small: train.z_loss 0"))
+    if train.pair_updates:
+        found += [("train.pair_updates", why) for wrong, why in no_pairs(model) if wrong]
     if train.recompute is None and train.recompute_every > 1:
         found.append(("train.recompute_every", "nothing is recomputed: set train.recompute to block or feed-forward"))
     tokenizer = config.tokenizer
@@ -95,6 +97,23 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
     if sum(getattr(train, budget) is not None for budget in BUDGETS) != 1:
         found.append(("train.steps", "one budget is needed, and only one: train.steps, train.tokens or train.minutes"))
     return found + writing_conflicts(config.generate)
+
+
+def no_pairs(model: ModelSettings) -> list[tuple[bool, str]]:
+    """Why a net may not begin as a model of pairs of tokens."""
+    return [
+        (model.task == "classifier", "a classifier predicts no tokens: train.pair_updates 0"),
+        (model.tied, "a tied head cannot tell which token of a pair comes first: model.tied false"),
+        (
+            model.initialisation != "zero-residual" or model.norm_placement != "pre",
+            "only blocks that begin as the identity leave pairs as they were learned: "
+            "model.initialisation zero-residual and model.norm_placement pre",
+        ),
+        (
+            model.positions in ("learned", "sinusoidal"),
+            f"{model.positions} positions stand in the way of pairs from the start: model.positions rotary or none",
+        ),
+    ]
 
 
 def writing_conflicts(how: GenerateSettings) -> list[tuple[str, str]]:

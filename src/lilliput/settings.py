@@ -239,6 +239,10 @@ class TrainSettings:
     z_loss: NotNegative = describe(
         "weight of the squared log-sum-exp of the tokens' logits, which keeps them small", 0.0
     )
+    pair_updates: Annotated[int, Field(ge=0)] = describe(
+        "updates of embedding and head by the counts of all pairs of tokens, before the first step (their time counts)",
+        0,
+    )
     language_weight: NotNegative = describe("weight of the next token's loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label's loss (model.task both)", 1.0)
     patience: Count | None = describe(

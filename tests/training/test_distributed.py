@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, str]] = {
     "shard": {"train__parallel": "shard", "train__accumulate": "3", "train__batch": "5", "model__tied": "true"},
     "replicate-muon": {"optimizer__kind": "muon", "optimizer__average": "0.9", "model__value_embeddings": "ends"},
     "shard-muon": {"train__parallel": "shard", "optimizer__kind": "muon", "optimizer__average": "0.9"},
+    "shard-pairs": {"train__parallel": "shard", "train__pair_updates": "3", "model__initialisation": "zero-residual"},
     "shard-labels": {"train__parallel": "shard", "train__recompute": "block", "optimizer__kind": "sgd"},
     "both-labels": {"model__task": "both", "train__accumulate": "3", "train__batch": "5"},
 }

@@ -42,6 +42,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "tokens": {"train__tokens": "1000", "model__dropout": "0.2", "model__tied": "true", "train__precision": "float32"},
     "accumulated": {"train__accumulate": "3", "model__window": "8,none", "train__keep": "1", "log__every": "3"},
     "muon": {"optimizer__kind": "muon", "optimizer__lr": "0.01"},
+    "pairs": {"train__pair_updates": "3", "model__initialisation": "zero-residual", "optimizer__kind": "muon"},
     "overlapping": {"data__windows": "overlapping", "model__dropout": "0.2"},
     "classifier": {"model__dropout": "0.2", "train__accumulate": "2"},
     "averaged": {"optimizer__average": "0.9", "model__dropout": "0.2", "model__tied": "true"},

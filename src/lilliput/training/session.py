@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
 from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel
 from lilliput.training.observers import MetricsFile, Observer
+from lilliput.training.pairs import learn_pairs
 from lilliput.training.precision import Precision, build_precision
 from lilliput.training.trackers import build_trackers, need_trackers
 from lilliput.training.world import World, open_world
@@ -140,15 +142,21 @@ def open_session(
         model.to(precision.weights_dtype)
         if origin:
             load_weights(model, origin.load_model())
+        objective = build_objective(config, prepared)
+        splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
+        began = time.monotonic()
+        if config.train.pair_updates and world.first and not has_weights:  # the others are given its weights
+            nats = learn_pairs(model, splits["train"].rows, config.train.pair_updates, config.seed, device)
+            notes.append(f"begun as a model of pairs of tokens: {nats:.3f} nats, {time.monotonic() - began:.0f} s")
+        spent = time.monotonic() - began
         use_recompute(model, config.train.recompute, config.train.recompute_every)
         parallel = parallelise(model, world, config.train.parallel, device)
         if config.train.compile:
             use_compile(model)
-        objective = build_objective(config, prepared)
-        splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
         run = begin.run if begin else Run(folder)
         floor = partial(storybook_floor, config)
         trainer = Trainer(config, world, model, parallel, precision, objective, splits, prepared, run, floor)
+        trainer.budget.seconds = spent
         session = Session(run, trainer, prepared, notes)
         if resume:
             go_on(session, begin.checkpoint if begin else None)
