@@ -332,7 +332,10 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             {"train.pair_updates": "9", "model.task": "classifier", "data.labelled": "true"},
             "a classifier predicts no tokens: train.pair_updates 0",
         ),
-        ({"train.pair_updates": "9", "model.tied": "true"}, "a tied head cannot tell which token of a pair comes first"),
+        (
+            {"train.pair_updates": "9", "model.tied": "true"},
+            "a tied head cannot tell which token of a pair comes first",
+        ),
         ({"train.pair_updates": "9", "model.initialisation": "gpt2"}, "only blocks that begin as the identity leave"),
         ({"train.pair_updates": "9", "model.norm_placement": "post"}, "only blocks that begin as the identity leave"),
         (
