@@ -69,6 +69,12 @@ def test_costs_are_those_of_the_real_model() -> None:
     assert found["train.activation_bytes"] == pytest.approx(kept - ends, rel=0.02)
 
 
+def test_activations_that_arithmetic_does_not_know_are_not_told(tmp_path: Path) -> None:
+    run, _ = train_small(small_config(tmp_path, model__dropout="0.1"))
+    found = taken("training", run=run.folder)
+    assert "train.activation_bytes" not in found and found["flops"] == taken("training")["flops"]
+
+
 def test_recomputing_costs_work_and_saves_activations(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, train__recompute="block"))
     plain, again = taken("training"), taken("training", run=run.folder)
