@@ -191,3 +191,14 @@ def test_nothing_measured_yet() -> None:
 def test_an_unknown_figure_is_shown_by_its_name() -> None:
     assert find_figure("my.figure") == Figure("my.figure", "", None, 4)
     assert "Higher than full: a 12.1000" in told({"full": FULL, "a": (11.0, 12.1, 13.2)}, "my.figure")
+
+
+def test_a_larger_budget_is_not_a_technique() -> None:
+    """Beside another axis it is a place where that one is judged, and is not judged itself."""
+    text = {"few": {"budget.steps": 10}, "many": {"budget.steps": 20}}
+    study = make_study({"update": {"small": {}, "large": {"train.batch": 8}}, "text": text})
+    few, many = {"small, few": (2.0, 2.1, 2.2), "large, few": (1.5, 1.6, 1.71)}, (1.0, 1.1, 1.2)
+    table = few | {"small, many": many, "large, many": (1.21, 1.3, 1.4)}
+    ((_, words),) = verdict(make_outcome(study, exact(table)))
+    assert words.startswith("It depends for large: better than small at few") and "worse than small at many" in words
+    assert "By " not in words and "than few" not in words

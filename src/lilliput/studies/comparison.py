@@ -122,6 +122,18 @@ def axis_labels(outcome: Outcome) -> dict[str, list[str]]:
     return {axis.name: list(axis.values) for axis in outcome.study.axes}
 
 
+def compared_axes(outcome: Outcome) -> list[str]:
+    """Along which cells are compared: those of several labels. One that gives more to learn from is none of them, unless there is
+    no other: a larger budget is not a technique."""
+    several = [axis for axis in outcome.study.axes if len(axis.values) > 1]
+    fair = [
+        axis
+        for axis in several
+        if not any(name.startswith("budget.") for said in axis.values.values() for name in said)
+    ]
+    return [axis.name for axis in fair or several]
+
+
 def reference_labels(outcome: Outcome) -> dict[str, str]:
     """The label of each axis that the others are compared with."""
     return {axis.name: axis.compare for axis in outcome.study.axes}

@@ -112,8 +112,8 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
 
 
 def count_costs(config: Config, tokens: int) -> dict[str, float]:
-    """By arithmetic. Activations are those of a micro-batch of full rows, at the moment of the backward pass that holds most; of a
-    net with dropout they are not told: masks, and on some devices all weights of attention, come on top."""
+    """By arithmetic. Activations are those of a micro-batch of full rows, at the moment of the backward pass that holds most. Of
+    a net with dropout they are not told: masks, and on some devices all weights of attention, come on top."""
     from lilliput.model.count import activations, count, recomputed_flops
 
     model, train = config.model, config.train
@@ -121,11 +121,12 @@ def count_costs(config: Config, tokens: int) -> dict[str, float]:
     flops = counted.flops_per_token + recomputed_flops(model, train.recompute, train.recompute_every)
     numbers = train.batch * model.context * activations(model, train.recompute, train.recompute_every).most
     kept = numbers * (8 if train.precision == "float64" else 4)
-    return {
+    found: dict[str, float] = {
         "parameters": counted.parameters.total,
         "trainable_parameters": counted.parameters.trainable,
         "flops": flops * tokens,
-    } | ({} if model.dropout else {"train.activation_bytes": kept})
+    }
+    return found if model.dropout else found | {"train.activation_bytes": kept}
 
 
 # What the model is worth.

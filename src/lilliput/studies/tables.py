@@ -16,6 +16,7 @@ from lilliput.studies.comparison import (
     axis_labels,
     cell_labels,
     compare,
+    compared_axes,
     find_best,
     has_several_budgets,
     reference_labels,
@@ -70,7 +71,7 @@ def cells_table(outcome: Outcome, names: Sequence[str], caption: str, note: str)
 def tell_figure(outcome: Outcome, name: str) -> Table:
     """One figure in full: mean, deviation, n, interval, and the difference from what each cell is compared with."""
     figure, axes, reference = find_figure(name), axis_labels(outcome), reference_labels(outcome)
-    compared = [axis for axis in axes if len(axes[axis]) > 1]
+    compared = compared_axes(outcome)
     best = surely_best(outcome, name)
     rows: list[list[str | Entry]] = []
     for cell in cell_labels(outcome):

@@ -18,6 +18,7 @@ from lilliput.studies.comparison import (
     axis_labels,
     cell_labels,
     compare,
+    compared_axes,
     find_best,
     has_several_budgets,
     reference_labels,
@@ -148,7 +149,8 @@ def judge_figure(outcome: Outcome, name: str, first: bool) -> str:
     if len(axes) == 1:
         told = judge_axis_alone(outcome, name, figure, next(iter(axes)), first)
     else:
-        told = " ".join(judge_axis(outcome, name, figure, axis) for axis in axes if len(axes[axis]) > 1)
+        judged = {axis: judge_axis(outcome, name, figure, axis) for axis in compared_axes(outcome)}
+        told = " ".join(words if len(judged) == 1 else f"By {axis}. {words}" for axis, words in judged.items())
     best = tell_best(outcome, name, figure) if first and len(measured) > 2 else ""
     return f"{told} {best}".strip()
 
@@ -245,7 +247,7 @@ def judge_axis(outcome: Outcome, name: str, figure: Figure, axis: str) -> str:
         for finding in order(figure)
         if finding in alike
     ]
-    return f"By {axis}. {' '.join([*told, *mixed])}"
+    return " ".join([*told, *mixed])
 
 
 def tell_places(one: str, label: str, found: Sequence[tuple[Labels, Difference]], figure: Figure) -> str:
