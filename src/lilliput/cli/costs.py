@@ -58,7 +58,8 @@ def tell_costs(config: Config, as_json: bool) -> int:
     console.print(
         f"FLOPs       {readable(counted.flops_per_token)} per token{recomputed}; {tokens_per_step:,} tokens a step"
     )
-    console.print(f"memory      about {readable(memory)}B")
+    more = ", and more for dropout" if config.model.dropout else ""  # its masks, and what attention keeps with it
+    console.print(f"memory      about {readable(memory)}B{more}")
     console.print(f"time        about {seconds / 60:.1f} minutes")
     for note in notes:
         console.print(f"note        {note}", markup=False)
@@ -115,7 +116,7 @@ def expected_vocabulary(config: Config) -> int:
 def memory_bytes(config: Config, counted: Count) -> int:
     """Weights, their gradients, the optimizer's moments and the average; then what one micro-batch needs for its backward.
 
-    All in the type of the weights: where products are of 16 bits, activations are less than is told here.
+    All in the type of the weights: where products are of 16 bits, activations are less than is told here; with dropout more.
     """
     from lilliput.model.count import activations
 

@@ -3,7 +3,7 @@
 Owns: the counts of pairs, a token and the one after it, and descending their cross-entropy by the embedding and the head alone.
 Does not own: when that is done (`session`), or which models it is for (`conflicts`).
 
-What a net learns first is which token follows which, and that takes it hundreds of batches. But it is a matter of counts: one
+What a net learns first is which token follows which, and that takes it dozens of batches. But it is a matter of counts: one
 update over those of the whole text costs the head of one batch of as many tokens as the vocabulary has. And a net whose blocks
 begin as the identity *is* such a model, exactly, so that it goes on from there with nothing to forget.
 

@@ -144,11 +144,12 @@ def open_session(
             load_weights(model, origin.load_model())
         objective = build_objective(config, prepared)
         splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
-        began = time.monotonic()
+        spent = 0.0
         if config.train.pair_updates and world.first and not has_weights:  # the others are given its weights
+            began = time.monotonic()
             nats = learn_pairs(model, splits["train"].rows, config.train.pair_updates, config.seed, device)
-            notes.append(f"begun as a model of pairs of tokens: {nats:.3f} nats, {time.monotonic() - began:.0f} s")
-        spent = time.monotonic() - began
+            spent = time.monotonic() - began
+            notes.append(f"begun as a model of pairs of tokens: {nats:.3f} nats, {spent:.0f} s")
         use_recompute(model, config.train.recompute, config.train.recompute_every)
         parallel = parallelise(model, world, config.train.parallel, device)
         if config.train.compile:
