@@ -131,3 +131,9 @@ def test_a_frozen_table_has_no_moments(here: Path) -> None:
     words = "--tokenizer.kind word --tokenizer.max_vocabulary 700 --vectors.source words.vec"
     frozen, tuned = told(words), told(f"{words} --vectors.frozen false")
     assert tuned["memory_bytes"] - frozen["memory_bytes"] == 4 * 3 * 700 * 3
+
+
+def test_what_dropout_adds_is_not_counted_and_told_so() -> None:
+    for dropout, said in (("0", False), ("0.1", True)):
+        code, out, _ = lilliput("train", "mytext.txt", *FLAGS, "--model.dropout", dropout, "--dry-run")
+        assert code == 0 and (", and more for dropout\n" in out) == said
