@@ -114,6 +114,24 @@ def test_the_same_study_goes_on_and_may_grow(study: Study, tmp_path: Path) -> No
     assert (len(outcome.rows), outcome.study.title, outcome.about["began"]) == (1, "Another", began)
 
 
+def test_a_setting_that_is_younger_than_the_study_had_its_default(study: Study, tmp_path: Path) -> None:
+    """Another version of Lilliput must not make hours of runs void."""
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    append_line(folder / METRICS, row("full", 1, a=3))
+    told = json.loads((folder / STUDY).read_text())
+    for cell in told["cells"]:
+        del cell["settings"]["train.pair_updates"]
+    (folder / STUDY).write_text(json.dumps(told))
+    begin(study, folder)
+    assert len(read_outcome(folder).rows) == 1
+    (folder / STUDY).write_text(json.dumps(told))
+    other = load_study(write_study(tmp_path, settings={"train.pair_updates": 2}))
+    assert "train.pair_updates of full was 0 when study small began, and is 2 now" in refusal(
+        lambda: begin(other, folder)
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
