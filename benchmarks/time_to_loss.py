@@ -32,6 +32,7 @@ MINUTES = (1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 # Radford et al. 2019, with the betas, decay and warm-up that small GPTs are usually trained with.
 PLAIN = {
     "model.norm": "layer",
+    "model.hidden": "none",  # four times dim
     "model.positions": "learned",
     "model.feed_forward": "gelu",
     "model.qk_norm": "false",
