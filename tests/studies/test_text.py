@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lilliput.studies.comparison import summarise
 from lilliput.studies.figures import Figure, find_figure
 from lilliput.studies.text import (
     duration,
@@ -15,6 +16,7 @@ from lilliput.studies.text import (
     share,
     shown_figures,
     signed,
+    spread,
     verdict,
     verdict_lines,
     with_unit,
@@ -46,6 +48,21 @@ def told(table: dict[str, tuple[float, ...]], figure: str = "validation.perplexi
 )
 def test_numbers(value: float, digits: int, text: str) -> None:
     assert fixed(value, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((30_010.0, 30_012.0), "0.03"),  # a deviation of a millionth of a million
+        ((230_000.0, 250_000.0), "0.24 ± 0.01"),
+        ((238_000.0, 241_000.0), "0.24 ± 0.002"),
+        ((240_000.0,), "0.24"),
+    ],
+)
+def test_a_deviation_far_below_the_last_digit_is_not_shown(values: tuple[float, ...], text: str) -> None:
+    summary = summarise(values)
+    assert summary is not None
+    assert spread(summary, Figure("tokens", "millions", None, 2, 1e-6)) == text
 
 
 def test_numbers_of_figures() -> None:

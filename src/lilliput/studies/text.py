@@ -59,9 +59,12 @@ def signed(value: float, figure: Figure) -> str:
 
 
 def spread(summary: Summary, figure: Figure) -> str:
-    """Mean and standard deviation; of one value, or of values that are all the same, that value."""
+    """Mean and standard deviation; the mean alone of one value, and of values so much the same that the deviation is less
+    than a tenth of the last digit shown."""
     mean = number(summary.mean, figure)
-    return mean if not summary.deviation else f"{mean} ± {number(summary.deviation, figure)}"
+    if summary.deviation is None or summary.deviation * figure.scale < 0.1 * 10.0**-figure.digits:
+        return mean
+    return f"{mean} ± {number(summary.deviation, figure)}"
 
 
 def reach(low: float, high: float, figure: Figure) -> str:
