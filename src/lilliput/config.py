@@ -93,6 +93,12 @@ def config_to_dict(config: Config) -> dict[str, Any]:
     return typing.cast(dict[str, Any], json.loads(json.dumps(dataclasses.asdict(config))))
 
 
+def as_begun(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that were kept, by dotted name. One that is younger than they are had its default, with which nothing is done
+    that was not done before."""
+    return flatten(config_to_dict(Config())) | flatten(saved)
+
+
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
     """A checked copy with dotted settings changed, as in `replace(config, {"model.vocab_size": 512})`."""
     where = "a change made in Python"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -225,6 +226,20 @@ def test_changed_settings_are_refused(tmp_path: Path) -> None:
     abandon(small_config(tmp_path), 4)
     text = refused(lambda: train_small(small_config(tmp_path, optimizer__lr="0.5"), resume=True))
     assert "optimizer.lr was 0.002 when run mine began and is 0.5 now: a resumed run keeps its settings" in text
+
+
+def test_a_run_that_is_older_than_a_setting_is_resumed(tmp_path: Path) -> None:
+    """Only by the setting's default: what was not there did nothing."""
+    config = small_config(tmp_path)
+    abandon(config, 4)
+    kept = Run.open(tmp_path / "runs" / "mine").folder / "config.json"
+    told = json.loads(kept.read_text())
+    del told["train"]["z_loss"]
+    kept.write_text(json.dumps(told))
+    other = small_config(tmp_path, train__z_loss="0.1")
+    assert "train.z_loss was 0.0 when run mine began and is 0.1 now" in refused(lambda: train_small(other, resume=True))
+    run, _ = train_small(config, resume=True)
+    assert run.checkpoints()[-1].step == 8
 
 
 def test_an_existing_run_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -26,11 +26,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from lilliput import __version__, files
-from lilliput.config import INPUT_PATHS, config_to_dict, resolve_input
+from lilliput.config import INPUT_PATHS, as_begun, config_to_dict, resolve_input
 from lilliput.dotted import flatten
 from lilliput.errors import UserError
-from lilliput.runs import Run, looks_like_run
-from lilliput.settings import Config
+from lilliput.runs import Run, differences, looks_like_run
 from lilliput.studies.grid import Cell, Study, cell_config, cells, study_from_dict
 
 STUDY, METRICS, PROCESSES, TABLE, LOCK = "study.json", "metrics.jsonl", "processes.jsonl", "table.csv", ".lock"
@@ -113,11 +112,7 @@ def remove_study(folder: Path) -> None:
 
 
 def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """A study may gain and lose cells and seeds; a cell that stays must be what it was.
-
-    A setting younger than the study had its default, with which nothing is done that was not done before.
-    """
-    defaults = flatten(config_to_dict(Config()))
+    """A study may gain and lose cells and seeds; a cell that stays must be what it was."""
     hint = "--overwrite to begin it anew, or --folder FOLDER for another place"
     common = [
         (old["labels"], old["settings"], new["settings"])
@@ -128,9 +123,8 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
     if not common:
         raise UserError(f"{folder} holds another study named {study.name}: no cell is the same", str(folder), hint)
     for labels, old, new in common:
-        for name in [*new, *(old.keys() - new.keys())]:
-            was, wanted = old.get(name, defaults.get(name)), new.get(name)
-            if was != wanted:
+        for name, (was, wanted) in differences(as_begun(old), new).items():
+            if name in old or name in new:  # others are no part of a cell
                 cell = f" of {', '.join(labels.values())}" if labels else ""
                 what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"
                 raise UserError(what, str(folder), hint)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lilliput.checkpoints import Checkpoint
-from lilliput.config import config_to_dict, replace
+from lilliput.config import as_begun, config_to_dict, replace
 from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
 from lilliput.files import write_whole
@@ -92,7 +92,7 @@ def remember(run: Run, launches: set[str]) -> None:
 def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
     """The run to resume, if these are its settings; and those, with all that was found when it began."""
     run, found = Run.open(folder), dict[str, Any]()
-    for name, (was, now) in differences(run.config(), config_to_dict(config)).items():
+    for name, (was, now) in differences(as_begun(run.config()), config_to_dict(config)).items():
         if name in FOUND and now is None:
             found[name] = was
         elif name not in FREE:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lilliput.training.parts import cut, whole
 
-# Three quintics, each the best of its degree for what the one before leaves (Amsel et al. 2025): they lift singular values of
-# 0.01 of the largest and more to between 0.72 and 1.28.
+# Three quintics, each the best of its degree for what the one before leaves (Amsel et al. 2025): they lift singular values
+# from 0.01 to 1 to between 0.72 and 1.28.
 COEFFICIENTS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
 # A step that takes its Gram matrix anew costs 4 n^2 C + 2 n^3. Where x is so much longer than high, all steps are taken on the
 # Gram matrix alone, each after the first at most 8 n^3, and x is multiplied once. Rounding then ends 2.4 times as far off.
@@ -38,7 +38,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     x = matrices.mT if tall else matrices  # (N, n, C): the Gram matrices have the size of the short side
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
     # By its own size no singular value is above one. The Gram matrix's size is nearer to the largest one's square and never
-    # below it: what is divided by that begins higher up, which is worth a step.
+    # below it: what is divided by that begins higher up.
     gram = torch.bmm(x, x.mT)
     size = torch.linalg.matrix_norm(gram, keepdim=True).clamp(min=1e-7)
     x, gram = x * size.rsqrt(), gram / size
