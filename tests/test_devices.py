@@ -154,6 +154,18 @@ def test_a_speed_is_measured_once_and_counts_threads(cache: Path, monkeypatch: p
     assert machine.startswith("cpu ") and machine.endswith(f", torch {torch.__version__}")
 
 
+def test_chips_of_one_name_are_told_apart_by_what_they_can_do() -> None:
+    core = "processor\t: {}\nmodel name\t: AMD EPYC\ncpu MHz\t\t: {}\nflags\t\t: {}\n\n"
+    old, new = (core.format(0, 2596, flags) for flags in ("fpu avx2", "fpu avx2 avx512_bf16"))
+    assert devices.name_processor(old).startswith("AMD EPYC ")
+    assert devices.name_processor(old) != devices.name_processor(new)
+    assert devices.name_processor(old) == devices.name_processor(
+        old.replace("2596", "3100") + core.format(1, 2596, "fpu avx2")
+    )
+    arm = "BogoMIPS\t: 50.00\nFeatures\t: fp asimd{}\n"
+    assert devices.name_processor(arm.format("")) != devices.name_processor(arm.format(" bf16"))
+
+
 @pytest.mark.parametrize("found", ["", "[1]", "nonsense", "null", '{"MACHINE": 3}', '{"MACHINE": {"float32": "fast"}}'])
 def test_a_cache_that_holds_nonsense_is_made_anew(found: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.parent.mkdir()

@@ -8,6 +8,7 @@ not own: anything that is computed there.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import math
 import os
 import platform
@@ -133,13 +134,21 @@ def name_machine(device: torch.device) -> str:
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     elif sys.platform == "linux":
-        name = platform.machine()
-        with suppress(OSError):
-            lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+        try:
+            name = name_processor(Path("/proc/cpuinfo").read_text("utf-8", "replace"))
+        except OSError:
+            name = platform.machine()
     else:
         name = platform.processor()
     return f"{device.type} {name}, torch {torch.__version__}"
+
+
+def name_processor(cpuinfo: str) -> str:
+    """Virtual machines call very different chips by one name ("AMD EPYC"): what this one can do is told by a digest beside it."""
+    first_core = cpuinfo.partition("\n\n")[0]
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first_core.splitlines())}
+    abilities = told.get("flags", told.get("Features", ""))  # the second is ARM's word
+    return f"{told.get('model name', platform.machine())} {hashlib.sha256(abilities.encode()).hexdigest()[:8]}"
 
 
 def measure_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:

@@ -213,8 +213,13 @@ def test_a_file_of_prompts_in_order_whatever_the_batch(prompts: Path) -> None:
     asked = prompts.read_text("utf-8").splitlines()
     told = as_json("--prompts", str(prompts), "--tokens", "9", "--seed", "4")["samples"]
     assert [sample["prompt"] for sample in told] == asked
-    for batch in ("1", "2", "3"):
-        assert as_json("--prompts", str(prompts), "--tokens", "9", "--seed", "4", "--batch", batch)["samples"] == told
+    for batch in (
+        "1",
+        "2",
+        "3",
+    ):  # texts are equal in float64; torch's products round otherwise with the number of rows
+        again = as_json("--prompts", str(prompts), "--tokens", "9", "--seed", "4", "--batch", batch)["samples"]
+        assert again == [{**sample, "logprob": pytest.approx(sample["logprob"], rel=1e-12)} for sample in told]
     for row, sample in enumerate(told):
         assert texts("--prompt", asked[row], "--tokens", "9", "--seed", str(4 + row)) == [sample["text"]]
     shown = lilliput("generate", "mine", "--prompts", str(prompts), "--tokens", "9", "--seed", "4", "--batch", "2").out
