@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lilliput.errors import UserError
+from lilliput.evaluation.judged import evaluate
 from lilliput.model.loss import Nats, language_loss
 from lilliput.model.transformer import Transformer
 from lilliput.settings import VectorSettings
@@ -179,6 +180,16 @@ def test_a_run_in_16_bits_is_near_to_one_in_32(name: str, tmp_path: Path) -> Non
             assert found.loss == pytest.approx(wanted.loss, rel=0.01) and found.loss != wanted.loss
     assert rounded.last is not None
     assert {tensor.dtype for tensor in rounded.last.load_model().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_a_run_in_16_bits_is_judged_in_32(name: str, tmp_path: Path) -> None:
+    """What it says of itself is what anybody finds who judges its checkpoint."""
+    run, events = train_small(small_config(tmp_path, train__precision=name))
+    told = next(event for event in events if isinstance(event, Evaluated) and event.whole)
+    found = evaluate(run.folder)
+    assert found["tokens"] == told.tokens
+    assert found["loss"] == pytest.approx(told.loss, rel=1e-6)  # float32 sums in other batches
 
 
 def test_a_resumed_run_has_its_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

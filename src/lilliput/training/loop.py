@@ -258,8 +258,12 @@ class Trainer(Generic[AnyBatch]):
         return self.use(lambda model: self.objective.measure(model, split, batches, self.world.total))
 
     def use(self, work: Callable[[Transformer], Answer]) -> Answer:
-        """Do something with the model as it would be kept now, without learning from it. All processes must."""
-        with self.averaged(), self.precision.casting():
+        """Do something with the model as it would be kept now, without learning from it. All processes must.
+
+        In the type of the weights, whatever the type of products while learning: a figure that is told must be the one that
+        anybody finds who judges the checkpoint, on any machine.
+        """
+        with self.averaged():
             return self.parallel.use(work)
 
     def averaged(self) -> AbstractContextManager[None]:

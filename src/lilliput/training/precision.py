@@ -35,7 +35,7 @@ class Precision:
         self.good = 0  # updates since the scale last changed
 
     def casting(self) -> AbstractContextManager[None]:
-        """Around every forward pass, of training and of evaluation; not around the backward one, which follows it by itself.
+        """Around every forward pass that is learned from; not around the backward one, which follows it by itself.
 
         Anew for each: weights are cast once within one, and are others after an update.
         """
