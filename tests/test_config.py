@@ -323,6 +323,7 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
             {"model.task": "classifier", "data.labelled": "true", "train.z_loss": "1e-4"},
             "a classifier has no logits of tokens to keep small: train.z_loss 0",
         ),
+        ({"train.balance_labels": "true"}, "a language model has no labels: set model.task to classifier or both"),
         ({"train.label_weight": "0.5"}, "model.task language has one loss, and nothing to weigh it against"),
         (
             {"model.task": "classifier", "data.labelled": "true", "train.language_weight": "0"},

@@ -63,6 +63,8 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
     for name in ("language_weight", "label_weight"):
         if model.task != "both" and getattr(train, name) != 1.0:
             found.append((f"train.{name}", f"model.task {model.task} has one loss, and nothing to weigh it against"))
+    if model.task == "language" and train.balance_labels:
+        found.append(("train.balance_labels", "a language model has no labels: set model.task to classifier or both"))
     if model.task == "classifier" and train.z_loss:
         found.append(("train.z_loss", "a classifier has no logits of tokens to keep small: train.z_loss 0"))
     if train.pair_updates:

@@ -245,6 +245,10 @@ class TrainSettings:
     )
     language_weight: NotNegative = describe("weight of the next token's loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label's loss (model.task both)", 1.0)
+    balance_labels: bool = describe(
+        "weigh documents by their labels, so that a rare label counts as much as a frequent one (classifier, both)",
+        False,
+    )
     patience: Count | None = describe(
         "evaluations without a lower validation loss after which training ends (the best weights are kept anyway)", None
     )

@@ -15,6 +15,7 @@ from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
+from lilliput.evaluation.classification import balanced_weights
 from lilliput.model.layers import BothHeads
 from lilliput.model.transformer import Transformer
 from lilliput.runs import describe
@@ -168,7 +169,50 @@ def test_tokens_are_smoothed_too() -> None:
     assert torch.equal(one.nats, other.nats) and other.goal.item() > one.goal.item() + 1.0
 
 
+# ---- balance
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_balanced_every_label_counts_the_same(smoothing: float) -> None:
+    """What is descended over all documents is the mean of the labels' own means, and what is told is as ever."""
+    model = tiny_model(task="classifier", classes=3, classifier_hidden=10, context=CONTEXT)
+    file = make_file()
+    assert file.labels is not None
+    counts = np.bincount(file.labels)
+    assert len(set(counts.tolist())) > 1, "else there is nothing to balance"
+    weights = balanced_weights(file.labels, 3)
+    assert sum(weight * count for weight, count in zip(weights, counts, strict=True)) == pytest.approx(len(SIZES))
+    plain = DocumentLabel(CONTEXT, LABELS, smoothing)
+    balanced = DocumentLabel(CONTEXT, LABELS, smoothing, weights)
+    rows = plain.open(file, training=True).rows
+    of_label = [plain.losses(model, rows.batch(np.flatnonzero(file.labels == label))).goal for label in range(3)]
+    found = balanced.losses(model, rows.batch(np.arange(len(rows))))
+    means = torch.cat([goal / int(count) for goal, count in zip(of_label, counts, strict=True)])
+    assert_same(found.goal / len(rows), means.mean()[None])
+    assert torch.equal(found.nats, plain.losses(model, rows.batch(np.arange(len(rows)))).nats)
+
+
+def test_both_balances_labels_and_leaves_tokens_alone() -> None:
+    """A later window has no label, and weighs nothing."""
+    model, batch = make_both(), whole_batch()
+    assert (batch.labels < 0).any()
+    plain = TokenAndLabel(CONTEXT, START, LABELS, (1.0, 1.0)).losses(model, batch)
+    balanced = TokenAndLabel(CONTEXT, START, LABELS, (1.0, 1.0), class_weights=(2.0, 2.0, 2.0)).losses(model, batch)
+    assert torch.equal(balanced.goal[0], plain.goal[0]) and torch.equal(balanced.nats, plain.nats)
+    assert_same(balanced.goal[1], 2.0 * plain.goal[1])
+
+
 # ---- a run
+
+
+@pytest.mark.parametrize("task", ["classifier", "both"])
+def test_the_setting_balances_by_the_labels_of_training(task: str, tmp_path: Path) -> None:
+    write_labelled(tmp_path, documents=30)
+    changes = both_changes(tmp_path) | {"model__task": task, "train__balance_labels": "true"}
+    with open_session(small_config(tmp_path, **changes)) as session:
+        objective, labels = session.trainer.objective, session.trainer.prepared.split("train").labels
+    assert isinstance(objective, DocumentLabel | TokenAndLabel) and labels is not None
+    assert objective.class_weights == balanced_weights(labels, len(objective.labels))
 
 
 def both_changes(folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ of `classification` over all documents, as if each had been measured alone. Does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +30,13 @@ class BothNats(NamedTuple):
     logits: Tensor
 
 
-def both_nats(model: Transformer, batch: BothBatch, smoothing: float = 0.0, z_loss: float = 0.0) -> BothNats:
+def both_nats(
+    model: Transformer,
+    batch: BothBatch,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    weights: Sequence[float] | None = None,
+) -> BothNats:
     """The label is told from the mean of the states from which the tokens of the window are told."""
     assert isinstance(model.head, BothHeads)
     pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(model.device)
@@ -39,7 +45,7 @@ def both_nats(model: Transformer, batch: BothBatch, smoothing: float = 0.0, z_lo
     x = model.trunk(ids, now)  # (B, T, C)
     tokens = head_loss(model.head, x.flatten(0, 1), targets.flatten(), smoothing, z_loss)
     logits = model.head.label(x, now)
-    return BothNats(tokens, label_nats(logits, batch.labels, smoothing), logits)
+    return BothNats(tokens, label_nats(logits, batch.labels, smoothing, weights), logits)
 
 
 @torch.inference_mode()

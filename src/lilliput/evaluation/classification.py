@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.batches import IGNORED, LabelledBatch
@@ -49,11 +51,23 @@ def batch_logits(model: Transformer, batch: LabelledBatch) -> Tensor:
     return logits
 
 
-def label_nats(logits: Tensor, labels: Integers, smoothing: float = 0.0) -> Nats:
-    """For each label (1 - smoothing) x its nats + smoothing x the mean nats of all classes, summed."""
+def label_nats(
+    logits: Tensor, labels: Integers, smoothing: float = 0.0, weights: Sequence[float] | None = None
+) -> Nats:
+    """For each label (1 - smoothing) x its nats + smoothing x the mean nats of all classes, weighed by its class, summed."""
     right = torch.from_numpy(labels).to(logits.device)
-    goal = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
-    return Nats(goal, F.cross_entropy(logits.detach(), right, ignore_index=IGNORED, reduction="sum"))
+    nats = F.cross_entropy(logits.detach(), right, ignore_index=IGNORED, reduction="sum")
+    if weights is None:
+        return Nats(
+            F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing), nats
+        )
+    goals = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # (B,)
+    return Nats((goals * logits.new_tensor(weights)[right.clamp(min=0)]).sum(), nats)  # what is ignored has a goal of 0
+
+
+def balanced_weights(labels: NDArray[np.integer[Any]], classes: int) -> tuple[float, ...]:
+    """Of each class, so that all classes weigh the same together and a document 1 on average."""
+    return tuple((len(labels) / (classes * np.bincount(labels, minlength=classes))).tolist())
 
 
 def tally(confusion: Integers, labels: Integers, logits: Tensor) -> None:

@@ -120,11 +120,12 @@ class NextToken:
 
 @dataclass(frozen=True)
 class DocumentLabel:
-    """Tell the label of a document from its first `context` tokens."""
+    """Tell the label of a document from its first `context` tokens. `class_weights`: of each label's documents."""
 
     context: int
     labels: list[str]
     smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
     weights: tuple[float, ...] = (1.0,)
 
     def open(self, file: TokenFile, training: bool) -> Split[LabelledBatch]:
@@ -132,7 +133,7 @@ class DocumentLabel:
         return Split(rows, len(rows), None)
 
     def losses(self, model: Transformer, batch: LabelledBatch) -> Losses:
-        return side_by_side(label_nats(batch_logits(model, batch), batch.labels, self.smoothing))
+        return side_by_side(label_nats(batch_logits(model, batch), batch.labels, self.smoothing, self.class_weights))
 
     def measure(
         self, model: Transformer, split: Split[LabelledBatch], batches: Iterable[LabelledBatch], total: Total = alone
@@ -158,13 +159,14 @@ class TokenAndLabel:
     weights: tuple[float, float]
     smoothing: float = 0.0
     z_loss: float = 0.0
+    class_weights: tuple[float, ...] | None = None
 
     def open(self, file: TokenFile, training: bool) -> Split[BothBatch]:
         rows = LabelledWindowRows(file, self.context, self.start)
         return Split(rows, file.predictions, file.bytes / file.predictions)
 
     def losses(self, model: Transformer, batch: BothBatch) -> Losses:
-        found = both_nats(model, batch, self.smoothing, self.z_loss)
+        found = both_nats(model, batch, self.smoothing, self.z_loss, self.class_weights)
         return side_by_side(found.tokens, found.labels)
 
     def measure(

@@ -29,6 +29,7 @@ from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.writer import Writer
 from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
+from lilliput.evaluation.classification import balanced_weights
 from lilliput.evaluation.stories import storybook_floor
 from lilliput.model.recompute import use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
@@ -258,11 +259,13 @@ def build_objective(config: Config, prepared: Prepared) -> Objective[Any]:
     smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
     if config.model.task == "language":
         return NextToken(context, start, config.data.windows == "overlapping", smoothing, z_loss)
-    assert labels is not None
+    told = prepared.split("train").labels
+    assert labels is not None and told is not None
+    class_weights = balanced_weights(told, len(labels)) if config.train.balance_labels else None
     if config.model.task == "classifier":
-        return DocumentLabel(context, labels, smoothing)
+        return DocumentLabel(context, labels, smoothing, class_weights)
     weights = config.train.language_weight, config.train.label_weight
-    return TokenAndLabel(context, start, labels, weights, smoothing, z_loss)
+    return TokenAndLabel(context, start, labels, weights, smoothing, z_loss, class_weights)
 
 
 def train(
