@@ -115,6 +115,22 @@ def test_top_k_leaves_the_shares_of_the_kept(row: list[float], k: int) -> None:
     assert_same(kept.softmax(dim=-1), left / left.sum())
 
 
+@pytest.mark.parametrize("vocabulary", [64, 1000, 4096])
+@pytest.mark.parametrize("k", [1, 2, 7, 31, 100])
+@pytest.mark.parametrize("banned", [0.0, 0.5, 0.99, 0.9999])
+def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> None:
+    """As sorting finds them, with many ties, and where other processors have left less than k of a row."""
+    generator = torch.Generator().manual_seed(vocabulary + k)
+    logits = (4.0 * torch.randn(9, vocabulary, generator=generator)).round() / 4.0
+    logits[torch.rand(logits.shape, generator=generator) < banned] = -torch.inf
+    logits[:, 5] = 0.25  # a processor leaves something
+    logits[0] = torch.randn(vocabulary, generator=generator)  # one row that is not banned at all
+    kept = TopK(k)([NO_TEXT] * 9, logits)
+    for row, found in zip(logits, kept, strict=True):
+        border = row.sort(descending=True).values[min(k, vocabulary) - 1]
+        assert torch.equal(found, row.where(row >= border, -torch.inf))
+
+
 def test_top_k_treats_each_row_by_itself() -> None:
     kept = TopK(2)([NO_TEXT, NO_TEXT], torch.tensor([[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]))
     assert kept.tolist() == [[-math.inf, 2.0, 3.0], [9.0, 9.0, 9.0]]

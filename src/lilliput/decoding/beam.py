@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lilliput.decoding.engines import Engine, Rows
 from lilliput.decoding.hypotheses import Beam, Beams, Best, Drawn, Ending, Group, Hypothesis, Stops, tell_best
-from lilliput.decoding.processors import GREEDY, Strategy
+from lilliput.decoding.processors import CHUNK, GREEDY, Strategy
 from lilliput.decoding.stream import read
 from lilliput.decoding.text import Text
 
@@ -34,7 +34,6 @@ __all__ = ["Beams", "Hypothesis", "search"]
 Floats = NDArray[np.floating[Any]]  # of the engine's own precision
 Doubles = NDArray[np.float64]
 Places = NDArray[np.int64]
-CHUNK = 64  # tokens of which only the best is looked at first: the square root of a vocabulary of 4,096
 
 
 def search(

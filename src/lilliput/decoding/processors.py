@@ -35,6 +35,7 @@ from lilliput.settings import GenerateSettings
 LEAST_TEMPERATURE = LARGEST / 1e38
 # Numbers that are worked on at a time: in float64 they stay in the processor's cache, three times as fast.
 BLOCK = 1 << 14
+CHUNK = 64  # tokens of which only the likeliest is looked at first: the square root of a vocabulary of 4,096
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,13 @@ class TopK:
 
     def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
-        place = max(values.shape[1] - self.k, 0)
-        # Half the time of torch's topk, which also finds where they stand.
-        return at_least(values, np.partition(values, place, axis=-1)[:, place, None])
+        chunks = -(-values.shape[1] // CHUNK)
+        if 2 * self.k > chunks:
+            return at_least(values, kth_largest(values, self.k))
+        # So many chunks have a number that is as large as the k-th largest of their peaks: few are left to be looked through.
+        peaks = np.maximum.reduceat(values, np.arange(0, values.shape[1], CHUNK), axis=-1)
+        few, _ = pack(np.where(values < kth_largest(peaks, self.k), -np.inf, values))
+        return at_least(values, kth_largest(few, self.k))
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,12 @@ class Typical:
         rows, places = crossing(np.take_along_axis(shares, order, axis=-1), self.p)
         far: NDArray[np.bool_] = distance > distance[rows, order[rows, places]][:, None]
         return far
+
+
+def kth_largest(values: Values, k: int) -> Values:
+    """Of each row, or its smallest where it has no k, (B, 1). Half the time of torch's topk, which finds places too."""
+    place = max(values.shape[1] - k, 0)
+    return np.partition(values, place, axis=-1)[:, place, None]
 
 
 def blocks(values: Values) -> Iterator[Values]:

@@ -19,6 +19,14 @@ import math
 
 import numpy as np
 
+from lilliput.decoding.engines.compiled.attention_tiles import (
+    score_keys,
+    values_1,
+    values_2,
+    values_4,
+    values_6,
+    values_8,
+)
 from lilliput.decoding.engines.compiled.layout import (
     CAPACITY,
     CHUNK,
@@ -28,6 +36,7 @@ from lilliput.decoding.engines.compiled.layout import (
     K_NORM,
     KEYS,
     KEYS_TOGETHER,
+    LANES,
     MIX,
     NO_NORM,
     NORM_1,
@@ -59,7 +68,7 @@ from lilliput.decoding.engines.compiled.products import (
     multiply,
     normalise,
 )
-from lilliput.decoding.engines.compiled.tiles import add_values, compiled, score_keys
+from lilliput.decoding.engines.compiled.tiles import compiled
 
 
 @compiled(FUSED)
@@ -68,21 +77,25 @@ def begin(plan, arrays, tokens, to):
     scratch, floats, dim = arrays.scratch, arrays.floats, plan.dim
     for token in range(tokens):
         at = plan.embedding + arrays.ids[token] * dim
+        x, embedding = scratch[to + token * dim : to + (token + 1) * dim], floats[at : at + dim]
         for k in range(dim):
-            scratch[to + token * dim + k] = floats[at + k]
+            x[k] = embedding[k]
         if plan.positions >= 0:
             at = plan.positions + arrays.pos[token] * dim
+            position = floats[at : at + dim]
             for k in range(dim):
-                scratch[to + token * dim + k] += floats[at + k]
+                x[k] += position[k]
 
 
 @compiled(FUSED)
 def add_stream(plan, room, arrays, stream, tokens, panels):
     """The residual sum, for the panels from the first to the last."""
+    first, last = panels[0] * PANEL, min(plan.dim, panels[1] * PANEL)
     for token in range(tokens):
-        x, at = room.x + token * room.x_step, stream + token * plan.dim
-        for k in range(panels[0] * PANEL, min(plan.dim, panels[1] * PANEL)):
-            arrays.scratch[x + k] += arrays.scratch[at + k]
+        at, to = stream + token * plan.dim, room.x + token * room.x_step
+        x, own = arrays.scratch[to + first : to + last], arrays.scratch[at + first : at + last]
+        for k in range(last - first):
+            x[k] += own[k]
 
 
 @compiled(FUSED)
@@ -94,77 +107,98 @@ def turn_and_keep(plan, room, arrays, layer, group, slots, items):
     for item in range(items[0], items[1]):
         token, head = item // every, item % every
         at = room.qkv + token * room.qkv_step + head * size
+        numbers = scratch[at : at + size]
         if head < heads + kv_heads:
             weight = layer[Q_NORM] if head < heads else layer[K_NORM]
             if weight >= 0:
                 normalise(RMS_NORM, floats, weight, scratch, at, size, at)
             if plan.cosines >= 0:
-                cosines, sines = plan.cosines + arrays.pos[token] * half, plan.sines + arrays.pos[token] * half
+                turn = arrays.pos[token] * half
+                cosines = floats[plan.cosines + turn : plan.cosines + turn + half]
+                sines = floats[plan.sines + turn : plan.sines + turn + half]
+                left, right = scratch[at : at + half], scratch[at + half : at + size]
                 for k in range(half):
-                    one, two = scratch[at + k], scratch[at + half + k]
-                    scratch[at + k] = one * floats[cosines + k] - two * floats[sines + k]
-                    scratch[at + half + k] = two * floats[cosines + k] + one * floats[sines + k]
+                    one, two = left[k], right[k]
+                    left[k] = one * cosines[k] - two * sines[k]
+                    right[k] = two * cosines[k] + one * sines[k]
         elif layer[VALUES] >= 0:
             table = layer[VALUES] + (arrays.ids[token] * kv_heads + head - heads - kv_heads) * size
             one, two = floats[layer[VALUE_SHARES]], floats[layer[VALUE_SHARES] + 1]
+            embedded = floats[table : table + size]
             for k in range(size):
-                scratch[at + k] = one * scratch[at + k] + two * floats[table + k]
+                numbers[k] = one * numbers[k] + two * embedded[k]
         if head >= heads:
             to = layer[KEYS] + ((head - heads) * group[CAPACITY] + slots[token]) * plan.head_step
+            kept = arrays.memory[to : to + size]
             for k in range(size):
-                arrays.memory[to + k] = scratch[at + k]
+                kept[k] = numbers[k]
+
+
+@compiled()
+def mix_values(x, weights, memory, values, places, count, width, to):
+    """x[to + k] = sum over t of x[weights + t] memory[values + places[t] + k]: as many vectors of k at a time as there are."""
+    first, vectors = 0, width // LANES
+    while first < vectors:
+        left, at, out = vectors - first, values + first * LANES, to + first * LANES
+        if left >= 8:
+            values_8(x, weights, memory, at, places, count, out)
+            first += 8
+        elif left >= 6:
+            values_6(x, weights, memory, at, places, count, out)
+            first += 6
+        elif left >= 4:
+            values_4(x, weights, memory, at, places, count, out)
+            first += 4
+        elif left >= 2:
+            values_2(x, weights, memory, at, places, count, out)
+            first += 2
+        else:
+            values_1(x, weights, memory, at, places, count, out)
+            first += 1
 
 
 @compiled(FUSED)
 def attend(plan, room, arrays, layer, group, own, part, items):
     """What each head of each token takes from the values that it sees. Items are heads of tokens.
 
-    Keys and values are taken four at a time; where fewer are left, the last one is taken again, with weight 0.
+    Keys and values are taken several at a time; where fewer are left, the last one is taken again, with weight 0.
     """
     scratch, memory, size, step = arrays.scratch, arrays.memory, plan.head_dim, plan.head_step
     capacity, span, kv_heads = group[CAPACITY], group[SPAN], plan.kv_heads
     query, mixed, scores, places = own, own + step, own + 2 * step, arrays.places[part]
     scale = np.float32(1.0 / math.sqrt(size))
+    listed, last = -1, 0  # the token whose places are listed, the same for all its heads
     for item in range(items[0], items[1]):
         token, head = item // plan.heads, item % plan.heads
+        if token != listed:
+            pos, slots = arrays.pos[token], arrays.table[arrays.handles[token], group[COLUMN] : group[COLUMN] + span]
+            oldest = max(np.int64(0), pos + 1 - group[WINDOW])
+            listed, last, column = token, pos - oldest, oldest % span
+            for t in range(last + 1):
+                places[t] = slots[column] * step
+                column = column + 1 if column + 1 < span else 0
+            for t in range(last + 1, last + KEYS_TOGETHER):
+                places[t] = places[last]
         keys = layer[KEYS] + head // (plan.heads // kv_heads) * capacity * step
         values = keys + kv_heads * capacity * step
-        pos, slots = arrays.pos[token], arrays.table[arrays.handles[token], group[COLUMN] : group[COLUMN] + span]
-        oldest = max(np.int64(0), pos + 1 - group[WINDOW])
-        last = pos - oldest
         at = room.qkv + token * room.qkv_step + head * size
+        asked, numbers = scratch[query : query + step], scratch[at : at + size]
         for k in range(size):
-            scratch[query + k] = scratch[at + k] * scale
+            asked[k] = numbers[k] * scale
         for k in range(size, step):
-            scratch[query + k] = ZERO
-        column = oldest % span
+            asked[k] = ZERO
+        score_keys(scratch, query, memory, keys, values, places, last + 1, step, scores)
+        largest, shares = find_peak(scratch, scores, last + 1), scratch[scores : scores + last + KEYS_TOGETHER]
         for t in range(last + 1):
-            places[t] = slots[column] * step
-            column = column + 1 if column + 1 < span else 0
-        for t in range(last + 1, last + KEYS_TOGETHER):
-            places[t] = places[last]
-        for t in range(0, last + 1, KEYS_TOGETHER):
-            one, two, three, four = places[t], places[t + 1], places[t + 2], places[t + 3]
-            score_keys(scratch, query, memory, keys + one, keys + two, keys + three, keys + four, step, scores + t)
-        largest = find_peak(scratch, scores, last + 1)
-        for t in range(last + 1):
-            scratch[scores + t] = exponential(scratch[scores + t] - largest)
+            shares[t] = exponential(shares[t] - largest)
         total = add_up(scratch, scores, last + 1)
         for t in range(last + 1, last + KEYS_TOGETHER):
-            scratch[scores + t] = ZERO
-        for k in range(step):
-            scratch[mixed + k] = ZERO
-        for t in range(0, last + 1, KEYS_TOGETHER):
-            one, two, three, four = (
-                values + places[t],
-                values + places[t + 1],
-                values + places[t + 2],
-                values + places[t + 3],
-            )
-            add_values(scratch, scores + t, memory, one, two, three, four, step, mixed)
+            shares[t] = ZERO
+        mix_values(scratch, scores, memory, values, places, last + 1, step, mixed)
         to = room.mixed + token * plan.dim + head * size
+        given, sums = scratch[to : to + size], scratch[mixed : mixed + size]
         for k in range(size):
-            scratch[to + k] = scratch[mixed + k] * (ONE / total)
+            given[k] = sums[k] * (ONE / total)
 
 
 @compiled(FUSED)
@@ -199,8 +233,9 @@ def compute(seen, part, parts, plan, room, arrays):
                 normalise(after, floats, pending, scratch, x, dim, at)
                 if layer[MIX] >= 0:
                     one, two = floats[layer[MIX]], floats[layer[MIX] + 1]
+                    row, embedded = scratch[at : at + dim], scratch[begun + token * dim : begun + (token + 1) * dim]
                     for k in range(dim):
-                        scratch[at + k] = one * scratch[at + k] + two * scratch[begun + token * dim + k]
+                        row[k] = one * row[k] + two * embedded[k]
                 normalise(before, floats, layer[NORM_1], scratch, at, dim, given + token * dim)
             multiply(
                 plan, room, arrays, part, tokens, (given, dim), dim, layer, QKV, (room.qkv, room.qkv_step), qkv_panels

@@ -9,22 +9,25 @@ N tokens of a pass, C dim, H heads, G heads of keys and values, D dim of a head.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Number = TypeVar("Number", np.float32, np.int8)
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
 Shorts = NDArray[np.int16]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
+LINE = 64  # bytes of a cache line
 CHUNK = 32  # most tokens of one pass
 LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
 PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth
 STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
-KEYS_TOGETHER = 4  # keys, or values, that attention takes at a time
+KEYS_TOGETHER = 8  # keys that attention takes at a time
+KEYS_AHEAD = 16  # how far ahead of the scores keys are fetched; a multiple of KEYS_TOGETHER
 
 # Columns of the table of layers: where each thing begins in the floats, -1 if there is none. A matrix has three: where it begins
 # (whole numbers: in the bytes), its scales, its biases.
@@ -82,7 +85,7 @@ class Room(NamedTuple):
     logits: int  # (N, V)
     logits_step: int
     # From here on each part has its own: stream (N, C), input (N, C), embedding (N, C), scales (N), and of one head its query,
-    # its outcome and its scores (context, and a few beyond).
+    # its outcome and its scores (context, and some beyond).
     own: int
     own_step: int
     short_step: int  # a row of whole numbers
@@ -105,7 +108,7 @@ class Arrays(NamedTuple):
     pos: Longs  # (N)
     handles: Longs  # (N): lines of the table
     slots: Longs  # (groups, N): where the new keys and values go
-    places: Longs  # (parts, context and a few beyond): where the keys stand that a token sees
+    places: Longs  # (parts, context and some beyond): where the keys stand that a token sees
     wanted: Longs  # tokens whose logits are wanted
 
 
@@ -128,6 +131,13 @@ def kind_of(name: str) -> tuple[np.dtype[Any], int]:
 
 def padded(width: int, unit: int) -> int:
     return -(-width // unit) * unit
+
+
+def zeros_on_lines(count: int, dtype: type[Number]) -> NDArray[Number]:
+    """An array that begins with a cache line: a vector that spans two lines costs two reads."""
+    size = count * np.dtype(dtype).itemsize
+    raw = np.zeros(size + LINE, dtype=np.uint8)
+    return raw[-raw.ctypes.data % LINE :][:size].view(dtype)
 
 
 def build_room(plan: Plan, parts: int) -> tuple[Room, int, int]:

@@ -9,7 +9,7 @@ J outputs of a matrix, K inputs, V vocabulary, C dim.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lilliput.decoding.engines.compiled import layout
-from lilliput.decoding.engines.compiled.layout import LANES, PANEL, STRIDE, Bytes, Floats, Longs, Plan, padded
+from lilliput.decoding.engines.compiled.layout import (
+    LANES,
+    LINE,
+    PANEL,
+    STRIDE,
+    Bytes,
+    Floats,
+    Longs,
+    Number,
+    Plan,
+    padded,
+    zeros_on_lines,
+)
 from lilliput.model.attention import Attention
 from lilliput.model.layers import FeedForward, LanguageHead, PreNorm
 from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding
@@ -25,11 +37,9 @@ from lilliput.model.norms import QueryKeyNorm
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
 from lilliput.model.transformer import Transformer, evaluating
 
-Number = TypeVar("Number", np.float32, np.int8)
 Quantise = Literal["int8"] | None
 NORMS = {"layer": layout.LAYER_NORM, "rms": layout.RMS_NORM}
 ACTIVATIONS = {"relu": layout.RELU, "gelu": layout.GELU, "relu2": layout.RELU2, "swiglu": layout.SWIGLU}
-LINE = 64  # bytes of a cache line
 
 
 def refusal(model: Transformer) -> str | None:
@@ -114,10 +124,8 @@ def in_panels(rows: Floats, gated: bool) -> Floats:
 
 
 def aligned(parts: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
-    """All parts in one array that begins with a cache line: a vector that spans two lines costs two reads."""
-    length, size = sum(map(len, parts)), np.dtype(dtype).itemsize
-    raw = np.zeros(length * size + LINE, dtype=np.uint8)
-    whole: NDArray[Number] = raw[-raw.ctypes.data % LINE :][: length * size].view(dtype)
+    """All parts in one array."""
+    whole = zeros_on_lines(sum(map(len, parts)), dtype)
     if parts:
         np.concatenate(parts, out=whole)
     return whole

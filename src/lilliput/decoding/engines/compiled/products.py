@@ -4,7 +4,8 @@ Owns: which tile takes which rows, rows as whole numbers, norms, activations, ex
 multiplied when (`kernels`).
 
 A row's outcome never depends on the rows beside it: a tile sums every output in one order, and everything else is done
-row by row by the same instructions.
+row by row by the same instructions. A row is taken out of the flat array before a loop goes over it: numba lets an index be
+negative and count from the end, and a loop over `x[at + k]`, where it cannot know better, is not turned into vectors.
 """
 
 # Compiled functions have the types that they are called with: flat arrays, and whole numbers for places and sizes.
@@ -115,17 +116,17 @@ def multiply_wholes(x, x_place, rows, depth, w, w_at, out, out_place, panels):
 @compiled({"nnan", "nsz", "reassoc"})
 def find_largest(x, at, count):
     """By its size; a largest number has no order to be found in."""
-    largest = ZERO
+    row, largest = x[at : at + count], ZERO
     for k in range(count):
-        largest = max(largest, abs(x[at + k]))
+        largest = max(largest, abs(row[k]))
     return largest
 
 
 @compiled({"nnan", "nsz", "reassoc"})
 def find_peak(x, at, count):
-    peak = x[at]
+    row, peak = x[at : at + count], x[at]
     for k in range(1, count):
-        peak = max(peak, x[at + k])
+        peak = max(peak, row[k])
     return peak
 
 
@@ -137,10 +138,11 @@ def quantise(x, x_place, rows, depth, shorts, short_place, scales):
         at, to = x_place[0] + row * x_place[1], short_place[0] + row * short_place[1]
         largest = max(find_largest(x, at, depth), np.float32(1e-30))
         scale = most / largest
+        numbers, wholes = x[at : at + depth], shorts[to : to + short_place[1]]
         for k in range(depth):
-            shorts[to + k] = np.int16(np.rint(x[at + k] * scale))
+            wholes[k] = np.int16(np.rint(numbers[k] * scale))
         for k in range(depth, (depth + STRIDE - 1) // STRIDE * STRIDE):
-            shorts[to + k] = 0
+            wholes[k] = 0
         x[scales + row] = largest / most
 
 
@@ -158,17 +160,21 @@ def multiply(plan, room, arrays, part, rows, x, depth, matrix, column, out, pane
         quantise(scratch, x, rows, depth, arrays.shorts, rounded, scales)
         full = (depth + STRIDE - 1) // STRIDE * STRIDE
         multiply_wholes(arrays.shorts, rounded, rows, full, arrays.bytes, matrix[column], scratch, out, panels)
+        of_outputs = floats[matrix[column + SCALE] + first : matrix[column + SCALE] + last]
         for row in range(rows):
             scale, to = scratch[scales + row], out[0] + row * out[1]
-            for j in range(first, last):
-                scratch[to + j] *= scale * floats[matrix[column + SCALE] + j]
+            sums = scratch[to + first : to + last]
+            for j in range(last - first):
+                sums[j] *= scale * of_outputs[j]
     else:
         multiply_floats(scratch, x, rows, depth, floats, matrix[column], scratch, out, panels)
     if matrix[column + BIAS] >= 0:
+        biases = floats[matrix[column + BIAS] + first : matrix[column + BIAS] + last]
         for row in range(rows):
             to = out[0] + row * out[1]
-            for j in range(first, last):
-                scratch[to + j] += floats[matrix[column + BIAS] + j]
+            sums = scratch[to + first : to + last]
+            for j in range(last - first):
+                sums[j] += biases[j]
 
 
 @compiled(FUSED, inline=True)
@@ -204,25 +210,34 @@ def activate(kind, scratch, up, inner, panels):
     """Of one row, the outputs of the panels from the first to the last (pairs of panels where it is gated)."""
     if kind == SWIGLU:  # a panel of gates, then the panel that they open
         for pair in range(panels[0] // 2, panels[1] // 2):
-            gate, to = up + 2 * pair * PANEL, inner + pair * PANEL
-            for j in range(PANEL):
-                x = scratch[gate + j]
-                scratch[to + j] = x / (ONE + exponential(-x)) * scratch[gate + PANEL + j]
-    elif kind == GELU:
-        for j in range(panels[0] * PANEL, panels[1] * PANEL):
-            x = scratch[up + j]
-            scratch[inner + j] = HALF * x * (ONE + error_function(x * np.float32(0.70710678)))
+            first, to = up + 2 * pair * PANEL, inner + pair * PANEL
+            gates, opened = scratch[first : first + PANEL], scratch[first + PANEL : first + 2 * PANEL]
+            values = scratch[to : to + PANEL]
+            for j in range(
+                len(values)
+            ):  # as many as a panel has, but a loop of a known length is unrolled in place of vectors
+                values[j] = gates[j] / (ONE + exponential(-gates[j])) * opened[j]
+        return
+    first, count = panels[0] * PANEL, (panels[1] - panels[0]) * PANEL
+    inputs, values = scratch[up + first : up + first + count], scratch[inner + first : inner + first + count]
+    if kind == GELU:
+        for j in range(count):
+            values[j] = HALF * inputs[j] * (ONE + error_function(inputs[j] * np.float32(0.70710678)))
+    elif kind == RELU2:
+        for j in range(count):
+            x = max(inputs[j], ZERO)
+            values[j] = x * x
     else:
-        for j in range(panels[0] * PANEL, panels[1] * PANEL):
-            x = max(scratch[up + j], ZERO)
-            scratch[inner + j] = x * x if kind == RELU2 else x
+        for j in range(count):
+            values[j] = max(inputs[j], ZERO)
 
 
 @compiled(FUSED)
 def bound(cap, scratch, first, last):
     """cap x tanh(x / cap): Cephes' series for small numbers, where 1 less nearly 1 would have no digits left."""
-    for j in range(first, last):
-        x = scratch[j] / cap
+    row = scratch[first:last]
+    for j in range(last - first):
+        x = row[j] / cap
         square = x * x
         series = np.float32(-5.70498872745e-3) * square + np.float32(2.06390887954e-2)
         series = series * square - np.float32(5.37397155531e-2)
@@ -230,37 +245,40 @@ def bound(cap, scratch, first, last):
         series = series * square - np.float32(3.33332819422e-1)
         near = series * square * x + x
         far = ONE - np.float32(2.0) / (exponential(np.float32(2.0) * abs(x)) + ONE)
-        scratch[j] = cap * (near if abs(x) < np.float32(0.625) else math.copysign(far, x))
+        row[j] = cap * (near if abs(x) < np.float32(0.625) else math.copysign(far, x))
 
 
 @compiled(ANY_ORDER)
 def add_up(x, at, count):
-    total = ZERO
+    row, total = x[at : at + count], ZERO
     for k in range(count):
-        total += x[at + k]
+        total += row[k]
     return total
 
 
 @compiled(ANY_ORDER)
 def add_squares(x, at, count, mean):
     """Of the distances from the mean."""
-    total = ZERO
+    row, total = x[at : at + count], ZERO
     for k in range(count):
-        total += (x[at + k] - mean) * (x[at + k] - mean)
+        total += (row[k] - mean) * (row[k] - mean)
     return total
 
 
 @compiled(FUSED)
 def normalise(kind, floats, weight, x, at, width, to):
     """One row of x to another place in x; LayerNorm's biases stand after its weights. Without a norm it is copied."""
+    row, normed = x[at : at + width], x[to : to + width]
     if kind == NO_NORM or weight < 0:
         for k in range(width):
-            x[to + k] = x[at + k]
+            normed[k] = row[k]
         return
     mean = add_up(x, at, width) / np.float32(width) if kind == LAYER_NORM else ZERO
     scale = ONE / np.float32(math.sqrt(add_squares(x, at, width, mean) / np.float32(width) + SMALL))
+    weights = floats[weight : weight + width]
     for k in range(width):
-        x[to + k] = (x[at + k] - mean) * scale * floats[weight + k]
+        normed[k] = (row[k] - mean) * scale * weights[k]
     if kind == LAYER_NORM:
+        biases = floats[weight + width : weight + 2 * width]
         for k in range(width):
-            x[to + k] += floats[weight + width + k]
+            normed[k] += biases[k]

@@ -25,6 +25,7 @@ from lilliput.decoding.engines.compiled.layout import (
     WINDOW,
     Ints,
     Longs,
+    zeros_on_lines,
 )
 from lilliput.decoding.engines.compiled.packing import Packed
 
@@ -59,7 +60,7 @@ class Slots:
         capacities[group] = capacity
         sizes = self.sides * self.head_step * capacities[self.layers[:, GROUP]]
         begins = np.cumsum(sizes) - sizes
-        memory = np.zeros(int(sizes.sum()), dtype=np.float32)
+        memory = zeros_on_lines(int(sizes.sum()), np.float32)
         for row, begin in zip(self.layers, begins, strict=True):
             old, new = int(self.groups[row[GROUP], CAPACITY]), int(capacities[row[GROUP]])
             if old:

@@ -20,6 +20,7 @@ from lilliput.decoding.engines.compiled.layout import (
     CHUNK,
     CLOSED,
     CONTROL,
+    KEYS_AHEAD,
     KEYS_TOGETHER,
     LEAVE,
     ROUND,
@@ -46,7 +47,7 @@ class Team:
             control, slots.layers, packed.head, slots.groups, packed.floats, packed.bytes,
             np.zeros(floats, np.float32), np.zeros(shorts, np.int16), slots.memory, slots.table,
             ids, pos, handles, np.zeros((len(slots.groups), CHUNK), dtype=np.int64),
-            np.zeros((parts, packed.plan.context + KEYS_TOGETHER), dtype=np.int64), wanted,
+            np.zeros((parts, packed.plan.context + KEYS_TOGETHER + KEYS_AHEAD), dtype=np.int64), wanted,
         )  # fmt: skip
         self.grown = slots.grown
         self.process = os.getpid()

@@ -82,19 +82,22 @@ def function(builder: Any, name: str, result: ir.Type, *arguments: ir.Type) -> A
 
 
 def add_over(builder: Any, count: Any, stride: int, kind: ir.VectorType, keys: list[Any], add: Add) -> dict[Any, Any]:
-    """Sums in registers, one for each key, from zero: `add(step, sums)` gives the next ones, for 0, stride, ... below `count`."""
+    """Sums in registers, one for each key, from zero: `add(step, sums)` gives the next ones, for 0, stride, ... below `count`.
+
+    There is always a first time. Loops may stand in each other.
+    """
     before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
     builder.branch(loop)
     builder.position_at_end(loop)
     step = builder.phi(LONG)
     sums = {key: builder.phi(kind) for key in keys}
     new = add(step, sums)
-    following = builder.add(step, long(stride))
+    following, end = builder.add(step, long(stride)), builder.block
     step.add_incoming(long(0), before)
-    step.add_incoming(following, loop)
+    step.add_incoming(following, end)
     for key, total in sums.items():
         total.add_incoming(ir.Constant(kind, [0] * kind.count), before)
-        total.add_incoming(new[key], loop)
+        total.add_incoming(new[key], end)
     builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
     builder.position_at_end(after)
     return new
@@ -196,64 +199,6 @@ def whole_tile(rows: int, outputs: int) -> Any:
         return types.void(x, index, index, w, index, index, out, index, index), generate
 
     return tile
-
-
-@intrinsic
-def score_keys(typing, x, query, memory, key_1, key_2, key_3, key_4, width, out_at):  # type: ignore[no-untyped-def]
-    """x[out_at + i] = sum over k of x[query + k] memory[key_i + k], the width a multiple of LANES."""
-    index = types.intp
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x_value, query_at, memory_value, *keys, steps, to = arguments
-        x_kind, memory_kind = signature.args[0], signature.args[2]
-        fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
-
-        def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
-            numbers = load(builder, place(context, builder, x_kind, x_value, query_at, step), FLOATS, align=4)
-            vectors = [
-                load(builder, place(context, builder, memory_kind, memory_value, key, step), FLOATS, align=4)
-                for key in keys
-            ]
-            return {number: builder.call(fma, [numbers, vectors[number], total]) for number, total in sums.items()}
-
-        new = add_over(builder, steps, LANES, FLOATS, list(range(len(keys))), add)
-        add_up = function(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", ir.FloatType(), ir.FloatType(), FLOATS)
-        for number, total in new.items():
-            score = builder.call(add_up, [ir.Constant(ir.FloatType(), 0.0), total], fastmath=("reassoc",))
-            builder.store(score, place(context, builder, x_kind, x_value, to, long(number)))
-        return context.get_dummy_value()
-
-    return types.void(x, index, memory, index, index, index, index, index, index), generate
-
-
-@intrinsic
-def add_values(typing, x, weights, memory, value_1, value_2, value_3, value_4, width, out_at):  # type: ignore[no-untyped-def]
-    """x[out_at + k] += sum over i of x[weights + i] memory[value_i + k], the width a multiple of LANES."""
-    index = types.intp
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x_value, weights_at, memory_value, *values, steps, to = arguments
-        x_kind, memory_kind = signature.args[0], signature.args[2]
-        fma = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
-        shares = [
-            spread(builder, builder.load(place(context, builder, x_kind, x_value, weights_at, long(number))))
-            for number in range(len(values))
-        ]
-
-        def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
-            """Into the scratch: a head is too wide for the registers."""
-            target = builder.bitcast(place(context, builder, x_kind, x_value, to, step), FLOATS.as_pointer())
-            total = builder.load(target, align=4)
-            for number, value in zip(shares, values, strict=True):
-                vector = load(builder, place(context, builder, memory_kind, memory_value, value, step), FLOATS, align=4)
-                total = builder.call(fma, [number, vector, total])
-            builder.store(total, target, align=4)
-            return sums
-
-        add_over(builder, steps, LANES, FLOATS, [], add)
-        return context.get_dummy_value()
-
-    return types.void(x, index, memory, index, index, index, index, index, index), generate
 
 
 @intrinsic
