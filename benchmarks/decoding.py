@@ -25,6 +25,7 @@ quality  Bits per byte of the first 50 validation documents that fit the context
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import math
@@ -160,8 +161,14 @@ SPEED: dict[str, Callable[[], Figures]] = {
 }
 
 
+PACKAGES = {"transformers": "transformers", "llama.cpp": "llama_cpp", "CTranslate2": "ctranslate2"}
+
+
 def speed(asked: argparse.Namespace) -> list[Row]:
-    found = contest(__file__, list(SPEED), asked.repeats)
+    absent = tuple(peer for peer, package in PACKAGES.items() if importlib.util.find_spec(package) is None)
+    if absent:
+        print(f"not installed, and so not measured: {', '.join(absent)} (`make bench` installs all)", file=sys.stderr)
+    found = contest(__file__, [name for name in SPEED if not name.startswith(absent)], asked.repeats)
     speeds = {name: {work: median(took, work) for work in took[0]} for name, took in found.items()}
 
     def beside(name: str, engine: str, work: Work, peer: str) -> list[Row]:
