@@ -100,6 +100,11 @@ CASES = [
     Case("two targets", "train mytext.txt other.txt", "one argument too many: 'other.txt'"),
     Case("unknown size", "train mytext.txt --size huge", ("there is no size 'huge'", "nano, tiny, small, base")),
     Case("flag without value", "train mytext.txt --model.dim", "--model.dim needs a value"),
+    Case(
+        "misspelt flag without value",
+        "train mytext.txt --train.balance-label",
+        ("there is no setting train.balance_label\n", "try train.balance_labels"),
+    ),
     Case("size without value", "train mytext.txt --size", "expected one argument"),
     Case(
         "dim and heads",

@@ -15,13 +15,12 @@ from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
-from lilliput.evaluation.classification import balanced_weights
 from lilliput.model.layers import BothHeads
 from lilliput.model.transformer import Transformer
 from lilliput.runs import describe
 from lilliput.training.events import Evaluated
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
-from lilliput.training.objectives import DocumentLabel, NextToken, TokenAndLabel, weigh
+from lilliput.training.objectives import DocumentLabel, NextToken, TokenAndLabel, balanced_weights, weigh
 from lilliput.training.session import open_session
 from small import FLAGS, assert_equal_tensors, lilliput, small_config, train_small
 from tiny import assert_same, gradients, tiny_model

@@ -96,11 +96,11 @@ def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], li
             given = index < len(argv) and not argv[index].startswith("--")
             if kinds.get(name) is bool and not (given and argv[index].lower() in ("true", "false")):
                 value = "true"
-            elif not given:
-                raise UserError(f"--{name} needs a value", None, f"--{name} VALUE")
-            else:
+            elif given:
                 value = argv[index]
                 index += 1
+            elif name in kinds:  # a name that is none is refused as such, with the nearest one
+                raise UserError(f"--{name} needs a value", None, f"--{name} VALUE")
         settings[name] = value
     return settings, rest
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.batches import IGNORED, LabelledBatch
@@ -58,16 +56,10 @@ def label_nats(
     right = torch.from_numpy(labels).to(logits.device)
     nats = F.cross_entropy(logits.detach(), right, ignore_index=IGNORED, reduction="sum")
     if weights is None:
-        return Nats(
-            F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing), nats
-        )
+        goal = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+        return Nats(goal, nats)
     goals = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # (B,)
     return Nats((goals * logits.new_tensor(weights)[right.clamp(min=0)]).sum(), nats)  # what is ignored has a goal of 0
-
-
-def balanced_weights(labels: NDArray[np.integer[Any]], classes: int) -> tuple[float, ...]:
-    """Of each class, so that all classes weigh the same together and a document 1 on average."""
-    return tuple((len(labels) / (classes * np.bincount(labels, minlength=classes))).tolist())
 
 
 def tally(confusion: Integers, labels: Integers, logits: Tensor) -> None:

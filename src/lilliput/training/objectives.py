@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.batches import (
@@ -60,6 +62,11 @@ def weigh(sums: Tensor, counts: Iterable[int], weights: Iterable[float]) -> Tens
     """One loss of K summed ones (K,): each divided by its count, which may be of many batches, and weighed."""
     shares = zip(sums.unbind(), counts, weights, strict=True)
     return torch.stack([weight * part / max(1, count) for part, count, weight in shares]).sum()
+
+
+def balanced_weights(labels: NDArray[np.integer[Any]], classes: int) -> tuple[float, ...]:
+    """Of each class, so that all classes weigh the same together and a document 1 on average."""
+    return tuple((len(labels) / (classes * np.bincount(labels, minlength=classes))).tolist())
 
 
 class Objective(Protocol[AnyBatch]):

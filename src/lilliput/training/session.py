@@ -29,7 +29,6 @@ from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.writer import Writer
 from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
-from lilliput.evaluation.classification import balanced_weights
 from lilliput.evaluation.stories import storybook_floor
 from lilliput.model.recompute import use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
@@ -39,7 +38,7 @@ from lilliput.training.beginning import find_beginning, remember
 from lilliput.training.distributed import parallelise
 from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
-from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel
+from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel, balanced_weights
 from lilliput.training.observers import MetricsFile, Observer
 from lilliput.training.pairs import learn_pairs
 from lilliput.training.precision import Precision, build_precision

@@ -61,15 +61,8 @@ def score_keys(typing, x, query, memory, keys, values, places, count, width, out
 
             def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
                 numbers = load(builder, place(context, builder, x_kind, x_value, query_at, step), FLOATS, align=4)
-                vectors = [
-                    load(
-                        builder,
-                        place(context, builder, memory_kind, memory_value, first_key, now, step),
-                        FLOATS,
-                        align=4,
-                    )
-                    for now in starts
-                ]
+                keys_now = [place(context, builder, memory_kind, memory_value, first_key, now, step) for now in starts]
+                vectors = [load(builder, key, FLOATS, align=4) for key in keys_now]
                 return {number: builder.call(fma, [numbers, vectors[number], total]) for number, total in sums.items()}
 
             add_over(builder, steps, LINE // 4, FLOATS, [], tell)
@@ -106,10 +99,8 @@ def value_tile(vectors: int, together: int) -> Any:
                 for number in range(together):
                     weight = builder.load(place(context, builder, x_kind, x_value, weights_at, t, long(number)))
                     start = builder.load(place(context, builder, places_kind, places_value, t, long(number)))
-                    share, value = (
-                        spread(builder, weight),
-                        place(context, builder, memory_kind, memory_value, first, start),
-                    )
+                    share = spread(builder, weight)
+                    value = place(context, builder, memory_kind, memory_value, first, start)
                     for vector in range(vectors):
                         here = load(builder, builder.gep(value, [long(vector * LANES)]), FLOATS, align=4)
                         new[number, vector] = builder.call(fma, [share, here, sums[number, vector]])
