@@ -362,15 +362,16 @@ def test_many_rows_are_drawn_in_blocks_as_each_alone() -> None:
 @given(row=banned_logits, others=st.lists(banned_logits, max_size=3), ahead=st.integers(0, 99))
 def test_packing_keeps_values_ids_and_their_order(row: list[float], others: list[list[float]], ahead: int) -> None:
     rows = [[*[-math.inf] * ahead, *own, *[-math.inf] * (9 - len(own))] for own in (row, *others)]
-    packed, ids = pack(np.array(rows))
+    values = np.array(rows)
+    packed, ids = pack(values, values > -np.inf)
     if ids is None:
         assert packed.tolist() == rows
         return
-    for own, values, places in zip(rows, packed.tolist(), ids, strict=True):
+    for own, kept, places in zip(rows, packed.tolist(), ids, strict=True):
         there = [place for place, value in enumerate(own) if value > -math.inf]
-        assert places.tolist() == there
-        assert values[: len(there)] == [own[place] for place in there]
-        assert set(values[len(there) :]) <= {-math.inf}
+        assert places[: len(there)].tolist() == there
+        assert kept[: len(there)] == [own[place] for place in there]
+        assert set(kept[len(there) :]) <= {-math.inf}
 
 
 # ---- from settings ---------------------------------------------------------------------------------------------------

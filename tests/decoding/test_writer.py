@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from lilliput.config import replace
-from lilliput.decoding.engines.compiled import compilation, machine_code
+from lilliput.decoding.engines.compiled.machine_code import PASS
 from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.stops import build_stops
 from lilliput.decoding.stream import Request, stream
 from lilliput.decoding.writer import Alternative, Writer, collect, load
 from lilliput.errors import UserError
+from lilliput.model.kernels import machine_code
 from lilliput.model.transformer import build_model
 from lilliput.runs import Run
 from lilliput.settings import GenerateSettings
@@ -266,13 +267,13 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     assert (name, level) == ("lilliput", logging.INFO) and "float64" in text
     caplog.clear()
     single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
-    machine_code.get_machine_code()
-    place = machine_code.find_place()
+    PASS.load()
+    place = PASS.find_place()
     assert place is not None
     code = machine_code.read(place)
-    monkeypatch.setattr(machine_code, "_loaded", [])  # as if there were none, and it were made in no time
+    monkeypatch.setattr(PASS, "address", 0)  # as if there were none, and it were made in no time
     monkeypatch.setattr(machine_code, "read", lambda path: None)
-    monkeypatch.setattr(compilation, "compile_pass", lambda: code)
+    monkeypatch.setattr(PASS, "compile", lambda: code)
     single.generate("The", how=settings(writer, engine="numba", tokens=1))
     assert [(level, text.split()[0]) for _, level, text in caplog.record_tuples if level >= logging.WARNING] == [
         (logging.WARNING, "compiling"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lilliput.decoding.engines.eager import TorchEngine
-from lilliput.model.attention import Capture, Pass, Sight, attend, attention_weights, visible
+from lilliput.model.attention import Capture, Pass, Sight, attend, attention_weights, first_keys, visible
 from lilliput.model.cache import Cache, LayerCache
+from lilliput.model.kernels.attention import can_attend, find_threads
 from tiny import assert_same, draw, draw_ids, tiny_model
 
 positions = st.lists(st.integers(-1, 6), min_size=1, max_size=5)
@@ -91,6 +93,44 @@ def test_blind_queries_give_zeros_in_every_block_of_the_kernel(dtype: torch.dtyp
     assert_same(out, weights @ v, 1e-12 if dtype == torch.float64 else 1e-5)
     assert all(torch.isfinite(part.grad).all() for part in (q, k, v))
     assert not q.grad[:, :, [3, 69]].any()
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    padding=st.integers(0, 3),
+    shuffled=st.none() | st.randoms(use_true_random=False),
+    window=st.none() | st.integers(1, 7),
+)
+def test_first_keys_say_what_the_predicate_says(
+    lengths: list[int], padding: int, shuffled: random.Random | None, window: int | None
+) -> None:
+    """Documents one after the other, and padding; or all of it in any order, which may be beyond first keys."""
+    tokens = [(at, number) for number, length in enumerate(lengths, start=1) for at in range(length)]
+    tokens += [(-1, 0)] * padding
+    if shuffled is not None:
+        shuffled.shuffle(tokens)
+    pos, doc = (torch.tensor([column]) for column in zip(*tokens, strict=True))
+    first, place = first_keys(pos, doc, window), torch.arange(len(tokens))
+    assert first is not None or shuffled is not None
+    if first is not None:
+        between = (place >= first[:, :, None]) & (place <= place[:, None])
+        assert torch.equal(between, visible(pos, pos, doc, doc, True, window))
+
+
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: int | None) -> None:
+    """In training in float32, and only there; the weights that are told are made from the mask."""
+    ids, doc = draw_ids(2, 40), torch.ones(2, 40, dtype=torch.long)
+    doc[0, 13:], doc[:, 35:] = 2, 0
+    pos = torch.arange(40).expand(2, -1).clone()
+    pos[0, 13:] -= 13
+    now = Pass(ids, True, pos if packed else None, doc if packed else None, None, None)
+    sight = now.sight(window, now.pos)
+    assert sight.starts is not None
+    q, k, v = (draw(2, 2, 40, 16, seed=seed).float().requires_grad_() for seed in range(3))
+    assert can_attend(q, k, v) == (find_threads() is not None)
+    assert_same(attend(q, k, v, sight), attention_weights(q, k, sight) @ v, 1e-6)
 
 
 def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:

@@ -70,7 +70,7 @@ class TopK:
             return at_least(values, kth_largest(values, self.k))
         # So many chunks have a number that is as large as the k-th largest of their peaks: few are left to be looked through.
         peaks = np.maximum.reduceat(values, np.arange(0, values.shape[1], CHUNK), axis=-1)
-        few, _ = pack(np.where(values < kth_largest(peaks, self.k), -np.inf, values))
+        few, _ = pack(values, values >= kth_largest(peaks, self.k))
         return at_least(values, kth_largest(few, self.k))
 
 
@@ -85,7 +85,8 @@ class TopP:
 
     def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
-        return at_least(values, np.concatenate([self.border(own) for own in blocks(pack(values)[0])]))
+        few, _ = pack(values, values > -np.inf)
+        return at_least(values, np.concatenate([self.border(own) for own in blocks(few)]))
 
     def border(self, values: Values) -> Values:
         """The logit of the token that crosses p, (B, 1)."""
@@ -148,7 +149,9 @@ def blocks(values: Values) -> Iterator[Values]:
 
 def at_least(values: Values, least: Values) -> Tensor:
     """Without what is below `least` (B, 1)."""
-    return torch.from_numpy(np.where(values < least, -np.inf, values))
+    left = np.full_like(values, -np.inf)
+    np.copyto(left, values, where=values >= least)
+    return torch.from_numpy(left)
 
 
 def crossing(shares: Values, p: float) -> tuple[Ids, list[int]]:
@@ -205,29 +208,35 @@ def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> list[int]:
 
     A token without mass is never drawn: the sum is cumulative, so numbers below 1 fall below the whole of it.
     """
-    values, ids = pack(logits.cpu().numpy())
-    places: list[int] = []
-    for own in blocks(values):
+    values = logits.cpu().numpy()
+    few, ids = pack(values, values > -np.inf)
+    numbers = [torch.rand(1, dtype=torch.float64, generator=generator).item() for generator in generators]
+    drawn: list[int] = []
+    for own in blocks(few):
         mass = np.exp(np.subtract(own, own.max(axis=-1, keepdims=True), dtype=np.float64)).cumsum(axis=-1)  # (rows, K)
-        for row in mass:
-            number = torch.rand(1, dtype=torch.float64, generator=generators[len(places)]).item()
-            places.append(int(row.searchsorted(number * row[-1], side="right")))
-    return places if ids is None else [int(own[place]) for own, place in zip(ids, places, strict=True)]
+        border = mass[:, -1] * numbers[len(drawn) : len(drawn) + len(own)]
+        drawn += np.count_nonzero(mass <= border[:, None], axis=-1).tolist()
+    if ids is None:
+        return drawn
+    chosen: list[int] = ids[np.arange(len(ids)), drawn].tolist()
+    return chosen
 
 
-def pack(values: Values) -> tuple[Values, list[Ids] | None]:
-    """Values (B, V) without what was ruled out, in order and filled up with -inf to (B, K); and the ids of each row.
+def pack(values: Values, there: NDArray[np.bool_]) -> tuple[Values, Ids | None]:
+    """Of values (B, V) those that are `there`, in order and filled up with -inf to (B, K); and their ids.
 
     All values, and no ids, where packing saves little. Sums over a row, in order, are the same: the rest adds 0 to them.
     """
-    there = values > -np.inf
-    if 4 * np.count_nonzero(there) > values.size:
+    flat = np.flatnonzero(there)
+    if 4 * len(flat) > values.size:
         return values, None
-    ids = [np.flatnonzero(row) for row in there]
-    packed = np.full((len(ids), max(map(len, ids))), -np.inf, values.dtype)
-    for row, own in enumerate(ids):
-        packed[row, : len(own)] = values[row, own]
-    return packed, ids
+    rows, ids = np.divmod(flat, values.shape[1])
+    counts = np.bincount(rows, minlength=len(values))
+    places = np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts)  # of each in its own row
+    shape = len(values), int(counts.max())
+    packed, packed_ids = np.full(shape, -np.inf, values.dtype), np.zeros(shape, np.int64)
+    packed[rows, places], packed_ids[rows, places] = values.reshape(-1)[flat], ids
+    return packed, packed_ids
 
 
 def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer) -> Strategy:

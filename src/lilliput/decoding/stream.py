@@ -191,8 +191,9 @@ def tell_logprobs(values: Values, chosen: Sequence[int]) -> list[float]:
     """Of the chosen tokens, by logits (B, V). In NumPy, which has no threads: torch's would spin for milliseconds after it, on
     the cores that the engine needs for the next token."""
     largest = values.max(axis=1)
-    sums = np.exp(values - largest[:, None]).sum(axis=1)
-    found: list[float] = (values[np.arange(len(chosen)), chosen] - largest - np.log(sums)).tolist()
+    below = values - largest[:, None]
+    own = below[np.arange(len(chosen)), chosen]
+    found: list[float] = (own - np.log(np.exp(below, out=below).sum(axis=1))).tolist()
     return found
 
 

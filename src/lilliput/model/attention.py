@@ -10,13 +10,16 @@ B rows, T queries, K keys, H heads, G heads of keys and values, D dim of a head,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lilliput.model.cache import Cache
+from lilliput.model.kernels.attention import attend_compiled, can_attend
 from lilliput.model.positions import Positions, Turn
 
 
@@ -31,19 +34,44 @@ def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: 
     return seen
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What `attend` needs of the predicate.
+def first_keys(pos: Tensor, doc: Tensor, window: int | None) -> Tensor | None:
+    """(B, T): the first key that each query sees, where it sees all from there to itself; behind it where it sees none.
 
-    `mask` None with `lower` false: all keys are visible; `lower`: the triangle.
+    None where the predicate cannot be said so: documents that are not in order, or positions that are not.
+    """
+    place, before = torch.arange(pos.shape[1], device=pos.device), doc.cummax(dim=1).values[:, :-1]
+    new = torch.ones_like(doc, dtype=torch.bool)
+    new[:, 1:] = doc[:, 1:] != doc[:, :-1]
+    in_order = torch.where(new[:, 1:], doc[:, 1:] > before, pos[:, 1:] == pos[:, :-1] + 1)
+    if not (in_order | (doc[:, 1:] == 0)).all():
+        return None
+    first = torch.where(new, place, 0).cummax(dim=1).values
+    if window is not None:
+        first = torch.maximum(first, place - (window - 1))
+    return torch.where(doc == 0, place + 1, first)
+
+
+@dataclass
+class Sight:
+    """What `attend` needs of the predicate, in the forms that its paths take.
+
+    `mask` None with `lower` false: all keys are visible; `lower`: the triangle. `starts`, where there are any, say the same as
+    the mask, which is not made before it is asked for.
     """
 
-    mask: Tensor | None = None  # (B or 1, 1, T, K) bool
+    visible: Tensor | Callable[[], Tensor] | None = None  # (B or 1, 1, T, K) bool
     lower: bool = False
+    starts: Tensor | None = None  # (B or 1, T): each query sees the keys from there to itself
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        return self.visible() if callable(self.visible) else self.visible
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0) -> Tensor:
     """(B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D). A query that sees nothing gets zeros."""
+    if sight.starts is not None and not dropout and can_attend(q, k, v):
+        return attend_compiled(q, k, v, sight.starts)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=sight.mask, is_causal=sight.lower, dropout_p=dropout, enable_gqa=q.shape[1] != k.shape[1]
     )
@@ -119,16 +147,22 @@ class Pass:
             unlimited = window is None or window >= self.before + tokens
             if self.causal and tokens == 1:
                 return Sight()  # a windowed layer shows no more than the window
-            if unlimited and not (self.causal and self.before):
-                return Sight(lower=self.causal)
+            lower = unlimited and self.causal and not self.before
+            if unlimited and not self.causal:
+                return Sight()
             pos, k_pos = self.pos[:1], k_pos[:1]
-            mask = visible(pos, k_pos, torch.ones_like(pos), torch.ones_like(k_pos), self.causal, window)
-            return Sight(mask[:, None])
-        if self.cache is not None and tokens == 1 and window is not None and self.cache.filled(window):
-            return Sight()  # every row has its whole window and nothing else, wherever it is in its text
-        q_doc = (self.pos >= 0).long() if self.doc is None else self.doc
-        k_doc = (k_pos >= 0).long() if self.doc is None else self.doc
-        return Sight(visible(self.pos, k_pos, q_doc, k_doc, self.causal, window)[:, None])
+            q_doc, k_doc = torch.ones_like(pos), torch.ones_like(k_pos)
+        else:
+            if self.cache is not None and tokens == 1 and window is not None and self.cache.filled(window):
+                return Sight()  # every row has its whole window and nothing else, wherever it is in its text
+            lower, pos = False, self.pos
+            q_doc = (pos >= 0).long() if self.doc is None else self.doc
+            k_doc = (k_pos >= 0).long() if self.doc is None else self.doc
+        compiled = self.causal and self.cache is None and pos.device.type == "cpu" and not torch.compiler.is_compiling()
+        starts = first_keys(pos, q_doc, window) if compiled else None
+        if lower:
+            return Sight(lower=True, starts=starts)
+        return Sight(lambda: visible(pos, k_pos, q_doc, k_doc, self.causal, window)[:, None], starts=starts)
 
 
 class Attention(nn.Module):

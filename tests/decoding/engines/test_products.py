@@ -8,19 +8,19 @@ import torch
 import torch.nn.functional as F
 
 from lilliput.decoding.engines.compiled import layout
-from lilliput.decoding.engines.compiled.layout import PANEL
 from lilliput.decoding.engines.compiled.packing import in_panels
 from lilliput.decoding.engines.compiled.products import (
     activate,
     bound,
     error_function,
-    exponential,
     multiply_floats,
     multiply_wholes,
     normalise,
     quantise,
 )
-from lilliput.decoding.engines.compiled.tiles import compiled
+from lilliput.model.kernels.arithmetic import exponential
+from lilliput.model.kernels.registers import PANEL
+from lilliput.model.kernels.tiles import compiled
 
 
 @pytest.mark.parametrize(("depth", "panels"), [(1, 1), (7, 3), (288, 9), (33, 5)])

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.decoding.engines.compiled.layout import CHUNK, PANEL, padded
+from lilliput.decoding.engines.compiled.layout import CHUNK
 from lilliput.decoding.engines.compiled.packing import Quantise, pack
 from lilliput.decoding.engines.compiled.slots import Slots
 from lilliput.decoding.engines.compiled.team import Team
+from lilliput.model.kernels.registers import PANEL, padded
 from lilliput.model.transformer import Transformer
 
 SMALL = 300_000  # weights below which a second thread costs more than it brings

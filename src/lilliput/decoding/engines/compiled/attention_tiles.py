@@ -14,8 +14,9 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
-from lilliput.decoding.engines.compiled.layout import KEYS_AHEAD, KEYS_TOGETHER, LANES, LINE
-from lilliput.decoding.engines.compiled.tiles import FLOATS, INTS, add_over, fetch, function, load, long, place, spread
+from lilliput.decoding.engines.compiled.layout import KEYS_AHEAD, KEYS_TOGETHER
+from lilliput.model.kernels.registers import LANES, LINE
+from lilliput.model.kernels.tiles import FLOATS, INTS, add_over, fetch, function, load, long, place, spread
 
 assert KEYS_TOGETHER == LANES == 8, "the sums of eight keys are put together in a vector of eight"
 
@@ -99,7 +100,7 @@ def value_tile(vectors: int, together: int) -> Any:
                 for number in range(together):
                     weight = builder.load(place(context, builder, x_kind, x_value, weights_at, t, long(number)))
                     start = builder.load(place(context, builder, places_kind, places_value, t, long(number)))
-                    share = spread(builder, weight)
+                    share = spread(builder, weight, FLOATS)
                     value = place(context, builder, memory_kind, memory_value, first, start)
                     for vector in range(vectors):
                         here = load(builder, builder.gep(value, [long(vector * LANES)]), FLOATS, align=4)

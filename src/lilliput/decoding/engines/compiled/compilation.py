@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numba
-from llvmlite import binding  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
@@ -19,6 +18,7 @@ from numba.np.arrayobj import make_array, populate_array
 from lilliput.decoding.engines.compiled.kernels import compute
 from lilliput.decoding.engines.compiled.layout import ANNOUNCE, Arrays, Plan, Room, kind_of
 from lilliput.decoding.engines.compiled.meeting import announce
+from lilliput.model.kernels.machine_code import to_object
 
 NUMBERS = types.CPointer(types.int64)
 SIGNATURE = types.int64(NUMBERS, types.int64, types.int64, types.int64)
@@ -90,8 +90,4 @@ def compile_pass() -> tuple[str, bytes]:
     options = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     build: Any = numba.njit  # whose types know less than it takes
     made = build(SIGNATURE, **options)(enter)
-    target = binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
-    )
-    module = binding.parse_assembly(made.inspect_llvm(SIGNATURE.args))
-    return made.overloads[SIGNATURE.args].fndesc.mangled_name, target.emit_object(module)
+    return made.overloads[SIGNATURE.args].fndesc.mangled_name, to_object(made.inspect_llvm(SIGNATURE.args))

@@ -36,13 +36,11 @@ from lilliput.decoding.engines.compiled.layout import (
     K_NORM,
     KEYS,
     KEYS_TOGETHER,
-    LANES,
     MIX,
     NO_NORM,
     NORM_1,
     NORM_2,
     OUT,
-    PANEL,
     Q_NORM,
     QKV,
     RMS_NORM,
@@ -56,19 +54,10 @@ from lilliput.decoding.engines.compiled.layout import (
     WINDOW,
 )
 from lilliput.decoding.engines.compiled.meeting import await_round, share, take_part, wait_for_all
-from lilliput.decoding.engines.compiled.products import (
-    FUSED,
-    ONE,
-    ZERO,
-    activate,
-    add_up,
-    bound,
-    exponential,
-    find_peak,
-    multiply,
-    normalise,
-)
-from lilliput.decoding.engines.compiled.tiles import compiled
+from lilliput.decoding.engines.compiled.products import activate, bound, multiply, normalise
+from lilliput.model.kernels.arithmetic import FUSED, ONE, ZERO, add_up, exponential, find_peak
+from lilliput.model.kernels.registers import LANES, PANEL
+from lilliput.model.kernels.tiles import compiled
 
 
 @compiled(FUSED)

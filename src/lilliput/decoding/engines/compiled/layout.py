@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.model.kernels.registers import LINE, PANEL, STRIDE, padded
+
 Number = TypeVar("Number", np.float32, np.int8)
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
@@ -21,11 +23,7 @@ Shorts = NDArray[np.int16]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
-LINE = 64  # bytes of a cache line
 CHUNK = 32  # most tokens of one pass
-LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
-PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth
-STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
 KEYS_TOGETHER = 8  # keys that attention takes at a time
 KEYS_AHEAD = 16  # how far ahead of the scores keys are fetched; a multiple of KEYS_TOGETHER
 
@@ -127,10 +125,6 @@ TABLES = ("layers", "groups", "table", "slots", "places")  # arrays of two dimen
 def kind_of(name: str) -> tuple[np.dtype[Any], int]:
     """The numbers and the dimensions of an array of a pass."""
     return np.dtype(KINDS.get(name, np.int64)), 2 if name in TABLES else 1
-
-
-def padded(width: int, unit: int) -> int:
-    return -(-width // unit) * unit
 
 
 def zeros_on_lines(count: int, dtype: type[Number]) -> NDArray[Number]:

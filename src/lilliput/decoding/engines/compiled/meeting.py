@@ -8,7 +8,7 @@ Owns: the barrier, rounds and sleep, and how work is divided. Does not own: the 
 from __future__ import annotations
 
 from lilliput.decoding.engines.compiled.layout import ARRIVED, ASLEEP, CLOSED, LEAVE, PHASE, ROUND
-from lilliput.decoding.engines.compiled.tiles import (
+from lilliput.model.kernels.tiles import (
     add_atomically,
     compiled,
     let_others_run,

@@ -18,19 +18,15 @@ from torch import Tensor, nn
 
 from lilliput.decoding.engines.compiled import layout
 from lilliput.decoding.engines.compiled.layout import (
-    LANES,
-    LINE,
-    PANEL,
-    STRIDE,
     Bytes,
     Floats,
     Longs,
     Number,
     Plan,
-    padded,
     zeros_on_lines,
 )
 from lilliput.model.attention import Attention
+from lilliput.model.kernels.registers import LANES, LINE, PANEL, STRIDE, padded
 from lilliput.model.layers import FeedForward, LanguageHead, PreNorm
 from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm

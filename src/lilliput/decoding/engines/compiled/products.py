@@ -1,11 +1,13 @@
 """Products of a few rows with a matrix, and the other arithmetic of rows.
 
-Owns: which tile takes which rows, rows as whole numbers, norms, activations, exp. Does not own: the tiles (`tiles`), or what is
-multiplied when (`kernels`).
+Owns: which tile takes which rows, rows as whole numbers, norms, activations. Does not own: the tiles (`model.kernels`), or what
+is multiplied when (`kernels`).
+
+A matrix in float32 is panels of PANEL outputs, each stored (depth, PANEL). As whole numbers a panel is stored (PANEL, depth), the
+depth filled up with zeros to a multiple of STRIDE: weights of 8 bits, rows of 16, sums of 32, which are exact.
 
 A row's outcome never depends on the rows beside it: a tile sums every output in one order, and everything else is done
-row by row by the same instructions. A row is taken out of the flat array before a loop goes over it: numba lets an index be
-negative and count from the end, and a loop over `x[at + k]`, where it cannot know better, is not turned into vectors.
+row by row by the same instructions.
 """
 
 # Compiled functions have the types that they are called with: flat arrays, and whole numbers for places and sizes.
@@ -23,62 +25,41 @@ from lilliput.decoding.engines.compiled.layout import (
     GELU,
     LAYER_NORM,
     NO_NORM,
-    PANEL,
     RELU2,
     SCALE,
-    STRIDE,
     SWIGLU,
 )
-from lilliput.decoding.engines.compiled.tiles import compiled, float_tile, power_of_two, whole_tile
+from lilliput.model.kernels.arithmetic import ANY_ORDER, FUSED, HALF, NO_ORDER, ONE, ZERO, add_up, exponential
+from lilliput.model.kernels.registers import PANEL, STRIDE
+from lilliput.model.kernels.tiles import compiled, float_tile, whole_tile, wide_registers
 from lilliput.model.norms import EPSILON
 
-ONE, HALF, ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)
 SMALL = np.float32(EPSILON)
-# Sums may be taken in another order than written: the one that the loop over a row was compiled with, the same for all rows. No
-# liberty beyond that: a division that becomes an estimate in one version of a loop would differ from its other version.
-ANY_ORDER = {"reassoc", "contract", "nsz"}
-FUSED = {"contract"}
-
-TILE = 6  # most rows of a tile: the sums of more would not fit into the registers
-float_1x4, float_2x2 = float_tile(1, 4), float_tile(2, 2)
-float_1, float_2, float_3, float_4, float_5, float_6 = (float_tile(rows, 1) for rows in range(1, 7))
-whole_1, whole_2, whole_3 = (whole_tile(rows, 4) for rows in range(1, 4))
-whole_4, whole_5, whole_6 = (whole_tile(rows, 2) for rows in range(4, 7))
+ROWS = 12 if wide_registers() else 6  # most rows of a tile: the sums of more would not fit into the registers
+WHOLE_ROWS = 6
+one_row, some_rows = float_tile(1, 4, fetches=True), float_tile(ROWS, 1, fetches=True)
+few_wholes, some_wholes = whole_tile(3, 4), whole_tile(WHOLE_ROWS, 2)
 
 
 @compiled()
 def multiply_floats(x, x_place, rows, depth, w, w_at, out, out_place, panels):
     """out = x w for the panels from the first to the last."""
-    x_at, x_step = x_place
-    out_at, out_step = out_place
+    x_at, x_row = x_place
+    out_at, out_row = out_place
     panel, last = panels
     size = depth * PANEL
     if rows == 1:
         while panel + 4 <= last:
-            float_1x4(x, x_at, x_step, w, w_at + panel * size, depth, out, out_at + panel * PANEL, out_step)
+            at, to = w_at + panel * size, out_at + panel * PANEL
+            one_row(1, 4, x, x_at, x_row, 1, w, at, size, PANEL, depth, out, to, out_row)
             panel += 4
-    elif rows == 2:
-        while panel + 2 <= last:
-            float_2x2(x, x_at, x_step, w, w_at + panel * size, depth, out, out_at + panel * PANEL, out_step)
-            panel += 2
-    tiles = (rows + TILE - 1) // TILE
+    tiles = (rows + ROWS - 1) // ROWS
     while panel < last:
         at, row = w_at + panel * size, 0
         for tile in range(tiles):
             taken = (rows - row + tiles - tile - 1) // (tiles - tile)
-            here, there = x_at + row * x_step, out_at + row * out_step + panel * PANEL
-            if taken == 1:
-                float_1(x, here, x_step, w, at, depth, out, there, out_step)
-            elif taken == 2:
-                float_2(x, here, x_step, w, at, depth, out, there, out_step)
-            elif taken == 3:
-                float_3(x, here, x_step, w, at, depth, out, there, out_step)
-            elif taken == 4:
-                float_4(x, here, x_step, w, at, depth, out, there, out_step)
-            elif taken == 5:
-                float_5(x, here, x_step, w, at, depth, out, there, out_step)
-            else:
-                float_6(x, here, x_step, w, at, depth, out, there, out_step)
+            here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
+            some_rows(taken, 1, x, here, x_row, 1, w, at, size, PANEL, depth, out, there, out_row)
             row += taken
         panel += 1
 
@@ -86,48 +67,32 @@ def multiply_floats(x, x_place, rows, depth, w, w_at, out, out_place, panels):
 @compiled()
 def multiply_wholes(x, x_place, rows, depth, w, w_at, out, out_place, panels):
     """out = x w for the panels from the first to the last; the scales of both are still to be applied."""
-    x_at, x_step = x_place
-    out_at, out_step = out_place
-    tiles = (rows + TILE - 1) // TILE
+    x_at, x_row = x_place
+    out_at, out_row = out_place
+    tiles = (rows + WHOLE_ROWS - 1) // WHOLE_ROWS
     for panel in range(panels[0], panels[1]):
         at, row = w_at + panel * PANEL * depth, 0
         for tile in range(tiles):
             taken = (rows - row + tiles - tile - 1) // (tiles - tile)
-            here, there = x_at + row * x_step, out_at + row * out_step + panel * PANEL
+            here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
             if taken <= 3:
                 for output in range(0, PANEL, 4):
-                    if taken == 1:
-                        whole_1(x, here, x_step, w, at + output * depth, depth, out, there + output, out_step)
-                    elif taken == 2:
-                        whole_2(x, here, x_step, w, at + output * depth, depth, out, there + output, out_step)
-                    else:
-                        whole_3(x, here, x_step, w, at + output * depth, depth, out, there + output, out_step)
+                    from_, to = at + output * depth, there + output
+                    few_wholes(taken, 1, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
             else:
                 for output in range(0, PANEL, 2):
-                    if taken == 4:
-                        whole_4(x, here, x_step, w, at + output * depth, depth, out, there + output, out_step)
-                    elif taken == 5:
-                        whole_5(x, here, x_step, w, at + output * depth, depth, out, there + output, out_step)
-                    else:
-                        whole_6(x, here, x_step, w, at + output * depth, depth, out, there + output, out_step)
+                    from_, to = at + output * depth, there + output
+                    some_wholes(taken, 1, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
             row += taken
 
 
-@compiled({"nnan", "nsz", "reassoc"})
+@compiled(NO_ORDER)
 def find_largest(x, at, count):
-    """By its size; a largest number has no order to be found in."""
+    """By its size."""
     row, largest = x[at : at + count], ZERO
     for k in range(count):
         largest = max(largest, abs(row[k]))
     return largest
-
-
-@compiled({"nnan", "nsz", "reassoc"})
-def find_peak(x, at, count):
-    row, peak = x[at : at + count], x[at]
-    for k in range(1, count):
-        peak = max(peak, row[k])
-    return peak
 
 
 @compiled()
@@ -175,21 +140,6 @@ def multiply(plan, room, arrays, part, rows, x, depth, matrix, column, out, pane
             sums = scratch[to + first : to + last]
             for j in range(last - first):
                 sums[j] += biases[j]
-
-
-@compiled(FUSED, inline=True)
-def exponential(x):
-    """exp to about one unit in the last place (Cephes): a loop over libm's would not be turned into vectors."""
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    power = np.floor(x * np.float32(1.44269504) + HALF)
-    rest = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)
-    value = np.float32(1.9875691500e-4)
-    value = value * rest + np.float32(1.3981999507e-3)
-    value = value * rest + np.float32(8.3334519073e-3)
-    value = value * rest + np.float32(4.1665795894e-2)
-    value = value * rest + np.float32(1.6666665459e-1)
-    value = value * rest + np.float32(5.0000001201e-1)
-    return (value * rest * rest + rest + ONE) * power_of_two(np.int32(power))
 
 
 @compiled(FUSED, inline=True)
@@ -246,14 +196,6 @@ def bound(cap, scratch, first, last):
         near = series * square * x + x
         far = ONE - np.float32(2.0) / (exponential(np.float32(2.0) * abs(x)) + ONE)
         row[j] = cap * (near if abs(x) < np.float32(0.625) else math.copysign(far, x))
-
-
-@compiled(ANY_ORDER)
-def add_up(x, at, count):
-    row, total = x[at : at + count], ZERO
-    for k in range(count):
-        total += row[k]
-    return total
 
 
 @compiled(ANY_ORDER)

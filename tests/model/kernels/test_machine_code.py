@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lilliput.decoding.engines.compiled import compilation, machine_code
 from lilliput.decoding.engines.compiled.layout import Arrays, Plan, Room, addresses, kind_of
-from lilliput.decoding.engines.compiled.machine_code import MachineCode, find_place, get_machine_code, keep, make, read
+from lilliput.decoding.engines.compiled.machine_code import PASS
+from lilliput.model.kernels import machine_code
+from lilliput.model.kernels.attention import ATTENTION, find_threads
+from lilliput.model.kernels.machine_code import Kernel, keep, read
 
 WRITE = """
 import sys
@@ -28,17 +30,35 @@ print(engine.prefill([[1, 2, 3]])[0].double().sum().item(), "numba" in sys.modul
 """
 
 
-@pytest.fixture
-def place() -> Path:
+LEARN = """
+import sys
+import torch
+from lilliput.model.kernels.attention import attend_compiled
+x = torch.ones(1, 2, 20, 16, requires_grad=True)
+attend_compiled(x, x, x, torch.zeros(1, 20, dtype=torch.long)).sum().backward()
+print(x.grad.isfinite().all().item(), "numba" in sys.modules)
+"""
+KERNELS = [PASS, *([ATTENTION] if find_threads() is not None else [])]
+
+
+def place_of(kernel: Kernel) -> Path:
     """Where the code of this machine is, which it is after this."""
-    get_machine_code()
-    found = find_place()
+    kernel.load()
+    found = kernel.find_place()
     assert found is not None and found.exists()
     return found
 
 
-def test_a_process_that_finds_the_code_does_without_numba(place: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", WRITE], capture_output=True, text=True, check=True)
+@pytest.fixture
+def place() -> Path:
+    return place_of(PASS)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_process_that_finds_the_code_does_without_numba(kernel: Kernel) -> None:
+    place_of(kernel)
+    code = WRITE if kernel is PASS else LEARN
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False", done.stdout
 
 
@@ -72,18 +92,18 @@ def test_code_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_threads_that_want_it_at_once_have_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "_loaded", [])
-    loads: list[str] = []
+    links: list[str] = []
 
-    def load_slowly(name: str, code: bytes) -> MachineCode:
-        loads.append(name)
+    def link_slowly(name: str, code: bytes) -> tuple[bytes, int]:
+        links.append(name)
         time.sleep(0.05)
-        return MachineCode(lambda: 0, code)
+        return code, 1234
 
-    monkeypatch.setattr(machine_code, "load", load_slowly)
+    monkeypatch.setattr(machine_code, "link", link_slowly)
+    kernel = Kernel("pass", PASS.called, PASS.sources[len(machine_code.SOURCES) :], PASS.compile)
     with ThreadPoolExecutor(4) as pool:
-        found = [pool.submit(get_machine_code) for _ in range(4)]
-    assert len(loads) == 1 and len({id(one.result()) for one in found}) == 1
+        found = [pool.submit(kernel.load) for _ in range(4)]
+    assert len(links) == 1 and {one.result() for one in found} == {1234}
 
 
 def test_arrays_of_other_numbers_are_never_told_to_machine_code() -> None:
@@ -100,19 +120,21 @@ def test_arrays_of_other_numbers_are_never_told_to_machine_code() -> None:
 
 def test_without_a_place_it_is_made_and_not_kept(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = read(place)
-    monkeypatch.setattr(compilation, "compile_pass", lambda: code)
+    assert code is not None
+    kernel = Kernel("pass", "something", [], lambda: code)
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert machine_code.find_place() is None
+    assert kernel.find_place() is None
     told: list[str] = []
-    assert make(None, told.append) == code
-    assert make(tmp_path / "nowhere" / "pass.o", told.append) == code
+    assert kernel.make(None, told.append) == code
+    assert kernel.make(tmp_path / "nowhere" / "pass.o", told.append) == code
     assert len(told) == 4 and not any("kept" in sentence for sentence in told)
-    assert make(tmp_path / "pass.o", told.append) == code and "kept" in told[-1]
+    assert kernel.make(tmp_path / "pass.o", told.append) == code and "kept" in told[-1]
     assert read(tmp_path / "pass.o") == code
 
 
 def test_the_key_is_of_the_sources_the_libraries_and_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = find_place()
+    before = PASS.find_place()
+    assert before is not None and before != Kernel("pass", PASS.called, [], PASS.compile).find_place()
     monkeypatch.setattr(machine_code, "version", lambda name: f"another {name}")
-    assert before is not None and find_place() != before and find_place() == find_place()
+    assert PASS.find_place() != before and PASS.find_place() == PASS.find_place()
