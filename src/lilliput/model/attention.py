@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from lilliput.model.cache import Cache
 from lilliput.model.kernels.attention import attend_compiled, can_attend
+from lilliput.model.kernels.linear import Linear
 from lilliput.model.positions import Positions, Turn
 
 
@@ -186,9 +187,9 @@ class Attention(nn.Module):
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, dim // heads
         self.window, self.dropout, self.layer = window, dropout, layer
         self.positions_of = (positions,)  # in a tuple: shared by all layers, a submodule of the model only
-        self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias_input)
+        self.qkv = Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias_input)
         self.qk_norm, self.values = qk_norm, values
-        self.out = nn.Linear(dim, dim, bias=bias_output)
+        self.out = Linear(dim, dim, bias=bias_output)
 
     def forward(self, x: Tensor, now: Pass) -> Tensor:
         rows, tokens, _ = x.shape

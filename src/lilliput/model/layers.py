@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lilliput.model.attention import Attention, Pass
 from lilliput.model.count import gated_width
+from lilliput.model.kernels.linear import Linear
 
 
 class PreNorm(nn.Module):
@@ -90,8 +91,8 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, hidden: int, activation: Activation, bias: bool) -> None:
         super().__init__()
         inside = gated_width(hidden) if activation.gated else hidden
-        self.up = nn.Linear(dim, 2 * inside if activation.gated else inside, bias=bias)
-        self.down = nn.Linear(inside, dim, bias=bias)
+        self.up = Linear(dim, 2 * inside if activation.gated else inside, bias=bias)
+        self.down = Linear(inside, dim, bias=bias)
         self.activate = activation.function
 
     def forward(self, x: Tensor, now: Pass) -> Tensor:

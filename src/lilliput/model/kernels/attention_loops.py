@@ -172,9 +172,13 @@ def mix(asked, x, rows, at, depth, tokens, to):
 
 
 @compiled()
-def add_turned(asked, x, rows, at, depth, tokens, to):
-    """Columns of weights times tokens, added to tokens."""
-    add(rows, asked.size // PANEL, x, at, 1, asked.width, x, tokens, PANEL, asked.size, depth, x, to, asked.size)
+def add_columns(asked, x, block, furthest, ends, lines, tokens, to):
+    """Columns of the lines of a block's queries, times tokens of its queries, added to tokens of keys."""
+    size, width = asked.size, asked.width
+    for key in range(furthest, ends, ROWS):
+        rows, token = min(ROWS, ends - key), max(block, key)  # queries before a key do not see it
+        at, seen, depth = lines + (token - block) * width + key, tokens + token * size, ends - token
+        add(rows, size // PANEL, x, at, 1, width, x, seen, PANEL, size, depth, x, to + key * size, size)
 
 
 @compiled(FUSED)
@@ -267,11 +271,8 @@ def backward(asked, own, q, k, v, out, d_out, d_q, d_k, d_v):
                             clear(x, here + after * PANEL, here + ends)
                     line = slopes + (first - block) * width + oldest
                     mix(asked, x, last - first, line, last - oldest, keys + seen, to_queries + at)
-                for key in range(furthest, ends, ROWS):
-                    rows, token = min(ROWS, ends - key), max(block, key)  # queries before a key do not see it
-                    line, depth = (token - block) * width + key, ends - token
-                    add_turned(asked, x, rows, weights + line, depth, given + token * size, to_values + key * size)
-                    add_turned(asked, x, rows, slopes + line, depth, queries + token * size, to_keys + key * size)
+                add_columns(asked, x, block, furthest, ends, weights, given, to_values)
+                add_columns(asked, x, block, furthest, ends, slopes, queries, to_keys)
             give(asked, d_q, row, head, x, to_queries)
         give(asked, d_k, row, shared, x, to_keys)
         give(asked, d_v, row, shared, x, to_values)
