@@ -16,7 +16,8 @@ speed    One stream, a batch, beams, and many short samples. We run as `auto` do
          threads read a float32 array in the same process: of 512 MB, or as large as the weights, which a cache may hold.
 length   With the cache and without, where the engine (numba, and torch) reads the whole text anew for each token (of long texts
          for every 4th or 32nd, which is counted so often). Token 1,000 beside token 50: means over 32 tokens around them; with
-         full attention beside the ratio of the bytes of weights, keys and values that must be read.
+         full attention beside the ratio of the bytes of weights, keys and values that must be read, and beside the ratio of
+         the times that two threads take to read arrays as large as that, over and over: a cache may hold the smaller one.
 quality  Bits per byte of the first 50 validation documents that fit the context, token by token through the engine, by the
          finished model of `--run`, or, if none is given, by one that learns for two minutes (recipes/stories.toml); and the
          seconds from the start of `lilliput generate` with this model to its first byte. The rows say which model it was.
@@ -229,7 +230,13 @@ def time_tokens(kind: str, span: str, window: int | None) -> Figures:
             for id_ in rest:
                 going.step([[id_]])
             took[at].append((time.perf_counter() - began) / AROUND)
-    return {f"{span} {at}": statistics.median(seconds) for at, seconds in took.items()}
+    times = {f"{span} {at}": statistics.median(seconds) for at, seconds in took.items()}
+    return times | {f"reading {at}": read_bytes(at) / bandwidth(read_bytes(at)) for at in took}
+
+
+def read_bytes(at: int) -> int:
+    """What must be read for the token there: all weights, and the keys and values before it."""
+    return weight_bytes(build_net(), "torch") + at * LAYERS * 2 * DIM * 4
 
 
 LENGTH: dict[str, Callable[[], Figures]] = {
@@ -240,17 +247,19 @@ LENGTH: dict[str, Callable[[], Figures]] = {
 
 def length(asked: argparse.Namespace) -> list[Row]:
     contestants, rows = contest(__file__, list(LENGTH), min(asked.repeats, FEW)), []
-    early, late = (weight_bytes(build_net(), "torch") + at * LAYERS * 2 * DIM * 4 for at in (EARLY, LATE))
+    early, late = read_bytes(EARLY), read_bytes(LATE)
     for name, found in contestants.items():
         engine = name.removeprefix("lengths ")
         for tokens in LENGTHS:
             cached, whole = (tokens / median(found, f"{how} {tokens}") for how in ("with", "without"))
             rows.append(row(f"with cache, {tokens:,} tokens ({engine})", cached, whole, "without cache", "tokens/s"))
         grown = statistics.median(took[f"full {LATE}"] / took[f"full {EARLY}"] for took in found)
+        reading = statistics.median(took[f"reading {LATE}"] / took[f"reading {EARLY}"] for took in found)
         flat = statistics.median(took[f"window {LATE}"] / took[f"window {EARLY}"] for took in found)
         slow, quick = (median(found, f"window {at}") for at in (LATE, EARLY))
         which = f"token {LATE:,} beside token {EARLY}"
         rows.append(row(f"{which}, full ({engine})", grown, late / early, "ratio of bytes read", "times"))
+        rows.append(row(f"{which}, full ({engine})", grown, reading, "ratio of times of reading them", "times"))
         rows.append(row(f"{which}, window {WINDOW} ({engine})", slow, quick, f"token {EARLY}", "s") | {"ratio": flat})
     return rows
 

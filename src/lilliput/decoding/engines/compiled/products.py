@@ -37,7 +37,7 @@ from lilliput.model.norms import EPSILON
 SMALL = np.float32(EPSILON)
 ROWS = 12 if wide_registers() else 6  # most rows of a tile: the sums of more would not fit into the registers
 WHOLE_ROWS = 6
-one_row, some_rows = float_tile(1, 4, fetches=True), float_tile(ROWS, 1, fetches=True)
+one_row, some_rows = float_tile(1, 4), float_tile(ROWS, 1, fetches=True)
 few_wholes, some_wholes = whole_tile(3, 4), whole_tile(WHOLE_ROWS, 2)
 
 
