@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lilliput.data.tokenizers import byte_tokenizer
+from lilliput.decoding import processors
 from lilliput.decoding.penalties import MinTokens, NoRepeat, Penalties
 from lilliput.decoding.processors import (
     GREEDY,
     MinP,
+    Packed,
     Strategy,
     Temperature,
     TopK,
@@ -26,7 +28,7 @@ from lilliput.decoding.processors import (
     Typical,
     build_strategy,
     choose,
-    draw,
+    draw_packed,
     pack,
 )
 from lilliput.decoding.text import Processor, Text
@@ -239,6 +241,10 @@ texts_of_bytes = st.builds(
 )
 
 
+def draw(table: Tensor, own: list[torch.Generator]) -> list[int]:
+    return draw_packed(Packed(table.numpy(), None), own)
+
+
 def rows_of_logits(rows: int, seed: int, banned: bool) -> Tensor:
     table = 3 * random_logits(rows, 257, seed=seed)
     if (
@@ -279,6 +285,31 @@ def test_texts_alone_and_in_any_batch_are_equal(texts: list[Text], seed: int, ba
             for row, text in enumerate(texts)
         ]
         assert together == alone
+
+
+@given(
+    shapes=st.lists(
+        st.sampled_from(
+            [Temperature(0.7), Temperature(2.0, 0.5), TopK(9), TopK(40), Typical(0.9), TopP(0.9), MinP(0.05)]
+        ),
+        max_size=5,
+        unique=True,
+    ),
+    late=st.none() | st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+def test_what_is_drawn_among_few_is_what_is_drawn_among_all(
+    shapes: list[Processor], late: int | None, seed: int
+) -> None:
+    """Filters leave few tokens, on which the rest works; also where a rule about the text comes after some of them."""
+    if late is not None:
+        shapes.insert(late, BadWords(("a",), BYTES))
+    table, texts = 3 * random_logits(4, 5000, seed=seed).float(), [Text([256, 98], 1, 3 + row) for row in range(4)]
+    processed = table
+    for process in shapes:
+        processed = process(texts, processed)
+    found = choose([Strategy(tuple(shapes), sample=True)] * 4, texts, table, generators(1, 2, 3, 4))
+    assert found == draw(processed, generators(1, 2, 3, 4))
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
@@ -332,7 +363,7 @@ def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(
     number: float, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few tokens left are packed, many are not."""
-    monkeypatch.setattr(torch, "rand", lambda *shape, dtype, generator: torch.full(shape, number, dtype=dtype))
+    monkeypatch.setattr(processors, "draw_numbers", lambda generators: [number] * len(generators))
     for seed in range(50):
         row = random_logits(1, 40, seed=seed)
         row[0, :3] = row[0, 3 + left :] = -math.inf
@@ -372,6 +403,13 @@ def test_packing_keeps_values_ids_and_their_order(row: list[float], others: list
         assert places[: len(there)].tolist() == there
         assert kept[: len(there)] == [own[place] for place in there]
         assert set(kept[len(there) :]) <= {-math.inf}
+
+
+def test_numbers_are_those_of_rand() -> None:
+    before, after = generators(1, 2), generators(1, 2)
+    for _ in range(3):
+        plain = [torch.rand(1, dtype=torch.float64, generator=own).item() for own in before]
+        assert processors.draw_numbers(after) == plain
 
 
 # ---- from settings ---------------------------------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: i
     assert sight.starts is not None
     q, k, v = (draw(2, 2, 40, 16, seed=seed).float().requires_grad_() for seed in range(3))
     assert can_attend(q, k, v) == (find_threads() is not None)
-    assert_same(attend(q, k, v, sight), attention_weights(q, k, sight) @ v, 1e-6)
+    by_mask = attention_weights(q, k, sight) @ v
+    assert_same(attend(q, k, v, sight, learns=True), by_mask, 1e-6)
+    assert_same(attend(q, k, v, sight), by_mask, 1e-6)
 
 
 def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:

@@ -16,8 +16,10 @@ B rows, V vocabulary, K the most tokens that a row has left.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -57,25 +59,47 @@ class Temperature:
         return torch.from_numpy(values / by_row[:, None].astype(values.dtype))
 
 
+class Filter(ABC):
+    """What is below a border falls; the rest's shares stay as they are."""
+
+    @abstractmethod
+    def border(self, values: Values) -> Values:
+        """The least logit that remains in each row, (B, 1)."""
+
+    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
+        values = logits.cpu().numpy()
+        left = np.full_like(values, -np.inf)
+        np.copyto(left, values, where=values >= self.border(values))
+        return torch.from_numpy(left)
+
+    def narrow(self, values: Values) -> Packed:
+        """The same, packed."""
+        return pack(values, values >= self.border(values))
+
+
 @dataclass(frozen=True)
-class TopK:
+class TopK(Filter):
     """Only the k likeliest remain. Ties at the border all remain, so that the outcome depends on no order."""
 
     k: int
 
-    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
-        values = logits.cpu().numpy()
-        chunks = -(-values.shape[1] // CHUNK)
-        if 2 * self.k > chunks:
-            return at_least(values, kth_largest(values, self.k))
-        # So many chunks have a number that is as large as the k-th largest of their peaks: few are left to be looked through.
+    def border(self, values: Values) -> Values:
+        return kth_largest(self.candidates(values).values, self.k)
+
+    def narrow(self, values: Values) -> Packed:
+        few = self.candidates(values)
+        return few.pack(few.values >= kth_largest(few.values, self.k))
+
+    def candidates(self, values: Values) -> Packed:
+        """So many chunks have a number that is as large as the k-th largest of their peaks: few are left to be looked through."""
+        if 2 * self.k > -(-values.shape[1] // CHUNK):
+            return Packed(values, None)
         peaks = np.maximum.reduceat(values, np.arange(0, values.shape[1], CHUNK), axis=-1)
-        few, _ = pack(values, values >= kth_largest(peaks, self.k))
-        return at_least(values, kth_largest(few, self.k))
+        return pack(values, values >= kth_largest(peaks, self.k))
 
 
 @dataclass(frozen=True)
-class TopP:
+class TopP(Filter):
     """The nucleus (Holtzman et al. 2020): the fewest of the likeliest tokens that together have probability p or more.
 
     The one that crosses p remains, and so do its ties.
@@ -83,12 +107,11 @@ class TopP:
 
     p: float
 
-    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
-        values = logits.cpu().numpy()
-        few, _ = pack(values, values > -np.inf)
-        return at_least(values, np.concatenate([self.border(own) for own in blocks(few)]))
-
     def border(self, values: Values) -> Values:
+        few = pack(values, values > -np.inf).values
+        return np.concatenate([self.cross(own) for own in blocks(few)])
+
+    def cross(self, values: Values) -> Values:
         """The logit of the token that crosses p, (B, 1)."""
         likeliest = -np.sort(-values, axis=-1)  # ten times as fast as torch, which also finds where they stand
         shares = np.exp(np.subtract(likeliest, likeliest[:, :1], dtype=np.float64))
@@ -96,14 +119,14 @@ class TopP:
 
 
 @dataclass(frozen=True)
-class MinP:
+class MinP(Filter):
     """Tokens with at least this share of the likeliest one's probability (Nguyen et al. 2024)."""
 
     p: float
 
-    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
-        values = logits.cpu().numpy()
-        return at_least(values, values.max(axis=-1, keepdims=True) + math.log(self.p))
+    def border(self, values: Values) -> Values:
+        least: Values = values.max(axis=-1, keepdims=True) + math.log(self.p)
+        return least
 
 
 @dataclass(frozen=True)
@@ -147,13 +170,6 @@ def blocks(values: Values) -> Iterator[Values]:
         yield values[first : first + rows]
 
 
-def at_least(values: Values, least: Values) -> Tensor:
-    """Without what is below `least` (B, 1)."""
-    left = np.full_like(values, -np.inf)
-    np.copyto(left, values, where=values >= least)
-    return torch.from_numpy(left)
-
-
 def crossing(shares: Values, p: float) -> tuple[Ids, list[int]]:
     """Where the sum of shares (B, K), in their order, reaches p of the whole: all rows, and the place in each."""
     mass = shares.cumsum(axis=-1)
@@ -195,48 +211,80 @@ def choose(
 def choose_together(
     strategy: Strategy, texts: Sequence[Text], logits: Tensor, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    for process in strategy.processors:
-        logits = process(texts, logits)
-    if strategy.sample:
-        return draw(logits, generators)
-    chosen: list[int] = logits.cpu().numpy().argmax(axis=-1).tolist()
-    return chosen
+    rest = strategy.processors
+    while rest and not (strategy.sample and all(isinstance(process, BY_VALUE) for process in rest)):
+        logits, rest = rest[0](texts, logits), rest[1:]
+    values = logits.cpu().numpy()
+    if not strategy.sample:
+        chosen: list[int] = values.argmax(axis=-1).tolist()
+        return chosen
+    # What is left looks at no ids: after a filter it works on the few tokens that remain, wherever they stand.
+    few = Packed(values, None)
+    for process in rest:
+        if isinstance(process, Filter):
+            few = few.within(process.narrow(few.values))
+        else:
+            few = Packed(process(texts, torch.from_numpy(few.values)).numpy(), few.ids)
+    return draw_packed(few, generators)
 
 
-def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> list[int]:
+def draw_packed(few: Packed, generators: Sequence[torch.Generator]) -> list[int]:
     """By inversion, one uniform number a token, each row from its own generator: exact in float64, the same on every device.
 
     A token without mass is never drawn: the sum is cumulative, so numbers below 1 fall below the whole of it.
     """
-    values = logits.cpu().numpy()
-    few, ids = pack(values, values > -np.inf)
-    numbers = [torch.rand(1, dtype=torch.float64, generator=generator).item() for generator in generators]
+    numbers = draw_numbers(generators)
     drawn: list[int] = []
-    for own in blocks(few):
+    for own in blocks(few.values):
         mass = np.exp(np.subtract(own, own.max(axis=-1, keepdims=True), dtype=np.float64)).cumsum(axis=-1)  # (rows, K)
         border = mass[:, -1] * numbers[len(drawn) : len(drawn) + len(own)]
         drawn += np.count_nonzero(mass <= border[:, None], axis=-1).tolist()
-    if ids is None:
+    if few.ids is None:
         return drawn
-    chosen: list[int] = ids[np.arange(len(ids)), drawn].tolist()
+    chosen: list[int] = few.ids[np.arange(len(drawn)), drawn].tolist()
     return chosen
 
 
-def pack(values: Values, there: NDArray[np.bool_]) -> tuple[Values, Ids | None]:
-    """Of values (B, V) those that are `there`, in order and filled up with -inf to (B, K); and their ids.
+def draw_numbers(generators: Sequence[torch.Generator]) -> list[float]:
+    """From 0 to below 1; those that `torch.rand` gives, in half its time."""
+    one = torch.empty(1, dtype=torch.float64)
+    return [one.uniform_(generator=generator).item() for generator in generators]
 
-    All values, and no ids, where packing saves little. Sums over a row, in order, are the same: the rest adds 0 to them.
+
+class Packed(NamedTuple):
+    """Logits (B, K) of some tokens of each row, in the order of their ids and filled up with -inf; ids None: of all tokens.
+
+    Sums over a row, in order, are those over all tokens: the rest adds 0 to them.
     """
+
+    values: Values
+    ids: Ids | None
+
+    def within(self, inner: Packed) -> Packed:
+        """What was packed of these, with the ids that they have here."""
+        if self.ids is None or inner.ids is None:
+            return Packed(inner.values, inner.ids if self.ids is None else self.ids)
+        return Packed(inner.values, np.take_along_axis(self.ids, inner.ids, axis=1))
+
+    def pack(self, there: NDArray[np.bool_]) -> Packed:
+        return self.within(pack(self.values, there))
+
+
+def pack(values: Values, there: NDArray[np.bool_]) -> Packed:
+    """Of values (B, V) those that are `there`; where packing saves little all of them, -inf where they are not."""
     flat = np.flatnonzero(there)
     if 4 * len(flat) > values.size:
-        return values, None
+        return Packed(values if len(flat) == values.size else np.where(there, values, -np.inf), None)
     rows, ids = np.divmod(flat, values.shape[1])
     counts = np.bincount(rows, minlength=len(values))
     places = np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts)  # of each in its own row
     shape = len(values), int(counts.max())
     packed, packed_ids = np.full(shape, -np.inf, values.dtype), np.zeros(shape, np.int64)
     packed[rows, places], packed_ids[rows, places] = values.reshape(-1)[flat], ids
-    return packed, packed_ids
+    return Packed(packed, packed_ids)
+
+
+BY_VALUE = (Filter, Temperature, Typical)  # processors that look at logits only, whatever tokens they are of
 
 
 def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer) -> Strategy:

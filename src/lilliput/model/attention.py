@@ -69,9 +69,12 @@ class Sight:
         return self.visible() if callable(self.visible) else self.visible
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0) -> Tensor:
-    """(B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D). A query that sees nothing gets zeros."""
-    if sight.starts is not None and not dropout and can_attend(q, k, v):
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0, learns: bool = False) -> Tensor:
+    """(B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D). A query that sees nothing gets zeros.
+
+    A net that learns is worth a kernel that may have to be compiled first; a net that is judged is computed alike everywhere.
+    """
+    if learns and sight.starts is not None and not dropout and can_attend(q, k, v):
         return attend_compiled(q, k, v, sight.starts)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=sight.mask, is_causal=sight.lower, dropout_p=dropout, enable_gqa=q.shape[1] != k.shape[1]
@@ -207,6 +210,6 @@ class Attention(nn.Module):
         sight = now.sight(self.window, k_pos)
         if now.capture is not None:
             now.capture.take(self.layer, q, k, sight)
-        mixed = attend(q, k, v, sight, self.dropout if self.training else 0.0)
+        mixed = attend(q, k, v, sight, self.dropout if self.training else 0.0, self.training)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(rows, tokens, -1))
         return out

@@ -59,7 +59,7 @@ def use_compile(model: Transformer) -> None:
         if now.cache is not None or now.capture is not None:  # decoding has another length at every step
             return part(x, now)
         for window in windows:  # a part that makes a mask would be compiled apart from one that finds it
-            now.sight(window, now.pos)
+            _ = now.sight(window, now.pos).mask
         return compiled(part, x, now)
 
     for block in blocks_of(model):

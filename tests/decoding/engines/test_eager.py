@@ -35,9 +35,9 @@ class Work:
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     found, attend, use = Work(), attention.attend, LayerCache.use
 
-    def watched(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0) -> Tensor:
+    def watched(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float, learns: bool) -> Tensor:
         found.calls.append((len(q), q.shape[2], k.shape[2], sight.mask is not None))
-        return attend(q, k, v, sight, dropout)
+        return attend(q, k, v, sight, dropout, learns)
 
     def moved(layer: LayerCache, held: Tensor) -> None:
         found.moves += 1

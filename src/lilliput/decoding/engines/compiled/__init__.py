@@ -131,8 +131,8 @@ class NumbaEngine:
         self, lines: Sequence[int], positions: Sequence[int], tokens: Sequence[int], ends: Sequence[int]
     ) -> Tensor:
         """Logits of the tokens `ends`; `lines` are the handles of the tokens' rows."""
-        arrays, passes = self.team.arrays, -(-len(tokens) // CHUNK)
-        logits = []
+        arrays, passes, given = self.team.arrays, -(-len(tokens) // CHUNK), 0
+        logits = np.empty((len(ends), self.packed.plan.vocab_size), np.float32)
         for part in range(passes):
             first, last = len(tokens) * part // passes, len(tokens) * (part + 1) // passes
             wanted = [end - first for end in ends if first <= end < last]
@@ -140,5 +140,7 @@ class NumbaEngine:
             arrays.ids[:size], arrays.pos[:size] = tokens[first:last], positions[first:last]
             arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
             self.slots.enter(lines[first:last], positions[first:last], arrays.slots)
-            logits.append(self.team.run(size, len(wanted)))
-        return torch.from_numpy(logits[0] if passes == 1 else np.concatenate(logits))
+            # Copied by NumPy: torch would wake its own threads for many rows.
+            logits[given : given + len(wanted)] = self.team.run(size, len(wanted))
+            given += len(wanted)
+        return torch.from_numpy(logits)

@@ -82,11 +82,11 @@ class Slots:
 
     def enter(self, handles: Sequence[int], positions: Sequence[int], slots: Longs) -> None:
         """New tokens of rows: each has a slot in every group, which is told in `slots` (groups, N)."""
+        lines, places = np.array(handles), np.array(positions)
         for group, (_, column, span, _) in enumerate(self.groups.tolist()):
             taken = self.take(group, len(handles))
             slots[group, : len(handles)] = taken
-            for handle, pos, slot in zip(handles, positions, taken.tolist(), strict=True):
-                self.table[handle, column + pos % span] = slot
+            self.table[lines, column + places % span] = taken
         for handle, pos in zip(handles, positions, strict=True):
             self.held[handle] = pos + 1
             self.most[handle] = max(self.most[handle], pos + 1)

@@ -67,7 +67,7 @@ class Team:
                 seen = self.code.run(self.numbers_at, seen, part, self.parts)
 
     def run(self, tokens: int, wanted: int) -> Floats:
-        """One pass over what stands in the arrays; logits (wanted, V)."""
+        """One pass over what stands in the arrays; logits (wanted, V), which stay until the next one."""
         if self.grown != self.slots.grown:
             self.renew()
         control = self.arrays.control
@@ -80,7 +80,7 @@ class Team:
         self.running = False
         first, step = self.room.logits, self.room.logits_step
         logits = self.arrays.scratch[first : first + wanted * step].reshape(wanted, step)
-        return logits[:, : self.plan.vocab_size].copy()  # by NumPy: torch would wake its own threads for many rows
+        return logits[:, : self.plan.vocab_size]
 
     def tell_addresses(self) -> None:
         self.numbers = addresses(self.plan, self.room, self.arrays)
