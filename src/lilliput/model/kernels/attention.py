@@ -23,7 +23,7 @@ from lilliput.model.kernels.machine_code import Kernel
 from lilliput.model.kernels.registers import PANEL, padded
 
 LOG = logging.getLogger("lilliput")
-TILE = 8  # most queries of a tile
+TILE = 6  # most queries of a tile: the sums of more would not fit into the registers of AVX2
 BLOCK = 64  # queries whose weights and slopes are held at a time, in the backward pass: they stay in the second cache
 
 

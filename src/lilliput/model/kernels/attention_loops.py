@@ -32,10 +32,8 @@ from lilliput.model.kernels.attention import BLOCK, TILE, Asked, Place
 from lilliput.model.kernels.attention_rows import share_row, slope_row
 from lilliput.model.kernels.machine_code import to_object
 from lilliput.model.kernels.registers import PANEL
-from lilliput.model.kernels.tiles import LONG, add_atomically, compiled, float_tile, long, wide_registers
+from lilliput.model.kernels.tiles import LONG, add_atomically, compiled, float_tile, long
 
-# Rows of a tile and the panels that it takes together: as many as there are registers for the sums of.
-ROWS, PANELS = (TILE, 3) if wide_registers() else (6, 1)
 NUMBERS = types.CPointer(types.int64)
 NAME = "lilliput_attention"
 # Where the tensors' places stand among the numbers.
@@ -84,17 +82,14 @@ def over_panels(tile: Any) -> Any:
 
     @compiled()
     def multiply(rows, panels, x, x_at, x_row, x_step, w, w_at, w_panel, w_step, depth, out, out_at, out_row):
-        panel, tiles = 0, (panels + PANELS - 1) // PANELS
-        for number in range(tiles):
-            taken, here = (panels - panel + tiles - number - 1) // (tiles - number), w_at + panel * w_panel
-            to = out_at + panel * PANEL
-            tile(rows, taken, x, x_at, x_row, x_step, w, here, w_panel, w_step, depth, out, to, out_row)
-            panel += taken
+        for panel in range(panels):
+            here, to = w_at + panel * w_panel, out_at + panel * PANEL
+            tile(rows, 1, x, x_at, x_row, x_step, w, here, w_panel, w_step, depth, out, to, out_row)
 
     return multiply
 
 
-put, add = over_panels(float_tile(ROWS, PANELS)), over_panels(float_tile(ROWS, PANELS, adds=True))
+put, add = over_panels(float_tile(TILE, 1)), over_panels(float_tile(TILE, 1, adds=True))
 
 
 @compiled()
@@ -175,8 +170,8 @@ def mix(asked, x, rows, at, depth, tokens, to):
 def add_columns(asked, x, block, furthest, ends, lines, tokens, to):
     """Columns of the lines of a block's queries, times tokens of its queries, added to tokens of keys."""
     size, width = asked.size, asked.width
-    for key in range(furthest, ends, ROWS):
-        rows, token = min(ROWS, ends - key), max(block, key)  # queries before a key do not see it
+    for key in range(furthest, ends, TILE):
+        rows, token = min(TILE, ends - key), max(block, key)  # queries before a key do not see it
         at, seen, depth = lines + (token - block) * width + key, tokens + token * size, ends - token
         add(rows, size // PANEL, x, at, 1, width, x, seen, PANEL, size, depth, x, to + key * size, size)
 
@@ -198,8 +193,8 @@ def forward(asked, own, q, k, v, out):
         take(asked, k, row, head // asked.group, x, keys)
         take(asked, v, row, head // asked.group, x, values)
         turn(asked, x, keys, turned)
-        for first in range(0, asked.tokens, ROWS):
-            last = min(first + ROWS, asked.tokens)
+        for first in range(0, asked.tokens, TILE):
+            last = min(first + TILE, asked.tokens)
             begin, end = find_panels(starts, first, last)
             oldest = begin * PANEL
             score(asked, x, last - first, end - begin, queries + first * size, turned + oldest * size, scores + oldest)
@@ -249,8 +244,8 @@ def backward(asked, own, q, k, v, out, d_out, d_q, d_k, d_v):
             for block in range(0, asked.tokens, BLOCK):
                 ends = min(block + BLOCK, asked.tokens)
                 furthest = find_panels(starts, block, ends)[0] * PANEL
-                for first in range(block, ends, ROWS):
-                    last = min(first + ROWS, ends)
+                for first in range(block, ends, TILE):
+                    last = min(first + TILE, ends)
                     begin, end = find_panels(starts, first, last)
                     oldest, line, at = begin * PANEL, (first - block) * width, first * size
                     seen, panels = oldest * size, end - begin
