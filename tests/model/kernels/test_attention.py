@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from lilliput.model import attention
 from lilliput.model.attention import Sight, attention_weights
 from lilliput.model.kernels.attention import attend_compiled, can_attend, find_threads
+from lilliput.model.loss import IGNORED, language_loss
+from tiny import draw_ids, gradients, tiny_model
 
 pytestmark = pytest.mark.skipif(find_threads() is None, reason="torch's threads were not found here")
 
@@ -105,3 +108,34 @@ def test_what_it_is_not_for_is_left_to_torch() -> None:
     assert not can_attend(q, k[:, :, :4], v[:, :, :4])
     assert not can_attend(q[..., :12], k[..., :12], v[..., :12])
     assert not can_attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_net_that_learns_has_the_gradients_of_float64(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With windows, shared heads and rotation; a net that is judged does not ask for the kernel."""
+    asked: list[Tensor] = []
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+        asked.append(starts)
+        return attend_compiled(q, k, v, starts)
+
+    monkeypatch.setattr(attention, "attend_compiled", watched)
+    model = tiny_model(dim=64, heads=4, kv_heads=2, layers=2, context=48, window=(7, None), positions="rotary").train()
+    ids, doc = draw_ids(2, 48), torch.ones(2, 48, dtype=torch.long)
+    doc[0, 20:], doc[:, 40:] = 2, 0
+    pos = torch.arange(48).expand(2, -1).clone()
+    pos[0, 20:] -= 20
+    place = (pos, doc) if packed else (None, None)
+    targets = draw_ids(2, 48, seed=1).masked_fill(doc == 0, IGNORED) if packed else draw_ids(2, 48, seed=1)
+    language_loss(model, ids, targets, *place).goal.backward()
+    exact = gradients(model)
+    assert not asked
+    model.float().zero_grad()
+    language_loss(model, ids, targets, *place).goal.backward()
+    assert len(asked) == 2
+    for name, gradient in gradients(model).items():
+        scale = float(exact[name].abs().max())
+        torch.testing.assert_close(gradient.double(), exact[name], atol=1e-5 * scale, rtol=1e-4)
+    with torch.no_grad():
+        language_loss(model.eval(), ids, targets, *place)
+    assert len(asked) == 2
