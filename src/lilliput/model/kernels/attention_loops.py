@@ -5,7 +5,7 @@ Owns: the arithmetic, and how it is divided among threads. Does not own: tensors
 A query sees the keys from its own first one to itself, which says all of windows, documents in a row and padding (a first key
 behind the query: it sees none, and gets zeros). Scores are made for a few queries and whole panels of keys at a time, and never
 leave the nearest caches; panels that no query of a tile sees are left out. The backward pass makes the weights again from the
-scores and the logarithm of their sum (Dao et al. 2022, section 3.1), for BLOCK queries at a time.
+scores, their largest and the sum of their shares (as Dao et al. 2022, section 3.1), for BLOCK queries at a time.
 
 Every head of a row is computed by one thread from its begin to its end, so that outcomes do not depend on the number of threads.
 
@@ -24,53 +24,18 @@ import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
 
 from lilliput.model.kernels.arithmetic import ANY_ORDER, FUSED, ONE, ZERO
 from lilliput.model.kernels.attention import BLOCK, TILE, Asked, Place
 from lilliput.model.kernels.attention_rows import share_row, slope_row
+from lilliput.model.kernels.calling import NUMBERS, array_of, numbers_as
 from lilliput.model.kernels.machine_code import to_object
 from lilliput.model.kernels.registers import PANEL
-from lilliput.model.kernels.tiles import LONG, add_atomically, compiled, float_tile, long
+from lilliput.model.kernels.tiles import LONG, add_atomically, compiled, float_tile
 
-NUMBERS = types.CPointer(types.int64)
 NAME = "lilliput_attention"
 # Where the tensors' places stand among the numbers.
 Q, K, V, OUT, D_OUT, D_Q, D_K, D_V = (len(Asked._fields) + tensor * len(Place._fields) for tensor in range(8))
-
-
-def numbers_as(kind: Any) -> Any:
-    """A named tuple of the numbers from `first` on."""
-    found, count = types.NamedUniTuple(types.int64, len(kind._fields), kind), len(kind._fields)
-
-    @intrinsic
-    def read(typing, numbers, first):
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            places = [builder.add(arguments[1], long(place)) for place in range(count)]
-            values = [builder.load(builder.gep(arguments[0], [place])) for place in places]
-            return context.make_tuple(builder, found, values)
-
-        return found(numbers, types.intp), generate
-
-    return read
-
-
-def array_of(number: Any, element: Any) -> Any:
-    """The array that begins at an address; its end is not known."""
-    kind, size = types.Array(number, 1, "C"), number.bitwidth // 8
-
-    @intrinsic
-    def find(typing, address):
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array, step = make_array(kind)(context, builder), context.get_constant(types.intp, size)
-            data = builder.inttoptr(arguments[0], element.as_pointer())
-            populate_array(array, data=data, shape=[long(1 << 40)], strides=[step], itemsize=step, meminfo=None)
-            return array._getvalue()
-
-        return kind(types.int64), generate
-
-    return find
 
 
 read_asked, read_place = numbers_as(Asked), numbers_as(Place)

@@ -18,29 +18,14 @@ from numba.np.arrayobj import make_array, populate_array
 from lilliput.decoding.engines.compiled.kernels import compute
 from lilliput.decoding.engines.compiled.layout import ANNOUNCE, Arrays, Plan, Room, kind_of
 from lilliput.decoding.engines.compiled.meeting import announce
+from lilliput.model.kernels.calling import NUMBERS, numbers_as
 from lilliput.model.kernels.machine_code import to_object
 
-NUMBERS = types.CPointer(types.int64)
 SIGNATURE = types.int64(NUMBERS, types.int64, types.int64, types.int64)
 
 
 def told(context: Any, builder: Any, numbers: Any, place: int) -> Any:
     return builder.load(builder.gep(numbers, [context.get_constant(types.intp, place)]))
-
-
-def number_tuple(kind: Any, first: int) -> Any:
-    """A named tuple of the numbers from `first` on."""
-    found = types.NamedUniTuple(types.int64, len(kind._fields), kind)
-
-    @intrinsic
-    def read(typing, numbers):
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            values = [told(context, builder, arguments[0], first + place) for place in range(len(kind._fields))]
-            return context.make_tuple(builder, found, values)
-
-        return found(numbers), generate
-
-    return read
 
 
 def array_tuple(first: int) -> Any:
@@ -69,8 +54,8 @@ def array_tuple(first: int) -> Any:
     return read
 
 
-read_plan, read_room = number_tuple(Plan, 0), number_tuple(Room, len(Plan._fields))
-read_arrays = array_tuple(len(Plan._fields) + len(Room._fields))
+ROOM = len(Plan._fields)  # where the room's numbers begin
+read_plan, read_room, read_arrays = numbers_as(Plan), numbers_as(Room), array_tuple(ROOM + len(Room._fields))
 
 
 def enter(numbers, seen, part, parts):
@@ -78,7 +63,7 @@ def enter(numbers, seen, part, parts):
     arrays = read_arrays(numbers)
     if part == ANNOUNCE:
         return announce(arrays.control)
-    return compute(seen, part, parts, read_plan(numbers), read_room(numbers), arrays)
+    return compute(seen, part, parts, read_plan(numbers, 0), read_room(numbers, ROOM), arrays)
 
 
 def compile_pass() -> tuple[str, bytes]:
