@@ -23,6 +23,7 @@ from lilliput.files import beside
 
 SOURCES = sorted(Path(__file__).parent.glob("*.py"))  # what all kernels are made of
 Tell = Callable[[str], None]
+_linked: list[Any] = []  # what owns the memory of machine code
 
 
 class Kernel:
@@ -36,7 +37,6 @@ class Kernel:
     ) -> None:
         self.name, self.called, self.compile = name, called, compile
         self.sources = [*SOURCES, *sources]
-        self.loaded: Any = None  # what owns the memory that the code is in
         self.address = 0
         self.loading = threading.Lock()  # compiling twice at a time takes twice as long
 
@@ -46,7 +46,7 @@ class Kernel:
             if not self.address:
                 path = self.find_place()
                 found = None if path is None else read(path)
-                self.loaded, self.address = link(*(found or self.make(path, tell or (lambda sentence: None))))
+                self.address = link(*(found or self.make(path, tell or (lambda sentence: None))))
             return self.address
 
     def make(self, path: Path | None, tell: Tell) -> tuple[str, bytes]:
@@ -103,15 +103,17 @@ def digest_of(name: bytes, code: bytes) -> bytes:
     return hashlib.sha256(name + b"\n" + code).hexdigest().encode("ascii")
 
 
-def link(name: str, code: bytes) -> tuple[Any, int]:
-    """What owns the code's memory, and where the function begins."""
+def link(name: str, code: bytes) -> int:
+    """Where the function begins, in memory that is never given back: threads may be in it for as long as the process lives."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple().create_target_machine(jit=True)
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return engine, engine.get_function_address(name)
+    _linked.append(engine)
+    address: int = engine.get_function_address(name)
+    return address
 
 
 def to_object(assembly: str) -> bytes:
