@@ -195,7 +195,8 @@ def speed(asked: argparse.Namespace) -> list[Row]:
 
 
 def time_lengths(kind: str) -> Figures:
-    return time_cache(kind) | time_tokens(kind, "full", None) | time_tokens(kind, "window", WINDOW)
+    reading = {f"reading {at}": read_bytes(at) / bandwidth(read_bytes(at)) for at in (EARLY, LATE)}
+    return time_cache(kind) | time_tokens(kind, "full", None) | time_tokens(kind, "window", WINDOW) | reading
 
 
 def time_cache(kind: str) -> Figures:
@@ -230,8 +231,7 @@ def time_tokens(kind: str, span: str, window: int | None) -> Figures:
             for id_ in rest:
                 going.step([[id_]])
             took[at].append((time.perf_counter() - began) / AROUND)
-    times = {f"{span} {at}": statistics.median(seconds) for at, seconds in took.items()}
-    return times | {f"reading {at}": read_bytes(at) / bandwidth(read_bytes(at)) for at in took}
+    return {f"{span} {at}": statistics.median(seconds) for at, seconds in took.items()}
 
 
 def read_bytes(at: int) -> int:

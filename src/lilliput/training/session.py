@@ -30,7 +30,7 @@ from lilliput.decoding.writer import Writer
 from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.stories import storybook_floor
-from lilliput.model.kernels.attention import load_attention
+from lilliput.model.kernels.attention import fits, load_attention
 from lilliput.model.recompute import use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
 from lilliput.runs import Run
@@ -138,7 +138,8 @@ def open_session(
         precision = agree_on_precision(config.train.precision, device, world)
         notes += [precision.note] if precision.note else []
         model = build_model(config.model, config.vectors, seed=config.seed)
-        if device.type == "cpu" and precision.dtype is torch.float32 and config.model.task != "classifier":
+        wanted = model.causal and not config.model.dropout and fits(model.head_dim)
+        if wanted and device.type == "cpu" and precision.dtype is torch.float32:
             world.in_turn(partial(load_attention, lambda sentence: report(sentence, 0, 0)))
         if vectors is not None:
             put_vectors(model, vectors.table, vectors.covered)

@@ -87,13 +87,18 @@ def find_threads() -> Any:
     return None
 
 
+def fits(size: int) -> bool:
+    """Whether the loops can take heads of this dim: whole panels."""
+    return size % PANEL == 0
+
+
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the loops are for these, and there are threads to run them."""
     return (
         q.device.type == "cpu"
         and q.dtype is k.dtype is v.dtype is torch.float32
         and q.shape[-2] == k.shape[-2]
-        and q.shape[-1] % PANEL == 0
+        and fits(q.shape[-1])
         and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
         and not torch.compiler.is_compiling()
         and find_threads() is not None

@@ -49,7 +49,7 @@ def over_panels(tile: Any) -> Any:
     def multiply(rows, panels, x, x_at, x_row, x_step, w, w_at, w_panel, w_step, depth, out, out_at, out_row):
         for panel in range(panels):
             here, to = w_at + panel * w_panel, out_at + panel * PANEL
-            tile(rows, 1, x, x_at, x_row, x_step, w, here, w_panel, w_step, depth, out, to, out_row)
+            tile(rows, x, x_at, x_row, x_step, w, here, w_panel, w_step, depth, out, to, out_row)
 
     return multiply
 

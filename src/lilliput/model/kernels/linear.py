@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from llvmlite import binding  # type: ignore[import-untyped]
 from torch import Tensor, nn
+
+from lilliput.model.kernels.registers import wide_registers
 
 UNIT = 512  # rows
 
@@ -23,12 +26,8 @@ UNIT = 512  # rows
 @cache
 def find_product() -> Any:
     """oneDNN's x @ weight.T + bias, where it is the faster one; None elsewhere."""
-    from llvmlite import binding  # type: ignore[import-untyped]
-
-    amd = binding.get_host_cpu_name().startswith("znver")
-    wide = bool(binding.get_host_cpu_features().get("avx512f"))
     there = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    if not (amd and wide and there):
+    if not (there and wide_registers() and binding.get_host_cpu_name().startswith("znver")):
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # torch's compiler calls it, and nobody else
 

@@ -7,9 +7,6 @@ over them (`attention_loops`, and the numba engine's).
 A panel is PANEL outputs of a matrix, next to each other at every step of the depth. Every output is summed over the depth one by
 one, each step a fused multiply-add, whatever else is computed beside it. So a row's sums have one order and do not depend on how
 many rows come along. Plain compiled loops were a third as fast: they keep sums in memory, or sum in an order of their own.
-
-As whole numbers a panel is stored (PANEL, depth), the depth filled up with zeros to a multiple of STRIDE: weights of 8 bits, rows
-of 16, sums of 32. They are exact, so that their order does not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-from llvmlite import binding, ir  # type: ignore[import-untyped]
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -46,11 +43,6 @@ def compiled(fast: set[str] | None = None, inline: bool = False) -> Callable[[Fu
         return cast("Function", build(**options)(function))
 
     return decorate
-
-
-def wide_registers() -> bool:
-    """Whether the processor has AVX-512: 32 registers of 16 numbers, where AVX2 has 16 of 8."""
-    return bool(binding.get_host_cpu_features().get("avx512f"))
 
 
 def long(value: int) -> ir.Constant:
@@ -109,43 +101,42 @@ def add_over(
     return new
 
 
-def tile(most_rows: int, most_panels: int, generate: Callable[..., None]) -> Any:
-    """A product of 1 to `most_rows` rows with 1 to `most_panels` panels: `generate(rows, panels, ...)` makes the code of each.
+def tile(most_rows: int, generate: Callable[..., None]) -> Any:
+    """A product of 1 to `most_rows` rows with some panels: `generate(rows, ...)` makes the code of each number of rows.
 
     x and w are told by where they begin, and how far apart rows (of w: panels) and steps of the depth are; out, whose panels are
     next to each other, by its rows.
     """
 
     @intrinsic
-    def multiply(typing, rows, panels, x, x_at, x_row, x_step, w, w_at, w_panel, w_step, depth, out, out_at, out_row):  # type: ignore[no-untyped-def]
+    def multiply(typing, rows, x, x_at, x_row, x_step, w, w_at, w_panel, w_step, depth, out, out_at, out_row):  # type: ignore[no-untyped-def]
         index = types.intp
 
         def choose(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             after = builder.append_basic_block("chosen")
-            which = builder.add(builder.mul(arguments[0], long(most_panels + 1)), arguments[1])
-            choice = builder.switch(which, after)
-            for rows, panels in itertools.product(range(1, most_rows + 1), range(1, most_panels + 1)):
-                own = builder.append_basic_block(f"tile_{rows}x{panels}")
-                choice.add_case(long(rows * (most_panels + 1) + panels), own)
+            choice = builder.switch(arguments[0], after)
+            for rows in range(1, most_rows + 1):
+                own = builder.append_basic_block(f"rows_{rows}")
+                choice.add_case(long(rows), own)
                 builder.position_at_end(own)
-                generate(rows, panels, context, builder, signature.args[2:], arguments[2:])
+                generate(rows, context, builder, signature.args[1:], arguments[1:])
                 builder.branch(after)
             builder.position_at_end(after)
             return context.get_dummy_value()
 
         of_x, of_w, of_out = (x, index, index, index), (w, index, index, index), (out, index, index)
-        return types.void(index, index, *of_x, *of_w, index, *of_out), choose
+        return types.void(index, *of_x, *of_w, index, *of_out), choose
 
     return multiply
 
 
-def float_tile(most_rows: int, most_panels: int, adds: bool = False, fetches: bool = False) -> Any:
+def float_tile(most_rows: int, panels: int, adds: bool = False, fetches: bool = False) -> Any:
     """out[r, p, j] = sum over k of x[r, k] w[p, k, j], or that added to it.
 
-    `fetches`: the panel that is as far behind in memory as the depth is long will be wanted next, and is told to the machine.
+    `fetches`: the panels that stand behind these in memory are wanted next, and the machine is told so.
     """
 
-    def generate(rows: int, panels: int, context: Any, builder: Any, kinds: Any, arguments: Any) -> None:
+    def generate(rows: int, context: Any, builder: Any, kinds: Any, arguments: Any) -> None:
         x_value, x_first, x_row, x_step, w_value, w_first, w_panel, w_step, steps, out_value, out_first, out_row = (
             arguments
         )
@@ -175,7 +166,7 @@ def float_tile(most_rows: int, most_panels: int, adds: bool = False, fetches: bo
             new = builder.fadd(before, total) if adds else total
             builder.store(new, builder.bitcast(at, WHOLE_PANEL.as_pointer()), align=4)
 
-    return tile(most_rows, most_panels, generate)
+    return tile(most_rows, generate)
 
 
 def fetch(builder: Any, at: Any) -> None:
@@ -193,7 +184,7 @@ def whole_tile(most_rows: int, outputs: int) -> Any:
     """
     even, odd = ([lane for lane in range(STRIDE) if lane % 2 == side] for side in (0, 1))
 
-    def generate(rows: int, panels: int, context: Any, builder: Any, kinds: Any, arguments: Any) -> None:
+    def generate(rows: int, context: Any, builder: Any, kinds: Any, arguments: Any) -> None:
         x_value, x_first, x_row, _, w_value, w_first, w_output, _, steps, out_value, out_first, out_row = arguments
         x_kind, w_kind, out_kind = kinds[0], kinds[4], kinds[9]
         x_rows = places(context, builder, x_kind, x_value, x_first, x_row, rows)
@@ -220,7 +211,7 @@ def whole_tile(most_rows: int, outputs: int) -> Any:
             number = builder.sitofp(builder.call(add_up, [total]), ir.FloatType())
             builder.store(number, place(context, builder, out_kind, out_value, out_first, offset))
 
-    return tile(most_rows, 1, generate)
+    return tile(most_rows, generate)
 
 
 @intrinsic

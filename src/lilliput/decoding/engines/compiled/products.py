@@ -30,8 +30,8 @@ from lilliput.decoding.engines.compiled.layout import (
     SWIGLU,
 )
 from lilliput.model.kernels.arithmetic import ANY_ORDER, FUSED, HALF, NO_ORDER, ONE, ZERO, add_up, exponential
-from lilliput.model.kernels.registers import PANEL, STRIDE
-from lilliput.model.kernels.tiles import compiled, float_tile, whole_tile, wide_registers
+from lilliput.model.kernels.registers import PANEL, STRIDE, wide_registers
+from lilliput.model.kernels.tiles import compiled, float_tile, whole_tile
 from lilliput.model.norms import EPSILON
 
 SMALL = np.float32(EPSILON)
@@ -51,7 +51,7 @@ def multiply_floats(x, x_place, rows, depth, w, w_at, out, out_place, panels):
     if rows == 1:
         while panel + 4 <= last:
             at, to = w_at + panel * size, out_at + panel * PANEL
-            one_row(1, 4, x, x_at, x_row, 1, w, at, size, PANEL, depth, out, to, out_row)
+            one_row(1, x, x_at, x_row, 1, w, at, size, PANEL, depth, out, to, out_row)
             panel += 4
     tiles = (rows + ROWS - 1) // ROWS
     while panel < last:
@@ -59,7 +59,7 @@ def multiply_floats(x, x_place, rows, depth, w, w_at, out, out_place, panels):
         for tile in range(tiles):
             taken = (rows - row + tiles - tile - 1) // (tiles - tile)
             here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
-            some_rows(taken, 1, x, here, x_row, 1, w, at, size, PANEL, depth, out, there, out_row)
+            some_rows(taken, x, here, x_row, 1, w, at, size, PANEL, depth, out, there, out_row)
             row += taken
         panel += 1
 
@@ -78,11 +78,11 @@ def multiply_wholes(x, x_place, rows, depth, w, w_at, out, out_place, panels):
             if taken <= 3:
                 for output in range(0, PANEL, 4):
                     from_, to = at + output * depth, there + output
-                    few_wholes(taken, 1, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
+                    few_wholes(taken, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
             else:
                 for output in range(0, PANEL, 2):
                     from_, to = at + output * depth, there + output
-                    some_wholes(taken, 1, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
+                    some_wholes(taken, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
             row += taken
 
 
