@@ -55,7 +55,8 @@ from lilliput.decoding.engines.compiled.layout import (
 )
 from lilliput.decoding.engines.compiled.meeting import await_round, share, take_part, wait_for_all
 from lilliput.decoding.engines.compiled.products import activate, bound, multiply, normalise
-from lilliput.model.kernels.arithmetic import FUSED, ONE, ZERO, add_up, exponential, find_peak
+from lilliput.model.kernels.arithmetic import FUSED, ONE
+from lilliput.model.kernels.attention_rows import share_row
 from lilliput.model.kernels.registers import LANES, PANEL
 from lilliput.model.kernels.tiles import compiled
 
@@ -146,48 +147,59 @@ def mix_values(x, weights, memory, values, places, count, width, to):
             first += 1
 
 
-@compiled(FUSED)
-def attend(plan, room, arrays, layer, group, own, part, items):
-    """What each head of each token takes from the values that it sees. Items are heads of tokens.
+@compiled()
+def list_places(plan, arrays, tokens, part, parts):
+    """Where the keys stand that each token sees, token after token: the same for all layers of a group, and for all heads.
 
-    Keys and values are taken several at a time; where fewer are left, the last one is taken again, with weight 0.
+    Keys are taken several at a time: where fewer are left, the last one is taken again, with weight 0. Every part writes where
+    the tokens' lists begin, all the same, and some of the lists.
     """
+    for number in range(len(arrays.groups)):
+        group, begins, places = arrays.groups[number], arrays.begins[number], arrays.places[number]
+        at, span = 0, group[SPAN]
+        for token in range(tokens):
+            pos = arrays.pos[token]
+            count = min(pos + 1, group[WINDOW])
+            whole = (count + KEYS_TOGETHER - 1) // KEYS_TOGETHER * KEYS_TOGETHER
+            begins[token] = at
+            if token % parts == part:
+                slots, own = arrays.table[arrays.handles[token], group[COLUMN] : group[COLUMN] + span], places[at:]
+                column = (pos + 1 - count) % span
+                for t in range(count):
+                    own[t] = slots[column] * plan.head_step
+                    column = column + 1 if column + 1 < span else 0
+                for t in range(count, whole):
+                    own[t] = own[count - 1]
+            at += whole
+
+
+@compiled(FUSED)
+def attend(plan, room, arrays, layer, group, own, items):
+    """What each head of each token takes from the values that it sees. Items are tokens of heads: rows that share keys and
+    values, as beams do, then find those of a head in the nearest caches."""
     scratch, memory, size, step = arrays.scratch, arrays.memory, plan.head_dim, plan.head_step
-    capacity, span, kv_heads = group[CAPACITY], group[SPAN], plan.kv_heads
-    query, mixed, scores, places = own, own + step, own + 2 * step, arrays.places[part]
+    side, kv_heads, tokens = group[CAPACITY] * step, plan.kv_heads, arrays.control[TOKENS]
+    begins, places = arrays.begins[layer[GROUP]], arrays.places[layer[GROUP]]
+    query, mixed, levels, scores = own, own + step, own + 2 * step, own + 2 * step + PANEL
     scale = np.float32(1.0 / math.sqrt(size))
-    listed, last = -1, 0  # the token whose places are listed, the same for all its heads
     for item in range(items[0], items[1]):
-        token, head = item // plan.heads, item % plan.heads
-        if token != listed:
-            pos, slots = arrays.pos[token], arrays.table[arrays.handles[token], group[COLUMN] : group[COLUMN] + span]
-            oldest = max(np.int64(0), pos + 1 - group[WINDOW])
-            listed, last, column = token, pos - oldest, oldest % span
-            for t in range(last + 1):
-                places[t] = slots[column] * step
-                column = column + 1 if column + 1 < span else 0
-            for t in range(last + 1, last + KEYS_TOGETHER):
-                places[t] = places[last]
-        keys = layer[KEYS] + head // (plan.heads // kv_heads) * capacity * step
-        values = keys + kv_heads * capacity * step
-        at = room.qkv + token * room.qkv_step + head * size
-        asked, numbers = scratch[query : query + step], scratch[at : at + size]
-        for k in range(size):
-            asked[k] = numbers[k] * scale
-        for k in range(size, step):
-            asked[k] = ZERO
-        score_keys(scratch, query, memory, keys, values, places, last + 1, step, scores)
-        largest, shares = find_peak(scratch, scores, last + 1), scratch[scores : scores + last + KEYS_TOGETHER]
-        for t in range(last + 1):
-            shares[t] = exponential(shares[t] - largest)
-        total = add_up(scratch, scores, last + 1)
-        for t in range(last + 1, last + KEYS_TOGETHER):
-            shares[t] = ZERO
-        mix_values(scratch, scores, memory, values, places, last + 1, step, mixed)
-        to = room.mixed + token * plan.dim + head * size
+        head, token = item // tokens, item % tokens
+        count, listed = min(arrays.pos[token] + 1, group[WINDOW]), places[begins[token] :]
+        keys = layer[KEYS] + head // (plan.heads // kv_heads) * side
+        values = keys + kv_heads * side
+        asked = room.qkv + token * room.qkv_step + head * size
+        if size < step:
+            numbers, filled = scratch[asked : asked + size], scratch[query : query + size]
+            for k in range(size):
+                filled[k] = numbers[k]  # what stands behind them is always 0
+            asked = query
+        score_keys(scratch, asked, memory, keys, values, listed, count, step, scores)
+        share_row(scratch, scores, 0, (count + PANEL - 1) // PANEL, 0, count - 1, scale, scratch, levels)
+        mix_values(scratch, scores, memory, values, listed, count, step, mixed)
+        to, share = room.mixed + token * plan.dim + head * size, ONE / scratch[levels + 1]
         given, sums = scratch[to : to + size], scratch[mixed : mixed + size]
         for k in range(size):
-            given[k] = sums[k] * (ONE / total)
+            given[k] = sums[k] * share
 
 
 @compiled(FUSED)
@@ -212,6 +224,7 @@ def compute(seen, part, parts, plan, room, arrays):
     while part == 0 or await_round(control, seen):
         tokens, answers = control[TOKENS], control[WANTED]
         begin(plan, arrays, tokens, begun)
+        list_places(plan, arrays, tokens, part, parts)
         pending = -1  # the norm that the sum of the last half of a block still has to go through
         for number in range(plan.layers):
             layer = arrays.layers[number]
@@ -235,7 +248,7 @@ def compute(seen, part, parts, plan, room, arrays):
             turn_and_keep(plan, room, arrays, layer, group, arrays.slots[layer[GROUP]], items)
             if not wait_for_all(control, parts):
                 return seen
-            attend(plan, room, arrays, layer, group, heads, part, share(tokens * plan.heads, 1, part, parts))
+            attend(plan, room, arrays, layer, group, heads, share(tokens * plan.heads, 1, part, parts))
             if not wait_for_all(control, parts):
                 return seen
             multiply(

@@ -25,7 +25,7 @@ Longs = NDArray[np.int64]
 
 CHUNK = 32  # most tokens of one pass
 KEYS_TOGETHER = 8  # keys that attention takes at a time
-KEYS_AHEAD = 16  # how far ahead of the scores keys are fetched; a multiple of KEYS_TOGETHER
+KEYS_AHEAD = 32  # how far ahead of the scores keys are fetched; a multiple of KEYS_TOGETHER
 
 # Columns of the table of layers: where each thing begins in the floats, -1 if there is none. A matrix has three: where it begins
 # (whole numbers: in the bytes), its scales, its biases.
@@ -83,7 +83,7 @@ class Room(NamedTuple):
     logits: int  # (N, V)
     logits_step: int
     # From here on each part has its own: stream (N, C), input (N, C), embedding (N, C), scales (N), and of one head its query,
-    # its outcome and its scores (context, and some beyond).
+    # its outcome, the largest and the sum of its scores, and those (context, and some beyond).
     own: int
     own_step: int
     short_step: int  # a row of whole numbers
@@ -106,7 +106,8 @@ class Arrays(NamedTuple):
     pos: Longs  # (N)
     handles: Longs  # (N): lines of the table
     slots: Longs  # (groups, N): where the new keys and values go
-    places: Longs  # (parts, context and some beyond): where the keys stand that a token sees
+    begins: Longs  # (groups, N): where the tokens' lists of places begin
+    places: Longs  # (groups, so many for all tokens, and some beyond): where the keys stand that each token sees
     wanted: Longs  # tokens whose logits are wanted
 
 
@@ -119,7 +120,7 @@ KINDS = {
     "memory": np.float32,
     "table": np.int32,
 }  # of numbers; all others are of int64
-TABLES = ("layers", "groups", "table", "slots", "places")  # arrays of two dimensions
+TABLES = ("layers", "groups", "table", "slots", "begins", "places")  # arrays of two dimensions
 
 
 def kind_of(name: str) -> tuple[np.dtype[Any], int]:
@@ -141,7 +142,8 @@ def build_room(plan: Plan, parts: int) -> tuple[Room, int, int]:
     up_step = inner_step * (2 if plan.activation == SWIGLU else 1)
     steps = (x_step, qkv_step, plan.dim, up_step, inner_step, logits_step)
     x, qkv, mixed, up, inner, logits, own = (sum(steps[:before]) * CHUNK for before in range(7))
-    own_step = padded(CHUNK * (3 * plan.dim + 1) + 2 * plan.head_step + plan.context + KEYS_TOGETHER, 2 * PANEL)
+    head_step = 2 * plan.head_step + PANEL + padded(plan.context, PANEL)
+    own_step = padded(CHUNK * (3 * plan.dim + 1), PANEL) + padded(head_step, 2 * PANEL)
     short_step = padded(max(plan.dim, plan.inside), STRIDE)
     room = Room(
         x, x_step, qkv, qkv_step, mixed, up, up_step, inner, inner_step, logits, logits_step, own, own_step, short_step

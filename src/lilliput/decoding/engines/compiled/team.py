@@ -30,10 +30,12 @@ from lilliput.decoding.engines.compiled.layout import (
     Floats,
     addresses,
     build_room,
+    zeros_on_lines,
 )
 from lilliput.decoding.engines.compiled.machine_code import get_machine_code
 from lilliput.decoding.engines.compiled.packing import Packed
 from lilliput.decoding.engines.compiled.slots import Slots
+from lilliput.model.kernels.registers import padded
 
 
 class Team:
@@ -43,11 +45,12 @@ class Team:
         control = np.zeros(CONTROL, dtype=np.int64)
         control[ASLEEP] = parts - 1
         ids, pos, handles, wanted = (np.zeros(CHUNK, dtype=np.int64) for _ in range(4))
+        sizes = CHUNK, CHUNK, CHUNK * padded(packed.plan.context, KEYS_TOGETHER) + KEYS_AHEAD
+        new_slots, begins, places = (np.zeros((len(slots.groups), size), dtype=np.int64) for size in sizes)
         self.arrays = Arrays(
             control, slots.layers, packed.head, slots.groups, packed.floats, packed.bytes,
-            np.zeros(floats, np.float32), np.zeros(shorts, np.int16), slots.memory, slots.table,
-            ids, pos, handles, np.zeros((len(slots.groups), CHUNK), dtype=np.int64),
-            np.zeros((parts, packed.plan.context + KEYS_TOGETHER + KEYS_AHEAD), dtype=np.int64), wanted,
+            zeros_on_lines(floats, np.float32), np.zeros(shorts, np.int16), slots.memory, slots.table,
+            ids, pos, handles, new_slots, begins, places, wanted,
         )  # fmt: skip
         self.grown = slots.grown
         self.process = os.getpid()
