@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lilliput.data.tokenizers import byte_tokenizer
-from lilliput.decoding import processors
 from lilliput.decoding.penalties import MinTokens, NoRepeat, Penalties
 from lilliput.decoding.processors import (
+    AHEAD,
     GREEDY,
+    Draws,
     MinP,
     Packed,
     Strategy,
@@ -31,6 +32,7 @@ from lilliput.decoding.processors import (
     draw_packed,
     pack,
 )
+from lilliput.decoding.survey import find_peaks
 from lilliput.decoding.text import Processor, Text
 from lilliput.decoding.words import BadWords, ForcedWords
 from lilliput.settings import GenerateSettings
@@ -63,8 +65,8 @@ def shares(row: list[float]) -> list[float]:
     return [power / math.fsum(powers) for power in powers]
 
 
-def generators(*seeds: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in seeds]
+def generators(*seeds: int) -> list[Draws]:
+    return [Draws(seed) for seed in seeds]
 
 
 # ---- temperature -----------------------------------------------------------------------------------------------------
@@ -131,6 +133,20 @@ def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> 
     for row, found in zip(logits, kept, strict=True):
         border = row.sort(descending=True).values[min(k, vocabulary) - 1]
         assert torch.equal(found, row.where(row >= border, -torch.inf))
+    # With the peaks of a survey the same tokens are found by looking at fewer, also after a temperature.
+    values = logits.numpy()
+    for peaks in (None, find_peaks(values)):
+        few = TopK(k).narrow(Packed(values, None, peaks))
+        for row, (found, own) in enumerate(zip(kept, few.values, strict=True)):
+            ids = np.arange(vocabulary) if few.ids is None else few.ids[row]
+            there = own > -np.inf
+            assert ids[there].tolist() == found.isfinite().nonzero()[:, 0].tolist()
+            assert own[there].tolist() == found[found.isfinite()].tolist()
+    for processors in ((TopK(k),), (Temperature(0.7), TopK(k)), (Temperature(0.7, 1.3), TopK(k), TopP(0.9))):
+        strategies, seeds = [Strategy(processors, sample=True)] * 9, range(9)
+        texts = [Text([0] * written, 1, 12) for written in range(1, 10)]
+        found = choose(strategies, texts, logits, generators(*seeds), find_peaks(values))
+        assert found == choose(strategies, texts, logits, generators(*seeds))
 
 
 def test_top_k_treats_each_row_by_itself() -> None:
@@ -241,7 +257,7 @@ texts_of_bytes = st.builds(
 )
 
 
-def draw(table: Tensor, own: list[torch.Generator]) -> list[int]:
+def draw(table: Tensor, own: list[Draws]) -> list[int]:
     return draw_packed(Packed(table.numpy(), None), own)
 
 
@@ -343,7 +359,7 @@ def test_draws_follow_the_softmax(one_generator: bool, ruled_out: int) -> None:
 @given(row=st.lists(st.just(-math.inf) | st.floats(-30, 30), min_size=1, max_size=40), seed=st.integers(0, 2**32 - 1))
 def test_a_draw_is_where_its_number_falls_in_the_sum(row: list[float], seed: int) -> None:
     assume(max(row) > -math.inf)
-    number = torch.rand(1, dtype=torch.float64, generator=generators(seed)[0]).item()
+    number = Draws(seed).next()
     sums = [0.0, *accumulate(shares(row))]
     (token,) = draw(torch.tensor([row], dtype=torch.float64), generators(seed))
     assert row[token] > -math.inf
@@ -357,17 +373,24 @@ def test_what_is_excluded_is_never_drawn() -> None:
     assert set(draw(only, generators(*range(50)))) == {2}
 
 
+class Always(Draws):
+    """One number, again and again."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def next(self) -> float:
+        return self.number
+
+
 @pytest.mark.parametrize("left", [34, 5])
 @pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])
-def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(
-    number: float, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(number: float, left: int) -> None:
     """Few tokens left are packed, many are not."""
-    monkeypatch.setattr(processors, "draw_numbers", lambda generators: [number] * len(generators))
     for seed in range(50):
         row = random_logits(1, 40, seed=seed)
         row[0, :3] = row[0, 3 + left :] = -math.inf
-        (token,) = draw(row, generators(0))
+        (token,) = draw(row, [Always(number)])
         assert token == (3 if number == 0.0 else 2 + left)
 
 
@@ -394,7 +417,7 @@ def test_many_rows_are_drawn_in_blocks_as_each_alone() -> None:
 def test_packing_keeps_values_ids_and_their_order(row: list[float], others: list[list[float]], ahead: int) -> None:
     rows = [[*[-math.inf] * ahead, *own, *[-math.inf] * (9 - len(own))] for own in (row, *others)]
     values = np.array(rows)
-    packed, ids = pack(values, values > -np.inf)
+    packed, ids, _ = pack(values, values > -np.inf)
     if ids is None:
         assert packed.tolist() == rows
         return
@@ -406,10 +429,10 @@ def test_packing_keeps_values_ids_and_their_order(row: list[float], others: list
 
 
 def test_numbers_are_those_of_rand() -> None:
-    before, after = generators(1, 2), generators(1, 2)
-    for _ in range(3):
-        plain = [torch.rand(1, dtype=torch.float64, generator=own).item() for own in before]
-        assert processors.draw_numbers(after) == plain
+    """Also after those that were drawn ahead."""
+    draws, generator = Draws(1), torch.Generator().manual_seed(1)
+    for _ in range(3 * AHEAD):
+        assert draws.next() == torch.rand(1, dtype=torch.float64, generator=generator).item()
 
 
 # ---- from settings ---------------------------------------------------------------------------------------------------

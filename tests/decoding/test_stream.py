@@ -12,7 +12,7 @@ import torch
 
 from lilliput.decoding.engines.compiled import NumbaEngine
 from lilliput.decoding.engines.eager import TorchEngine, TorchRows
-from lilliput.decoding.processors import GREEDY, Strategy, Temperature, TopK, choose
+from lilliput.decoding.processors import GREEDY, Draws, Strategy, Temperature, TopK, choose
 from lilliput.decoding.stream import Request, Written, read, stream
 from lilliput.decoding.text import Text
 from lilliput.model.attention import Capture
@@ -41,7 +41,7 @@ def write_plainly(model: Transformer, request: Request, end: int | None = None) 
     """(id, logprob) of one row: the whole view through the model for every token, the view halved when it is full."""
     context, half = model.settings.context, max(1, model.settings.context // 2)
     text = Text(list(request.prompt), len(request.prompt), request.tokens)
-    view, generator = list(request.prompt), torch.Generator().manual_seed(request.seed)
+    view, generator = list(request.prompt), Draws(request.seed)
     stop = replace(request.stop, seen=[]) if isinstance(request.stop, Until) else None
     written: list[tuple[int, float]] = []
     while True:
@@ -115,7 +115,7 @@ def test_in_float32_the_numba_engine_writes_the_same_alone_and_in_any_batch() ->
     alone = [list(stream(engine, [request], end=3)) for request in requests]
     for batch in (None, 2):
         written = rows_of(list(stream(engine, requests, end=3, batch=batch)), 5)
-        assert [[replace(token, row=0) for token in row] for row in written] == alone
+        assert [[token._replace(row=0) for token in row] for row in written] == alone
 
 
 def test_the_batches_above_do_end_in_both_ways() -> None:

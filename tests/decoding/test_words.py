@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
-from lilliput.decoding.processors import Strategy, choose
+from lilliput.decoding.processors import Draws, Strategy, choose
 from lilliput.decoding.text import Text
 from lilliput.decoding.words import BadWords, ForcedWords, spellings_of
 from lilliput.settings import TokenizerSettings
@@ -100,7 +100,7 @@ def test_bad_words_are_never_written(tokenizer: Tokenizer) -> None:
     broken = {}
     for name, strategy in (("free", Strategy((), True)), ("ruled", Strategy((BadWords(BAD, tokenizer),), True))):
         texts = [Text([tokenizer.start], 1, 60) for _ in range(40)]
-        generators = [torch.Generator().manual_seed(row) for row in range(40)]
+        generators = [Draws(row) for row in range(40)]
         for _ in range(60):
             for text, id_ in zip(texts, choose([strategy] * 40, texts, logits, generators), strict=True):
                 text.ids.append(id_)
@@ -149,7 +149,7 @@ def write(
     """Drawn texts of a pool of ids, in one batch: what each wrote, and how that reads after its prompt."""
     first = [tokenizer.start, *tokenizer.encode(prompt)]
     texts = {seed: Text(list(first), len(first), tokens) for seed in seeds}
-    generators = {seed: torch.Generator().manual_seed(seed) for seed in seeds}
+    generators = {seed: Draws(seed) for seed in seeds}
     going = list(seeds)
     while going:
         logits = torch.full((len(going), tokenizer.vocab_size), -30.0)
@@ -219,7 +219,7 @@ def test_a_word_is_written_out_as_late_as_there_is_room_and_what_is_begun_is_fin
     def write_greedily(begun: bytes, tokens: int) -> bytes:
         text = Text([BYTES.start, *begun], 1, tokens)
         while text.left:
-            text.ids += choose([Strategy((rule,))], [text], favourite, [torch.Generator()])
+            text.ids += choose([Strategy((rule,))], [text], favourite, [Draws(0)])
         return bytes(text.ids[1:])
 
     assert write_greedily(b"", 8) == b" cat dog"
@@ -256,5 +256,5 @@ def test_a_bad_word_within_a_forced_one_stays_bad() -> None:
     rules = (BadWords(("cat",), BYTES), ForcedWords(("a cat",), BYTES))
     text = Text([BYTES.start], 1, 9)
     while text.left:
-        text.ids += choose([Strategy(rules, True)], [text], torch.zeros(1, 257), [torch.Generator().manual_seed(1)])
+        text.ids += choose([Strategy(rules, True)], [text], torch.zeros(1, 257), [Draws(1)])
     assert not whole("cat").search(BYTES.decode(text.ids))

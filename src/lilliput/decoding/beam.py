@@ -25,8 +25,9 @@ from torch import Tensor
 
 from lilliput.decoding.engines import Engine, Rows
 from lilliput.decoding.hypotheses import Beam, Beams, Best, Drawn, Ending, Group, Hypothesis, Stops, tell_best
-from lilliput.decoding.processors import CHUNK, GREEDY, Strategy
+from lilliput.decoding.processors import GREEDY, Strategy
 from lilliput.decoding.stream import read
+from lilliput.decoding.survey import Survey, find_peaks, survey
 from lilliput.decoding.text import Text
 
 __all__ = ["Beams", "Hypothesis", "search"]
@@ -114,15 +115,18 @@ class Search:
             if not group.beams:
                 continue
             beams, rows = group.beams, slice(first, first + len(group.beams))
-            keys, base = odds.logits[rows], np.array([beam.score for beam in beams]) - odds.norms[rows]
+            keys, peaks, norms = odds.logits[rows], odds.survey.peaks[rows], odds.survey.norms[rows]
+            base = np.array([beam.score for beam in beams]) - norms
             arrivals: Doubles | None = None
             if self.settings.sample:
-                arrivals = let_arrive(beams, keys - odds.norms[rows, None], self.generator)
+                arrivals = let_arrive(beams, keys - norms[:, None], self.generator)
                 keys, base = -arrivals, np.zeros(len(beams))
+                peaks = find_peaks(keys)
             elif used:
                 keys = keys.copy()
                 keys[:, list(used)] -= self.settings.diversity * np.array(list(used.values()), keys.dtype)
-            children = grow(beams, odds, first, arrivals, in_order(keys, base, 2 * group.width))
+                peaks = find_peaks(keys)
+            children = grow(beams, odds, first, arrivals, in_order(keys, peaks, base, 2 * group.width))
             used.update(group.take(children))
             first = rows.stop
         return first
@@ -143,57 +147,46 @@ def look(engine: Engine, searches: Sequence[Search]) -> tuple[Tensor, Rows]:
 class Odds:
     """Of the rows' next tokens: the logits after the processors, and the model's own.
 
-    A log-probability is a logit less its row's norm. In NumPy, because torch shares work on 40,960 numbers (10 beams of 4,096
-    tokens) among threads, which then spin on cores that the engine's own threads need; beside a busy process a logsumexp took
-    52 ms with two threads, and 0.07 ms with one.
+    A log-probability is a logit less its row's norm. Not by torch, which shares work on 40,960 numbers (10 beams of 4,096 tokens)
+    among threads, which then spin on cores that the engine's own threads need; beside a busy process a logsumexp took 52 ms
+    with two threads, and 0.07 ms with one.
     """
 
     logits: Floats  # (B, V)
-    norms: Doubles  # (B)
+    survey: Survey
     own_logits: Floats  # (B, V)
-    own_norms: Doubles  # (B)
+    own_survey: Survey
 
     def logprobs(self, rows: Places, ids: Places) -> tuple[list[float], list[float]]:
         """Of these tokens, after the processors and the model's own; never above 0, not even by rounding: the bound
         of a search rests on it."""
-        compared: list[float] = np.minimum(0.0, self.logits[rows, ids] - self.norms[rows]).tolist()
+        compared: list[float] = np.minimum(0.0, self.survey.logprobs(self.logits, rows, ids)).tolist()
         if self.own_logits is self.logits:
             return compared, compared
-        return compared, np.minimum(0.0, self.own_logits[rows, ids] - self.own_norms[rows]).tolist()
+        return compared, np.minimum(0.0, self.own_survey.logprobs(self.own_logits, rows, ids)).tolist()
 
 
 def weigh(logits: Tensor, strategy: Strategy, texts: Sequence[Text]) -> Odds:
     own = logits.cpu().numpy()
-    own_norms = measure(own)
+    own_survey = survey(own)
     if not strategy.processors:
-        return Odds(own, own_norms, own, own_norms)
+        return Odds(own, own_survey, own, own_survey)
     for process in strategy.processors:
         logits = process(texts, logits)
     processed = logits.cpu().numpy()
-    return Odds(processed, measure(processed), own, own_norms)
+    return Odds(processed, survey(processed), own, own_survey)
 
 
-def measure(logits: Floats) -> Doubles:
-    """The logarithm of the sum of exponentials of each row (N)."""
-    peak = logits.max(axis=1, keepdims=True)
-    assert np.isfinite(peak).all(), "no processor takes a row's last token"
-    shifted = logits - peak
-    mass = np.exp(shifted, out=shifted).sum(axis=1)
-    return np.asarray(peak[:, 0].astype(np.float64) + np.log(mass, dtype=np.float64))
-
-
-def in_order(keys: Floats, base: Doubles, wanted: int) -> Iterator[tuple[Places, Places]]:
+def in_order(keys: Floats, peaks: Floats, base: Doubles, wanted: int) -> Iterator[tuple[Places, Places]]:
     """Rows and tokens by falling base[row] + keys[row, token], of equals the lower row, then token; none of minus infinity.
 
-    At least `wanted` come at once, and more only where more are asked for. The best of each chunk of tokens is found
-    first: the k-th best of these bounds the k best of all from below, so that few numbers are left to be sorted.
+    At least `wanted` come at once, and more only where more are asked for. `peaks` are the best of sets of tokens (`survey`):
+    the k-th best of these bounds the k best of all from below, so that few numbers are left to be sorted.
     """
-    edges = np.arange(0, keys.shape[1], CHUNK)
-    peaks = (np.maximum.reduceat(keys, edges, axis=1) + base[:, None]).ravel()
-    given = 0
+    best, given = (peaks + base[:, None]).ravel(), 0
     while True:
-        whole = wanted >= peaks.size
-        least = -np.inf if whole else np.partition(peaks, peaks.size - wanted)[peaks.size - wanted]
+        whole = wanted >= best.size
+        least = -np.inf if whole else np.partition(best, best.size - wanted)[best.size - wanted]
         # Compared in the keys' own precision, a little too low, and then exactly.
         low = np.maximum(least - base - 1e-6 * (1 + np.abs(base) + abs(least)), np.finfo(keys.dtype).min)
         found = np.flatnonzero(keys >= low.astype(keys.dtype)[:, None])

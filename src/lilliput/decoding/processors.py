@@ -28,6 +28,7 @@ from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.decoding.penalties import LARGEST, MinTokens, NoRepeat, Penalties
+from lilliput.decoding.survey import SETS
 from lilliput.decoding.text import Ids, Processor, Text, Values
 from lilliput.decoding.words import BadWords, ForcedWords
 from lilliput.errors import UserError
@@ -37,7 +38,7 @@ from lilliput.settings import GenerateSettings
 LEAST_TEMPERATURE = LARGEST / 1e38
 # Numbers that are worked on at a time: in float64 they stay in the processor's cache, three times as fast.
 BLOCK = 1 << 14
-CHUNK = 64  # tokens of which only the likeliest is looked at first: the square root of a vocabulary of 4,096
+AHEAD = 16
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ class Filter(ABC):
         np.copyto(left, values, where=values >= self.border(values))
         return torch.from_numpy(left)
 
-    def narrow(self, values: Values) -> Packed:
+    def narrow(self, few: Packed) -> Packed:
         """The same, packed."""
-        return pack(values, values >= self.border(values))
+        return few.pack(few.values >= self.border(few.values))
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,13 @@ class TopK(Filter):
     k: int
 
     def border(self, values: Values) -> Values:
-        return kth_largest(self.candidates(values).values, self.k)
+        return kth_largest(values, self.k)
 
-    def narrow(self, values: Values) -> Packed:
-        few = self.candidates(values)
-        return few.pack(few.values >= kth_largest(few.values, self.k))
-
-    def candidates(self, values: Values) -> Packed:
-        """So many chunks have a number that is as large as the k-th largest of their peaks: few are left to be looked through."""
-        if 2 * self.k > -(-values.shape[1] // CHUNK):
-            return Packed(values, None)
-        peaks = np.maximum.reduceat(values, np.arange(0, values.shape[1], CHUNK), axis=-1)
-        return pack(values, values >= kth_largest(peaks, self.k))
+    def narrow(self, few: Packed) -> Packed:
+        # As many sets of tokens have one that is as large as the k-th largest of their peaks: few are left to be looked through.
+        if few.peaks is not None and 2 * self.k <= SETS:
+            few = few.pack(few.values >= kth_largest(few.peaks, self.k))
+        return super().narrow(few)
 
 
 @dataclass(frozen=True)
@@ -191,49 +187,57 @@ GREEDY = Strategy()
 
 
 def choose(
-    strategies: Sequence[Strategy], texts: Sequence[Text], logits: Tensor, generators: Sequence[torch.Generator]
+    strategies: Sequence[Strategy],
+    texts: Sequence[Text],
+    logits: Tensor,
+    draws: Sequence[Draws],
+    peaks: Values | None = None,
 ) -> list[int]:
-    """One token for each row of logits (B, V)."""
+    """One token for each row of logits (B, V); `peaks` of them, where they are known (`survey`), save time."""
     first = strategies[0]
     if all(strategy is first or strategy == first for strategy in strategies):
-        return choose_together(first, texts, logits, generators)
+        return choose_together(first, texts, logits, draws, peaks)
     places: dict[Strategy, list[int]] = {}
     for place, strategy in enumerate(strategies):
         places.setdefault(strategy, []).append(place)
     chosen = [0] * len(texts)
     for strategy, own in places.items():
-        found = choose_together(strategy, [texts[p] for p in own], logits[own], [generators[p] for p in own])
+        here = None if peaks is None else peaks[own]
+        found = choose_together(strategy, [texts[p] for p in own], logits[own], [draws[p] for p in own], here)
         for place, id_ in zip(own, found, strict=True):
             chosen[place] = id_
     return chosen
 
 
 def choose_together(
-    strategy: Strategy, texts: Sequence[Text], logits: Tensor, generators: Sequence[torch.Generator]
+    strategy: Strategy, texts: Sequence[Text], logits: Tensor, draws: Sequence[Draws], peaks: Values | None
 ) -> list[int]:
     rest = strategy.processors
     while rest and not (strategy.sample and all(isinstance(process, BY_VALUE) for process in rest)):
-        logits, rest = rest[0](texts, logits), rest[1:]
+        logits, rest, peaks = rest[0](texts, logits), rest[1:], None
     values = logits.cpu().numpy()
     if not strategy.sample:
         chosen: list[int] = values.argmax(axis=-1).tolist()
         return chosen
     # What is left looks at no ids: after a filter it works on the few tokens that remain, wherever they stand.
-    few = Packed(values, None)
+    few = Packed(values, None, peaks)
     for process in rest:
         if isinstance(process, Filter):
-            few = few.within(process.narrow(few.values))
-        else:
-            few = Packed(process(texts, torch.from_numpy(few.values)).numpy(), few.ids)
-    return draw_packed(few, generators)
+            few = process.narrow(few)
+            continue
+        # A temperature divides peaks as it divides all others, and the largest stays the largest.
+        if few.peaks is not None:
+            peaks = process(texts, torch.from_numpy(few.peaks)).numpy() if isinstance(process, Temperature) else None
+        few = Packed(process(texts, torch.from_numpy(few.values)).numpy(), few.ids, peaks)
+    return draw_packed(few, draws)
 
 
-def draw_packed(few: Packed, generators: Sequence[torch.Generator]) -> list[int]:
-    """By inversion, one uniform number a token, each row from its own generator: exact in float64, the same on every device.
+def draw_packed(few: Packed, draws: Sequence[Draws]) -> list[int]:
+    """By inversion, one uniform number a token, each row from its own: exact in float64, the same on every device.
 
     A token without mass is never drawn: the sum is cumulative, so numbers below 1 fall below the whole of it.
     """
-    numbers = draw_numbers(generators)
+    numbers = [row.next() for row in draws]
     drawn: list[int] = []
     for own in blocks(few.values):
         mass = np.exp(np.subtract(own, own.max(axis=-1, keepdims=True), dtype=np.float64)).cumsum(axis=-1)  # (rows, K)
@@ -245,29 +249,35 @@ def draw_packed(few: Packed, generators: Sequence[torch.Generator]) -> list[int]
     return chosen
 
 
-def draw_numbers(generators: Sequence[torch.Generator]) -> list[float]:
-    """From 0 to below 1; those that `torch.rand` gives, in half its time."""
-    one = torch.empty(1, dtype=torch.float64)
-    return [one.uniform_(generator=generator).item() for generator in generators]
+class Draws:
+    """Numbers from 0 to below 1: those that `torch.rand` gives one by one, drawn AHEAD at a time."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.ahead: list[float] = []
+
+    def next(self) -> float:
+        if not self.ahead:
+            self.ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator).tolist()[::-1]
+        return self.ahead.pop()
 
 
 class Packed(NamedTuple):
     """Logits (B, K) of some tokens of each row, in the order of their ids and filled up with -inf; ids None: of all tokens.
 
-    Sums over a row, in order, are those over all tokens: the rest adds 0 to them.
+    Sums over a row, in order, are those over all tokens: the rest adds 0 to them. `peaks` (B, SETS) where they are known.
     """
 
     values: Values
     ids: Ids | None
+    peaks: Values | None = None
 
-    def within(self, inner: Packed) -> Packed:
-        """What was packed of these, with the ids that they have here."""
+    def pack(self, there: NDArray[np.bool_]) -> Packed:
+        """Those that are `there`, with the ids that they have here."""
+        inner = pack(self.values, there)
         if self.ids is None or inner.ids is None:
             return Packed(inner.values, inner.ids if self.ids is None else self.ids)
         return Packed(inner.values, np.take_along_axis(self.ids, inner.ids, axis=1))
-
-    def pack(self, there: NDArray[np.bool_]) -> Packed:
-        return self.within(pack(self.values, there))
 
 
 def pack(values: Values, there: NDArray[np.bool_]) -> Packed:

@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lilliput.decoding.engines import Engine, Rows
-from lilliput.decoding.processors import GREEDY, Strategy, choose
-from lilliput.decoding.text import Text, Values
+from lilliput.decoding.processors import GREEDY, Draws, Strategy, choose
+from lilliput.decoding.survey import survey
+from lilliput.decoding.text import Text
 
 Finish = Literal["end", "stop", "length"]
 
@@ -46,9 +47,8 @@ class Request:
     alternatives: int | None = None  # how many of the likeliest tokens to tell with each token, and its entropy
 
 
-@dataclass(frozen=True)
-class Written:
-    """One token of one row; rows are numbered in the order of their requests.
+class Written(NamedTuple):
+    """One token of one row; rows are numbered in the order of their requests. A tuple: see `hypotheses.Beam`.
 
     `logprob` is the model's own, before processors; `finish` is told with the row's last token. `entropy` (nats) and
     `alternatives` (ids and their logprobs, the likeliest first) are the model's own, too, and only told on request.
@@ -70,7 +70,7 @@ class Line:
         assert request.tokens >= 1, "at least a token"
         self.row, self.request, self.start = row, request, 0
         self.text = Text(list(request.prompt), len(request.prompt), request.tokens)
-        self.generator = torch.Generator().manual_seed(request.seed)
+        self.draws = Draws(request.seed)
 
     @property
     def view(self) -> list[int]:
@@ -174,9 +174,11 @@ def read(engine: Engine, views: Sequence[list[int]]) -> tuple[Tensor, Rows]:
 
 def take_tokens(lines: Sequence[Line], logits: Tensor, end: int | None) -> list[Written]:
     """The next token of each line, which is added to its text."""
-    texts = [line.text for line in lines]
-    chosen = choose([line.request.strategy for line in lines], texts, logits, [line.generator for line in lines])
-    logprobs = tell_logprobs(logits.cpu().numpy(), chosen)
+    texts, strategies = [line.text for line in lines], [line.request.strategy for line in lines]
+    values = logits.cpu().numpy()
+    found = survey(values)
+    chosen = choose(strategies, texts, logits, [line.draws for line in lines], found.peaks)
+    logprobs = found.logprobs(values, np.arange(len(chosen)), chosen).tolist()
     tokens = []
     for place, (line, id_) in enumerate(zip(lines, chosen, strict=True)):
         line.text.ids.append(id_)
@@ -185,16 +187,6 @@ def take_tokens(lines: Sequence[Line], logits: Tensor, end: int | None) -> list[
         entropy, others = (None, ()) if wanted is None else look(logits[place], wanted)
         tokens.append(Written(line.row, id_, logprobs[place], finish, entropy, others))
     return tokens
-
-
-def tell_logprobs(values: Values, chosen: Sequence[int]) -> list[float]:
-    """Of the chosen tokens, by logits (B, V). In NumPy, which has no threads: torch's would spin for milliseconds after it, on
-    the cores that the engine needs for the next token."""
-    largest = values.max(axis=1)
-    below = values - largest[:, None]
-    own = below[np.arange(len(chosen)), chosen]
-    found: list[float] = (own - np.log(np.exp(below, out=below).sum(axis=1))).tolist()
-    return found
 
 
 def find_finish(line: Line, id_: int, end: int | None) -> Finish | None:

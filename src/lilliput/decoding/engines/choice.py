@@ -10,6 +10,7 @@ from collections.abc import Callable
 from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.engines.uncached import UncachedEngine
+from lilliput.decoding.survey import load_survey
 from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer
 from lilliput.settings import GenerateSettings
@@ -22,6 +23,7 @@ def choose_engine(
 
     `auto` is numba wherever it holds the net, torch elsewhere. `tell` hears of a compilation when it begins and ends.
     """
+    load_survey(tell)
     if settings.engine in ("torch", "uncached"):
         if settings.quantise is not None:
             what = f"the {settings.engine} engine has no weights of one byte"

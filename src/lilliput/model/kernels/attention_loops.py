@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
@@ -28,8 +27,7 @@ from numba.core import types
 from lilliput.model.kernels.arithmetic import ANY_ORDER, FUSED, ONE, ZERO
 from lilliput.model.kernels.attention import BLOCK, TILE, Asked, Place
 from lilliput.model.kernels.attention_rows import share_row, slope_row
-from lilliput.model.kernels.calling import NUMBERS, array_of, numbers_as
-from lilliput.model.kernels.machine_code import to_object
+from lilliput.model.kernels.calling import array_of, c_function, numbers_as
 from lilliput.model.kernels.registers import PANEL
 from lilliput.model.kernels.tiles import LONG, add_atomically, compiled, float_tile
 
@@ -252,21 +250,4 @@ def enter(numbers):
 
 
 def compile_attention() -> tuple[str, bytes]:
-    """As a function of C, of one address and without an outcome.
-
-    Numba's own way to make one handles exceptions, of which there are none, and needs Python and numba for it.
-    """
-    build: Any = numba.njit  # whose types know less than it takes
-    made = build(types.void(NUMBERS), error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-        enter
-    )
-    inner = made.overloads[(NUMBERS,)].fndesc.mangled_name
-    outer = f"""
-define void @{NAME}(ptr %numbers) {{
-  %outcome = alloca ptr
-  %exception = alloca ptr
-  %status = call i32 @{inner}(ptr %outcome, ptr %exception, ptr %numbers)
-  ret void
-}}
-"""
-    return NAME, to_object(made.inspect_llvm((NUMBERS,)) + outer)
+    return c_function(NAME, enter)

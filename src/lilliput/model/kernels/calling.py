@@ -1,18 +1,22 @@
 """How machine code is told things: by the address of whole numbers, which are sizes and places, and addresses of arrays.
 
-Owns: reading them as named tuples and as arrays. Does not own: what they mean (each kernel's own).
+Owns: reading them as named tuples and as arrays, and functions that are told so. Does not own: what they mean (each kernel's
+own).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numba
 from numba.core import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+from lilliput.model.kernels.machine_code import to_object
 from lilliput.model.kernels.tiles import long
 
 NUMBERS = types.CPointer(types.int64)
@@ -49,3 +53,24 @@ def array_of(number: Any, element: Any) -> Any:
         return kind(types.int64), generate
 
     return find
+
+
+def c_function(name: str, enter: Callable[..., None]) -> tuple[str, bytes]:
+    """A function of C, of the numbers' address and without an outcome: its name and its object file.
+
+    Numba's own way to make one handles exceptions, of which there are none, and needs Python and numba for it.
+    """
+    build: Any = numba.njit  # whose types know less than it takes
+    made = build(types.void(NUMBERS), error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+        enter
+    )
+    inner = made.overloads[(NUMBERS,)].fndesc.mangled_name
+    outer = f"""
+define void @{name}(ptr %numbers) {{
+  %outcome = alloca ptr
+  %exception = alloca ptr
+  %status = call i32 @{inner}(ptr %outcome, ptr %exception, ptr %numbers)
+  ret void
+}}
+"""
+    return name, to_object(made.inspect_llvm((NUMBERS,)) + outer)
