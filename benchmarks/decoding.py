@@ -17,7 +17,8 @@ speed    One stream, a batch, beams, and many short samples. We run as `auto` do
 length   With the cache and without, where the engine (numba, and torch) reads the whole text anew for each token (of long texts
          for every 4th or 32nd, which is counted so often). Token 1,000 beside token 50: means over 32 tokens around them; with
          full attention beside the ratio of the bytes of weights, keys and values that must be read, and beside the ratio of
-         the times that two threads take to read arrays as large as that, over and over: a cache may hold the smaller one.
+         the times that two threads take to read arrays as large as that, over and over: a cache may hold the smaller one. So
+         also for a net of 24 layers, whose weights (100 MB) are in no cache at either token.
 quality  Bits per byte of the first 50 validation documents that fit the context, token by token through the engine, by the
          finished model of `--run`, or, if none is given, by one that learns for two minutes (recipes/stories.toml); and the
          seconds from the start of `lilliput generate` with this model to its first byte. The rows say which model it was.
@@ -62,6 +63,7 @@ WARM_UP, ENOUGH, MOST = 8, 0.5, 3  # tokens; seconds after which there are enoug
 LARGE = 512 << 20  # bytes of an array that no processor's cache holds
 LENGTHS = {64: 1, 256: 4, 1024: 32}  # tokens to write, and of how many passes without a cache one is computed
 EARLY, LATE, AROUND, WINDOW, ROUNDS = 50, 1000, 32, 64, 5
+DEEP = 24  # layers of a net that no cache holds
 FEW = 3  # processes are enough where a ratio is of one process's own figures
 DOCUMENTS, TOGETHER = 50, 10
 RUN = "DECODING_RUN"  # environment variable by which a contestant finds the trained model
@@ -195,8 +197,12 @@ def speed(asked: argparse.Namespace) -> list[Row]:
 
 
 def time_lengths(kind: str) -> Figures:
-    reading = {f"reading {at}": read_bytes(at) / bandwidth(read_bytes(at)) for at in (EARLY, LATE)}
-    return time_cache(kind) | time_tokens(kind, "full", None) | time_tokens(kind, "window", WINDOW) | reading
+    figures = time_cache(kind) | time_tokens(kind, "window", WINDOW, LAYERS)
+    for layers in (LAYERS, DEEP):
+        figures |= time_tokens(kind, f"full {layers}", None, layers)
+        sizes = {at: read_bytes(at, layers) for at in (EARLY, LATE)}
+        figures |= {f"reading {layers} {at}": size / bandwidth(size) for at, size in sizes.items()}
+    return figures
 
 
 def time_cache(kind: str) -> Figures:
@@ -216,10 +222,10 @@ def time_cache(kind: str) -> Figures:
     return figures
 
 
-def time_tokens(kind: str, span: str, window: int | None) -> Figures:
+def time_tokens(kind: str, span: str, window: int | None, layers: int) -> Figures:
     """Seconds of a token after few tokens and after many."""
     (text,) = Work("a long text", 1, LATE + AROUND, 0).prompts()
-    engine = build_engine(kind, build_net(len(text), window))
+    engine = build_engine(kind, build_net(len(text), window, layers))
     held = {at: engine.prefill([text[: at - AROUND // 2 - 1]])[1] for at in (EARLY, LATE)}
     took: dict[int, list[float]] = {at: [] for at in held}
     for _ in range(ROUNDS):
@@ -234,9 +240,9 @@ def time_tokens(kind: str, span: str, window: int | None) -> Figures:
     return {f"{span} {at}": statistics.median(seconds) for at, seconds in took.items()}
 
 
-def read_bytes(at: int) -> int:
+def read_bytes(at: int, layers: int) -> int:
     """What must be read for the token there: all weights, and the keys and values before it."""
-    return weight_bytes(build_net(), "torch") + at * LAYERS * 2 * DIM * 4
+    return weight_bytes(build_net(layers=layers), "torch") + at * layers * 2 * DIM * 4
 
 
 LENGTH: dict[str, Callable[[], Figures]] = {
@@ -247,19 +253,25 @@ LENGTH: dict[str, Callable[[], Figures]] = {
 
 def length(asked: argparse.Namespace) -> list[Row]:
     contestants, rows = contest(__file__, list(LENGTH), min(asked.repeats, FEW)), []
-    early, late = read_bytes(EARLY), read_bytes(LATE)
     for name, found in contestants.items():
         engine = name.removeprefix("lengths ")
         for tokens in LENGTHS:
             cached, whole = (tokens / median(found, f"{how} {tokens}") for how in ("with", "without"))
             rows.append(row(f"with cache, {tokens:,} tokens ({engine})", cached, whole, "without cache", "tokens/s"))
-        grown = statistics.median(took[f"full {LATE}"] / took[f"full {EARLY}"] for took in found)
-        reading = statistics.median(took[f"reading {LATE}"] / took[f"reading {EARLY}"] for took in found)
+        which = f"token {LATE:,} beside token {EARLY}"
+        for layers in (LAYERS, DEEP):
+            grown, reading = (
+                statistics.median(took[f"{what} {layers} {LATE}"] / took[f"{what} {layers} {EARLY}"] for took in found)
+                for what in ("full", "reading")
+            )
+            work, size = (
+                f"{which}, full, {layers} layers ({engine})",
+                read_bytes(LATE, layers) / read_bytes(EARLY, layers),
+            )
+            rows.append(row(work, grown, size, "ratio of bytes read", "times"))
+            rows.append(row(work, grown, reading, "ratio of times of reading them", "times"))
         flat = statistics.median(took[f"window {LATE}"] / took[f"window {EARLY}"] for took in found)
         slow, quick = (median(found, f"window {at}") for at in (LATE, EARLY))
-        which = f"token {LATE:,} beside token {EARLY}"
-        rows.append(row(f"{which}, full ({engine})", grown, late / early, "ratio of bytes read", "times"))
-        rows.append(row(f"{which}, full ({engine})", grown, reading, "ratio of times of reading them", "times"))
         rows.append(row(f"{which}, window {WINDOW} ({engine})", slow, quick, f"token {EARLY}", "s") | {"ratio": flat})
     return rows
 

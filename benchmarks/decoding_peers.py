@@ -60,12 +60,12 @@ WORKS = (ONE, BATCH, *BEAMS, SAMPLES)
 Write = Callable[[Work, int], list[list[int]]]  # that many tokens after each prompt of a work
 
 
-def build_net(context: int = CONTEXT, window: int | None = None) -> Transformer:
+def build_net(context: int = CONTEXT, window: int | None = None, layers: int = LAYERS) -> Transformer:
     """Random weights, and not those that training begins with: there a block adds nothing to what it is given."""
     settings = ModelSettings(
         vocab_size=VOCABULARY,
         dim=DIM,
-        layers=LAYERS,
+        layers=layers,
         heads=HEADS,
         kv_heads=HEADS,
         hidden=HIDDEN,
