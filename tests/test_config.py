@@ -283,6 +283,9 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
     assert lines == ["model.dim is -4: it should be greater than or equal to 1", "  at  base.toml, line 3"]
 
 
+COUNTED = {"train.naive_bayes": "1", "model.task": "classifier", "data.labelled": "true", "model.final_norm": "false"}
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -342,6 +345,25 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
         (
             {"train.pair_updates": "9", "model.positions": "learned"},
             "learned positions stand in the way of pairs from the start: model.positions rotary or none",
+        ),
+        (
+            {"train.naive_bayes": "0.3", "model.final_norm": "false"},
+            "only a classifier can begin as naive Bayes: model.task classifier",
+        ),
+        (COUNTED | {"model.initialisation": "xavier"}, "only blocks that begin as the identity leave what was counted"),
+        (COUNTED | {"model.norm_placement": "post"}, "only blocks that begin as the identity leave what was counted"),
+        (
+            COUNTED | {"model.final_norm": "true"},
+            "a norm after the last block would make every word count the same: model.final_norm false",
+        ),
+        (
+            COUNTED | {"model.positions": "sinusoidal"},
+            "sinusoidal positions stand in the way of what is counted: model.positions rotary or none",
+        ),
+        (COUNTED | {"vectors.source": "train"}, "counts would replace the vectors: vectors.source none"),
+        (
+            {"model.pairs": "100"},
+            "a cache does not hold the token before, which a pair begins with: model.task classifier",
         ),
         ({"train.recompute_every": "2"}, "nothing is recomputed: set train.recompute to block or feed-forward"),
         (

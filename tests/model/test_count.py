@@ -52,6 +52,13 @@ def test_parameters_are_those_of_the_model(variant: dict[str, Any]) -> None:
     assert parts.trainable == parts.total
 
 
+def test_a_table_of_pairs() -> None:
+    model = tiny_model(task="classifier", classes=3, pairs=7)
+    parts = model.count().parameters
+    assert parts.total == parts.trainable == sum(weight.numel() for weight in model.parameters())
+    assert parts.embedding == (17 + 7) * 16
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_pretrained_vectors(frozen: bool) -> None:
     vectors = VectorSettings(width=10, frozen=frozen)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
-from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding, mix
+from lilliput.model.mixing import EmbeddingMixture, PairEmbedding, ValueEmbedding, mix
 from lilliput.model.transformer import build_model
 from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 
@@ -88,3 +90,23 @@ def test_tables_of_values_are_drawn_as_the_embedding_is() -> None:
     for table in tables:
         assert abs(table.weight.std().item() / 0.02 - 1) < 0.02
     assert not torch.equal(tables[1].weight, tables[2].weight)
+
+
+def test_a_listed_pair_adds_its_row() -> None:
+    """By a plain loop: neither a document's first token nor padding nor a pair that is not listed is given any."""
+    model, ids = tiny_model(task="classifier", classes=3, pairs=6), draw_ids(3, 9)
+    pos = torch.tensor([[*range(9)], [-1, -1, *range(7)], [*range(5), *range(4)]])
+    pairs, listed = model.pairs, [(row[at].item(), row[at + 1].item()) for row in ids for at in (0, 4, 7)]
+    assert isinstance(pairs, PairEmbedding)
+    chosen = sorted({*listed})[:5]
+    now, x = model.begin(ids, pos, None), draw(3, 9, 16)
+    assert_same(pairs(x, now), x)  # none is listed yet
+    pairs.listed[: len(chosen)] = torch.tensor([first * 17 + second for first, second in chosen])
+    expected, hits = x.clone(), 0
+    for row, at in itertools.product(range(3), range(1, 9)):
+        pair = (ids[row, at - 1].item(), ids[row, at].item())
+        if pos[row, at] > 0 and pair in chosen:
+            expected[row, at] += pairs.table.weight[chosen.index(pair)].detach()
+            hits += 1
+    assert hits >= 4
+    assert_same(pairs(x, now), expected)

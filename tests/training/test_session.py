@@ -46,6 +46,14 @@ VARIANTS: dict[str, dict[str, str]] = {
     "pairs": {"train__pair_updates": "3", "model__initialisation": "zero-residual", "optimizer__kind": "muon"},
     "overlapping": {"data__windows": "overlapping", "model__dropout": "0.2"},
     "classifier": {"model__dropout": "0.2", "train__accumulate": "2"},
+    "counted": {
+        "model__pairs": "30",
+        "model__initialisation": "zero-residual",
+        "model__final_norm": "false",
+        "model__positions": "none",
+        "train__naive_bayes": "0.5",
+        "model__dropout": "0.2",
+    },
     "averaged": {"optimizer__average": "0.9", "model__dropout": "0.2", "model__tied": "true"},
     "scaled": {"train__precision": "float16", "optimizer__kind": "sgd", "model__dropout": "0.2"},
     "recomputed": {"train__recompute": "block", "model__dropout": "0.2", "optimizer__kind": "muon"},
@@ -69,7 +77,7 @@ def references() -> Iterator[dict[str, tuple[Path, dict[str, Any], list[str], in
 
 def variant_config(folder: Path, variant: str, name: str) -> Config:
     changes = VARIANTS[variant]
-    if variant == "classifier":
+    if variant in ("classifier", "counted"):
         changes = changes | labelled_changes(folder)
     if variant == "overlapping":
         again = write_text(folder, "again.txt", TEXT[:500])

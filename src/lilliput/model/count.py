@@ -14,8 +14,8 @@ from lilliput.settings import ModelSettings, VectorSettings
 
 @dataclass(frozen=True)
 class Parameters:
-    """`embedding` includes learned positions and tables of values; `norm` is the one after the last block; a tied head is
-    its bias only."""
+    """`embedding` includes learned positions and tables of pairs and values; `norm` is the one after the last block; a tied head
+    is its bias only."""
 
     embedding: int
     blocks: int
@@ -106,7 +106,8 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     table, projection = vocab_size * width, width * dim if vectors.width is not None else 0
     positions = settings.context * dim if settings.positions == "learned" else 0
     values = with_table * vocab_size * kv_heads * head_dim
-    embedding = table + learned_rows(vectors) * width + projection + positions + values
+    pairs = (settings.pairs or 0) * dim
+    embedding = table + learned_rows(vectors) * width + projection + positions + values + pairs
     causal, per_position, head = settings.task != "classifier", 0, 0
     if causal:
         per_position = dim * vocab_size

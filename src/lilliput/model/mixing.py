@@ -1,8 +1,9 @@
-"""What a block is given of its tokens beyond the residual stream, in learned shares.
+"""What a net is given of its tokens beyond their embedding at the bottom of the residual stream.
 
 Owns: the mixture of two tensors with its gradient written out, and its two uses: a block that begins from the stream and the
 embedding, and values that also have a table by token. Both come from the speed runs of modded-nanogpt; there, as here, a
-share is one number. Does not own: which layers have a table (`count.value_layers`), how it is drawn (`transformer`).
+share is one number. And a table of pairs of neighbours, added to the embedding. Does not own: which layers have a table
+(`count.value_layers`), which pairs have a row (`training.naive_bayes`), how tables are drawn (`transformer`).
 
 B rows, T positions, C dim, G heads of keys and values, D dim of a head.
 """
@@ -42,7 +43,7 @@ def mix(x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
 
 
 class Unmixed(nn.Module):
-    """What a layer without either trick has in their place."""
+    """What a net without one of these tricks has in its place."""
 
     def forward(self, x: Tensor, now: Pass) -> Tensor:
         return x
@@ -72,3 +73,28 @@ class ValueEmbedding(nn.Module):
 
     def forward(self, v: Tensor, now: Pass) -> Tensor:
         return mix(v, self.table(now.ids).view_as(v), self.shares)  # (B, T, G, D)
+
+
+class PairEmbedding(nn.Module):
+    """Adds to a token's embedding what it has after the token before it, if that pair has a row of the table.
+
+    `listed` has the pairs of the rows, sorted, each as one number, first x vocabulary + second; NONE, the largest, for a row that
+    no pair has. It is a buffer and no setting, so that a checkpoint says by itself which row is whose.
+    """
+
+    NONE = torch.iinfo(torch.int64).max
+    listed: Tensor
+
+    def __init__(self, vocab_size: int, pairs: int, dim: int) -> None:
+        super().__init__()
+        self.vocab_size, self.table = vocab_size, nn.Embedding(pairs, dim)
+        self.register_buffer("listed", torch.full((pairs,), self.NONE))
+
+    def forward(self, x: Tensor, now: Pass) -> Tensor:
+        number = now.ids.roll(1, dims=1) * self.vocab_size + now.ids  # (B, T)
+        row = torch.searchsorted(self.listed, number).clamp_(max=len(self.listed) - 1)
+        listed = (self.listed[row] == number) & (
+            now.pos > 0
+        )  # a document's first token has none before it, nor has padding
+        added: Tensor = self.table(row) * listed.unsqueeze(-1)
+        return x + added

@@ -34,7 +34,7 @@ from lilliput.model.layers import (
     PreNorm,
     PretrainedEmbedding,
 )
-from lilliput.model.mixing import EmbeddingMixture, Unmixed, ValueEmbedding
+from lilliput.model.mixing import EmbeddingMixture, PairEmbedding, Unmixed, ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm, build_norm
 from lilliput.model.positions import build_positions
 from lilliput.settings import ModelSettings, VectorSettings
@@ -80,6 +80,7 @@ class Transformer(nn.Module):
         self.head_dim = settings.dim // settings.heads
         self.windows = spans(settings.window, settings.layers)
         self.embedding = build_embedding(settings, vectors)
+        self.pairs = Unmixed() if settings.pairs is None else PairEmbedding(vocab_size, settings.pairs, settings.dim)
         self.positions = build_positions(settings)
         self.dropout = nn.Dropout(settings.dropout)
         placement, activation = PLACEMENTS[settings.norm_placement], ACTIVATIONS[settings.feed_forward]
@@ -145,7 +146,8 @@ class Transformer(nn.Module):
 
     def trunk(self, ids: Tensor, now: Pass) -> Tensor:
         """(B, T, C): everything but the head."""
-        x = now.embedding = self.dropout(self.positions.embed(self.embedding(ids), now.pos))
+        x = self.pairs(self.embedding(ids), now)
+        x = now.embedding = self.dropout(self.positions.embed(x, now.pos))
         for block in self.blocks:
             x = block(x, now)
         if now.cache is not None:

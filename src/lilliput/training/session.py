@@ -20,6 +20,7 @@ import torch
 
 from lilliput.checkpoints import Checkpoint
 from lilliput.config import config_from_dict, config_to_dict, replace
+from lilliput.data.batches import Rows
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
@@ -39,6 +40,7 @@ from lilliput.training.beginning import find_beginning, remember
 from lilliput.training.distributed import parallelise
 from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
+from lilliput.training.naive_bayes import begin_as_naive_bayes, list_pairs
 from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel, balanced_weights
 from lilliput.training.observers import MetricsFile, Observer
 from lilliput.training.pairs import learn_pairs
@@ -149,11 +151,8 @@ def open_session(
         objective = build_objective(config, prepared)
         splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
         spent = 0.0
-        if config.train.pair_updates and world.first and not has_weights:  # the others are given its weights
-            began = time.monotonic()
-            nats = learn_pairs(model, splits["train"].rows, config.train.pair_updates, config.seed, device)
-            spent = time.monotonic() - began
-            notes.append(f"begun as a model of pairs of tokens: {nats:.3f} nats, {spent:.0f} s")
+        if world.first and not has_weights:  # the others are given its weights
+            spent = begin_by_counts(config, model, splits["train"].rows, device, notes)
         use_recompute(model, config.train.recompute, config.train.recompute_every)
         parallel = parallelise(model, world, config.train.parallel, device)
         if config.train.compile:
@@ -171,6 +170,26 @@ def open_session(
         else:
             create(session, overwrite, stack, lambda _: None)
         yield session
+
+
+def begin_by_counts(
+    config: Config, model: Transformer, rows: Rows[Any], device: torch.device, notes: list[str]
+) -> float:
+    """What counting the training text tells before the first step; the seconds that it took, which are of the budget."""
+    began, train = time.monotonic(), config.train
+    if config.model.pairs is not None:
+        list_pairs(model, rows, config.seed)
+    if train.pair_updates:
+        nats = learn_pairs(model, rows, train.pair_updates, config.seed, device)
+        told = f"a model of pairs of tokens: {nats:.3f} nats"
+    elif train.naive_bayes is not None:
+        accuracy = begin_as_naive_bayes(model, rows, train.naive_bayes, train.balance_labels, config.seed)
+        told = f"naive Bayes: {accuracy:.1%} of training right"
+    else:
+        return 0.0
+    spent = time.monotonic() - began
+    notes.append(f"begun as {told}, {spent:.0f} s")
+    return spent
 
 
 def create(session: Session, overwrite: bool, stack: ExitStack, fill: Callable[[Run], None]) -> None:
