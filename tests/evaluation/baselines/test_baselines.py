@@ -98,14 +98,15 @@ def test_compression_rows_that_lack_something(monkeypatch: pytest.MonkeyPatch) -
 def test_label_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["honey wax", "moon mouse", "honey hive", "moon night", "honey"] * 2
     labels = ["bee" if "honey" in text else "owl" for text in texts]
-    often, linear = label_baselines(texts, labels, ["moon", "hive", "night"], ["owl", "bee", "bee"])
+    often, linear, bayes = label_baselines(texts, labels, ["moon", "hive", "night"], ["owl", "bee", "bee"])
     assert (often.name, often.figures) == ("always bee", {"accuracy": pytest.approx(2 / 3)})
     assert (linear.name, linear.figures) == ("TF-IDF + logistic regression", {"accuracy": pytest.approx(2 / 3)})
     assert often.right is not None and often.right.tolist() == [False, True, True]
     assert linear.right is not None and linear.right.tolist() == [True, True, False]
+    assert (bayes.name, bayes.figures) == ("naive Bayes", {"accuracy": pytest.approx(2 / 3)})
     (alone,) = label_baselines(["honey"], ["bee"], ["moon"], ["bee"])
     assert alone.figures == {"accuracy": 1.0}
     monkeypatch.setattr(baselines, "MOST_DOCUMENTS", 6)
     names = [row.name for row in label_baselines(texts, labels, ["moon"], ["owl"])]
     note = ", 6 documents of training"
-    assert names == [f"always bee{note}", f"TF-IDF + logistic regression{note}"]
+    assert names == [f"always bee{note}", f"TF-IDF + logistic regression{note}", f"naive Bayes{note}"]

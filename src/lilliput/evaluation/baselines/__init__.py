@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.windows import predictions_of
 from lilliput.evaluation.baselines.compression import BORDER, Compressor, find_zstandard, join, measure_sizes, xz
-from lilliput.evaluation.baselines.labels import commonest, tell_by_words
+from lilliput.evaluation.baselines.labels import commonest, tell_by_bayes, tell_by_words
 from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
 from lilliput.evaluation.baselines.ngrams import Floats, NGrams, choose_order, lay_out
 from lilliput.evaluation.likelihood import Likelihood
@@ -118,7 +118,7 @@ def compression_baselines(train_texts: Iterable[str], judged_texts: Iterable[str
 def label_baselines(
     train_texts: Sequence[str], train_labels: Sequence[str], judged_texts: Sequence[str], judged_labels: Sequence[str]
 ) -> list[Baseline]:
-    """Always the commonest label of training, and a linear classifier of words and word pairs."""
+    """Always the commonest label of training, and two classifiers of words and word pairs."""
     note = ""
     if len(train_texts) > MOST_DOCUMENTS:
         some = np.linspace(0, len(train_texts) - 1, MOST_DOCUMENTS).astype(np.int64).tolist()
@@ -126,9 +126,10 @@ def label_baselines(
         note = f", {MOST_DOCUMENTS:,} documents of training"
     often = commonest(train_labels)
     rows = [label_row(f"always {often}{note}", [often] * len(judged_labels), judged_labels)]
-    told = tell_by_words(train_texts, train_labels, judged_texts)
-    if told is not None:
-        rows.append(label_row(f"TF-IDF + logistic regression{note}", told, judged_labels))
+    for name, teller in (("TF-IDF + logistic regression", tell_by_words), ("naive Bayes", tell_by_bayes)):
+        told = teller(train_texts, train_labels, judged_texts)
+        if told is not None:
+            rows.append(label_row(f"{name}{note}", told, judged_labels))
     return rows
 
 
