@@ -125,6 +125,12 @@ def test_a_loss_that_comes_back_up() -> None:
     assert text.endswith("the learning rate is too high; try --optimizer.lr 0.001, or a longer schedule.warmup")
 
 
+def test_a_loss_that_is_almost_nothing_may_double() -> None:
+    """A classifier that begins as naive Bayes is nearly always right from the start."""
+    losses = [0.0004] * 30 + [0.0001] * 100 + [0.0003] * 300
+    assert hear(updates(losses)) == []
+
+
 def test_a_loss_above_its_beginning() -> None:
     muon = replace(CONFIG, {"optimizer.kind": "muon", "optimizer.embedding_lr": 0.3})
     (warned,) = hear(updates([6.9] * 30 + [min(8.5, 6.9 + 0.02 * step) for step in range(200)]), muon)

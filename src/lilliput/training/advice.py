@@ -91,7 +91,8 @@ class Spike(Rule):
 class TooFast(Rule):
     """A learning rate that is too high. For twenty updates the level of the loss lies above where it began, or has lost half of
     what it had gained, either by two deviations (the losses of a run that falls apart deviate, too: no more than the loss at its
-    beginning counts); or two hundred gradients in a row were clipped to a tenth, and the loss has not fallen meanwhile."""
+    beginning counts) and by 0.05 nats; or two hundred gradients in a row were clipped to a tenth, and the loss has
+    not fallen meanwhile."""
 
     kind = "learning-rate"
     first: float | None = None  # median of the first five
@@ -112,7 +113,7 @@ class TooFast(Rule):
             self.lowest, self.lowest_step, self.told = level, event.step, False
         gained = self.first - self.lowest
         noise = min(2.0 * history.deviation(LEVEL), self.first)  # five standard errors of a difference of two medians
-        lost = gained > 0.2 * self.first and level > self.lowest + max(0.5 * gained, noise)
+        lost = gained > 0.2 * self.first and level > self.lowest + max(0.5 * gained, noise, 0.05)
         above = level > self.first + max(0.1 * self.first, noise, 0.05)
         self.risen = self.risen + 1 if lost or above else 0
         hard = clip is not None and event.gradient_norm is not None and event.gradient_norm > 10.0 * clip
