@@ -10,8 +10,10 @@ after goes to stderr with the table. The whole takes about twelve minutes on two
 
 speed    One stream, a batch, beams, and many short samples. We run as `auto` does: the numba engine, for every work with two
          threads. A peer runs every work with one thread and with two, and the quicker of both medians is told, by name.
-         CTranslate2 is there in float32 only: where it was tried, without VNNI, its 8-bit products are wrong (logits a third
-         off; with the same weights, computed in float32, a hundredth), so that it would be timed with another net.
+         Whole numbers of ours are told beside transformers' float32, too, as what a user can choose; that is another
+         precision, whose quality is under `quality`. CTranslate2 is there in float32 only: where it was tried, without VNNI,
+         its 8-bit products are wrong (logits a third off; with the same weights, computed in float32, a hundredth), so that it
+         would be timed with another net.
          The share of the bandwidth: tokens per second, times the bytes of the weights, over the bytes per second at which two
          threads read a float32 array in the same process: of 512 MB, or as large as the weights, which a cache may hold.
 length   With the cache and without, where the engine (numba, and torch) reads the whole text anew for each token (of long texts
@@ -158,7 +160,7 @@ SPEED: dict[str, Callable[[], Figures]] = {
     NUMBA: lambda: time_ours("numba", WORKS),
     **with_threads("transformers", peers.transformers, WORKS),
     **with_threads("llama.cpp f32", partial(peers.llama_cpp, quantised=False), (ONE,)),
-    INT8: lambda: time_ours("numba int8", (ONE,)),
+    INT8: lambda: time_ours("numba int8", WORKS),
     **with_threads("llama.cpp q8_0", partial(peers.llama_cpp, quantised=True), (ONE,)),
     **with_threads("CTranslate2", peers.ctranslate2, WORKS),
 }
@@ -182,6 +184,7 @@ def speed(asked: argparse.Namespace) -> list[Row]:
 
     rows = [line for work in WORKS for peer in EXACT for line in beside(f"{work.name} (numba)", NUMBA, work, peer)]
     rows += beside(f"{ONE.name}, int8 (numba)", INT8, ONE, ROUGH)
+    rows += [line for work in WORKS for line in beside(f"{work.name}, int8 (numba)", INT8, work, "transformers")]
     seconds = {work: work.tokens / speeds[NUMBA][work.name] for work in (ONE, *BEAMS)}
     rows += [row(f"{beam.name} (numba)", seconds[beam], seconds[ONE], "our own greedy", "s") for beam in BEAMS]
     for engine, name in ((NUMBA, "float32"), (INT8, "int8")):

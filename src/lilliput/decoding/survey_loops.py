@@ -18,13 +18,13 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from lilliput.decoding.survey import FOUND, SETS, Asked
-from lilliput.model.kernels.attention_rows import FLOAT, INTS, call, exponentials
+from lilliput.model.kernels.attention_rows import FLOAT, all_lanes, call, exponentials
 from lilliput.model.kernels.calling import array_of, c_function, numbers_as
 from lilliput.model.kernels.registers import PANEL
-from lilliput.model.kernels.tiles import INT, WHOLE_PANEL, add_over, function, long, place, spread
+from lilliput.model.kernels.tiles import WHOLE_PANEL, add_over, function, load_some, long, place, spread
 
 PANELS = range(SETS // PANEL)
-NOTHING = ir.Constant(WHOLE_PANEL, [float("-inf")] * PANEL)
+NOTHING = all_lanes(float("-inf"))
 read_asked, floats_at = numbers_as(Asked), array_of(types.float32, FLOAT)
 
 
@@ -36,23 +36,13 @@ def survey_row(typing, x, at, width, found, found_at):
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x_value, first, count, found_value, to = arguments
         x_kind, found_kind = signature.args[0], signature.args[3]
-        masked = function(
-            builder, f"llvm.masked.load.v{PANEL}f32.p0", WHOLE_PANEL,
-            FLOAT.as_pointer(), INT, ir.VectorType(ir.IntType(1), PANEL), WHOLE_PANEL,
-        )  # fmt: skip
 
         def step_of(step: Any) -> list[Any]:
             """The next number of every set."""
-            found = []
-            for panel in PANELS:
-                here = builder.add(step, long(panel * PANEL))
-                left = builder.trunc(builder.sub(count, here), INT)
-                lefts = builder.insert_element(ir.Constant(INTS, ir.Undefined), left, ir.Constant(INT, 0))
-                lefts = builder.shuffle_vector(lefts, lefts, ir.Constant(INTS, [0] * PANEL))
-                there = builder.icmp_signed("<", ir.Constant(INTS, list(range(PANEL))), lefts)
-                address = place(context, builder, x_kind, x_value, first, here)
-                found.append(builder.call(masked, [address, ir.Constant(INT, 4), there, NOTHING]))
-            return found
+            places = [builder.add(step, long(panel * PANEL)) for panel in PANELS]
+            addresses = [place(context, builder, x_kind, x_value, first, here) for here in places]
+            lefts = [builder.sub(count, here) for here in places]
+            return [load_some(builder, at, left, NOTHING) for at, left in zip(addresses, lefts, strict=True)]
 
         def look(step: Any, most: dict[Any, Any]) -> dict[Any, Any]:
             return {panel: call(builder, "maxnum", most[panel], own) for panel, own in enumerate(step_of(step))}

@@ -19,7 +19,7 @@ from lilliput.decoding.engines.compiled.products import (
     quantise,
 )
 from lilliput.model.kernels.arithmetic import exponential
-from lilliput.model.kernels.registers import PANEL
+from lilliput.model.kernels.registers import PAIR, PANEL, padded
 from lilliput.model.kernels.tiles import compiled
 
 
@@ -43,7 +43,7 @@ def test_products_of_floats(depth: int, panels: int) -> None:
         assert (out[:, outputs:] == 7.0).all(), "nothing is written beside the panels"
 
 
-@pytest.mark.parametrize(("depth", "panels"), [(16, 1), (288, 3), (1152, 2)])
+@pytest.mark.parametrize(("depth", "panels"), [(2, 1), (16, 5), (38, 2), (288, 3), (1152, 2)])
 def test_products_of_whole_numbers_are_exact(depth: int, panels: int) -> None:
     random = np.random.default_rng(1)
     outputs, most = panels * PANEL, min(32767, (2**31 - 1) // (127 * depth))
@@ -52,22 +52,26 @@ def test_products_of_whole_numbers_are_exact(depth: int, panels: int) -> None:
     x[0], w[0] = most, 127  # the largest sum that there can be
     exact = x.astype(np.int64) @ w.T.astype(np.int64)
     assert exact.max() < 2**31
+    packed = np.ascontiguousarray(w.reshape(panels, PANEL, depth // PAIR, PAIR).transpose(0, 2, 1, 3)).ravel()
     for rows in range(1, 15):
-        out = np.zeros((rows, outputs), np.float32)
-        multiply_wholes(x.ravel(), (0, depth), rows, depth, w.ravel(), 0, out.ravel(), (0, outputs), (0, panels))
-        assert np.array_equal(out, exact[:rows].astype(np.float32))
+        out = np.full((rows, outputs + 3), 7.0, np.float32)
+        for part in ((0, panels // 2), (panels // 2, panels)):
+            multiply_wholes(x.ravel(), (0, depth), rows, depth, packed, 0, out.ravel(), (0, outputs + 3), part)
+        assert np.array_equal(out[:, :outputs], exact[:rows].astype(np.float32))
+        assert (out[:, outputs:] == 7.0).all(), "nothing is written beside the panels"
 
 
 def test_rows_as_whole_numbers() -> None:
     random = np.random.default_rng(2)
     depth, rows = 37, 3
+    step = padded(depth, PAIR)
     scratch = np.zeros(200, np.float32)
     x = random.standard_normal((rows, depth)).astype(np.float32) * np.array([[1.0], [1e-4], [0.0]], np.float32)
     scratch[: rows * depth] = x.ravel()
     shorts = np.full(200, 5, np.int16)
-    quantise(scratch, (0, depth), rows, depth, shorts, (0, 48), 150)
-    whole, scales = shorts[: 48 * rows].reshape(rows, 48), scratch[150 : 150 + rows, None]
-    assert (whole[:, depth:] == 0).all()
+    quantise(scratch, (0, depth), rows, depth, shorts, (0, step), 150)
+    whole, scales = shorts[: step * rows].reshape(rows, step), scratch[150 : 150 + rows, None]
+    assert (whole[:, depth:] == 0).all() and (shorts[step * rows :] == 5).all()
     assert np.abs(whole).max() <= 32767
     np.testing.assert_allclose(whole[:, :depth] * scales, x, atol=float(scales.max()))
 

@@ -1,6 +1,6 @@
 """The arithmetic of rows that compiled loops share.
 
-Owns: exp, sums and the largest number of a row, and the liberties that LLVM may take. Does not own: products (`tiles`).
+Owns: exp, sums of a row, and the liberties that LLVM may take. Does not own: products (`tiles`).
 
 A row is taken out of a flat array before a loop goes over it: numba lets an index be negative and count from the end, and a loop
 over `x[at + k]`, where it cannot know better, is not turned into vectors.
@@ -20,7 +20,6 @@ ONE, HALF, ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)
 # liberty beyond that: a division that becomes an estimate in one version of a loop would differ from its other version.
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract"}
-NO_ORDER = {"nnan", "nsz", "reassoc"}  # for a largest number, which has no order to be found in
 
 
 @compiled(FUSED, inline=True)
@@ -36,14 +35,6 @@ def exponential(x):
     value = value * rest + np.float32(1.6666665459e-1)
     value = value * rest + np.float32(5.0000001201e-1)
     return (value * rest * rest + rest + ONE) * power_of_two(np.int32(power))
-
-
-@compiled(NO_ORDER)
-def find_peak(x, at, count):
-    row, peak = x[at : at + count], x[at]
-    for k in range(1, count):
-        peak = max(peak, row[k])
-    return peak
 
 
 @compiled(ANY_ORDER)

@@ -1,6 +1,7 @@
 """What attention does with a row of scores, as LLVM instructions: a panel at a time, and no key that stands alone.
 
-Owns: the softmax of a row, and the slopes of its scores. Does not own: the products before and after (`attention_loops`).
+Owns: the softmax of a row, the slopes of its scores, and the largest number of any row. Does not own: the products before and
+after (`attention_loops`).
 
 Plain compiled loops take what is beyond their last whole vectors one by one, and rows of scores are short.
 """
@@ -14,7 +15,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from lilliput.model.kernels.registers import PANEL
-from lilliput.model.kernels.tiles import INT, WHOLE_PANEL, add_over, function, load, long, place, spread
+from lilliput.model.kernels.tiles import INT, WHOLE_PANEL, add_over, function, load, load_some, long, place, spread
 
 FLOAT = ir.FloatType()
 INTS = ir.VectorType(INT, PANEL)
@@ -80,6 +81,24 @@ class Row:
 
     def store(self, at: Any, step: Any, panel: Any) -> None:
         self.builder.store(panel, self.builder.bitcast(self.panel(at, step), WHOLE_PANEL.as_pointer()), align=4)
+
+
+@intrinsic
+def find_largest(typing, x, at, count):  # type: ignore[no-untyped-def]
+    """Of so many numbers, by its size; plain compiled loops look for it one by one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, first, numbers = arguments
+
+        def look(step: Any, most: dict[Any, Any]) -> dict[Any, Any]:
+            here = place(context, builder, signature.args[0], value, first, step)
+            own = load_some(builder, here, builder.sub(numbers, step), all_lanes(0.0))
+            return {0: call(builder, "maxnum", most[0], call(builder, "fabs", own))}
+
+        most = add_over(builder, numbers, PANEL, WHOLE_PANEL, [0], look)[0]
+        return builder.call(function(builder, f"llvm.vector.reduce.fmax.v{PANEL}f32", FLOAT, WHOLE_PANEL), [most])
+
+    return types.float32(x, types.intp, types.intp), generate
 
 
 @intrinsic

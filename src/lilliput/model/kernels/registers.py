@@ -7,7 +7,7 @@ from llvmlite import binding  # type: ignore[import-untyped]
 LINE = 64  # bytes of a cache line
 LANES = 8  # numbers of 32 bits in a register of AVX2; LLVM makes do with other registers
 PANEL = 16  # outputs of a panel: one cache line of float32 for each step of the depth, and one register of AVX-512
-STRIDE = 16  # steps of the depth that the tiles of whole numbers take at a time
+PAIR = 2  # steps of the depth that the tiles of whole numbers take at a time
 
 
 def padded(width: int, unit: int) -> int:

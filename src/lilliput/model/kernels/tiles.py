@@ -21,14 +21,15 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from lilliput.model.kernels.registers import LANES, PANEL, STRIDE
+from lilliput.model.kernels.registers import LANES, PAIR, PANEL
 
 INT, LONG = ir.IntType(32), ir.IntType(64)
 Add = Callable[[Any, dict[Any, Any]], dict[Any, Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])
 FLOATS, WHOLE_PANEL = (ir.VectorType(ir.FloatType(), lanes) for lanes in (LANES, PANEL))
 INTS = ir.VectorType(INT, LANES)
-BYTES, SHORTS, WIDE = (ir.VectorType(ir.IntType(bits), STRIDE) for bits in (8, 16, 32))
+BYTES, SHORTS, WIDE = (ir.VectorType(ir.IntType(bits), PAIR * PANEL) for bits in (8, 16, 32))
+WHOLE_SUMS = ir.VectorType(INT, PANEL)
 
 
 def compiled(fast: set[str] | None = None, inline: bool = False) -> Callable[[Function], Function]:
@@ -62,8 +63,17 @@ def places(context: Any, builder: Any, array: Any, value: Any, first: Any, step:
     return [place(context, builder, array, value, first, builder.mul(step, long(number))) for number in range(count)]
 
 
-def load(builder: Any, at: Any, vector: ir.VectorType, align: int) -> Any:
+def load(builder: Any, at: Any, vector: ir.Type, align: int) -> Any:
     return builder.load(builder.bitcast(at, vector.as_pointer()), align=align)
+
+
+def load_some(builder: Any, at: Any, left: Any, otherwise: ir.Constant) -> Any:
+    """A panel of floats, of which only the first `left` are there: the others are not read."""
+    lanes, count = ir.VectorType(INT, PANEL), builder.trunc(left, INT)
+    there = builder.icmp_signed("<", ir.Constant(lanes, list(range(PANEL))), spread(builder, count, lanes))
+    kinds = at.type, INT, there.type, WHOLE_PANEL
+    masked = function(builder, f"llvm.masked.load.v{PANEL}f32.p0", WHOLE_PANEL, *kinds)
+    return builder.call(masked, [at, ir.Constant(INT, 4), there, otherwise])
 
 
 def spread(builder: Any, number: Any, vector: ir.VectorType) -> Any:
@@ -177,39 +187,48 @@ def fetch(builder: Any, at: Any) -> None:
     builder.call(prefetch, [builder.bitcast(at, pointer), read, second_level, data])
 
 
-def whole_tile(most_rows: int, outputs: int) -> Any:
-    """out[r, j] = sum over k of x[r, k] w[j, k] for so many outputs, as float32; x of 16 bits, w of 8.
+def whole_tile(most_rows: int, panels: int, fetches: bool = False) -> Any:
+    """out[r, p, j] = sum over k of x[r, k] w[p, k, j] as float32; x of 16 bits, w of 8, sums of 32.
 
-    In place of panels w has outputs, and steps of the depth are next to each other.
+    A panel has its outputs next to each other at every PAIR of steps, the two numbers of an output together: one instruction
+    multiplies and adds the pairs of all its outputs. The depth is a multiple of PAIR; `fetches` as for floats.
     """
-    even, odd = ([lane for lane in range(STRIDE) if lane % 2 == side] for side in (0, 1))
+    even, odd = ([lane for lane in range(PAIR * PANEL) if lane % PAIR == side] for side in range(PAIR))
 
     def generate(rows: int, context: Any, builder: Any, kinds: Any, arguments: Any) -> None:
-        x_value, x_first, x_row, _, w_value, w_first, w_output, _, steps, out_value, out_first, out_row = arguments
+        x_value, x_first, x_row, x_step, w_value, w_first, w_panel, w_step, steps, out_value, out_first, out_row = (
+            arguments
+        )
         x_kind, w_kind, out_kind = kinds[0], kinds[4], kinds[9]
         x_rows = places(context, builder, x_kind, x_value, x_first, x_row, rows)
-        w_rows = places(context, builder, w_kind, w_value, w_first, w_output, outputs)
+        w_panels = places(context, builder, w_kind, w_value, w_first, w_panel, panels)
 
         def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
-            weights = [builder.sext(load(builder, builder.gep(row, [step]), BYTES, align=1), WIDE) for row in w_rows]
-            numbers = [builder.sext(load(builder, builder.gep(row, [step]), SHORTS, align=2), WIDE) for row in x_rows]
+            x_at, w_at = builder.mul(step, x_step), builder.mul(step, w_step)
+            if fetches:
+                ahead = builder.add(w_at, builder.mul(steps, builder.mul(w_step, long(panels))))
+                for panel in w_panels:
+                    fetch(builder, builder.gep(panel, [ahead]))
+            weights = [load(builder, builder.gep(panel, [w_at]), BYTES, align=1) for panel in w_panels]
+            pairs = [load(builder, builder.gep(row, [x_at]), INT, align=2) for row in x_rows]
+            numbers = [builder.bitcast(spread(builder, pair, WHOLE_SUMS), SHORTS) for pair in pairs]
             new = {}
-            for (row, output), total in sums.items():
-                products = builder.mul(numbers[row], weights[output])
-                # Neighbours added: the shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
-                pairs = [
-                    builder.shuffle_vector(products, ir.Constant(WIDE, ir.Undefined), ir.Constant(INTS, side))
+            for (row, panel), total in sums.items():
+                products = builder.mul(builder.sext(numbers[row], WIDE), builder.sext(weights[panel], WIDE))
+                # The shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
+                sides = [
+                    builder.shuffle_vector(products, ir.Constant(WIDE, ir.Undefined), ir.Constant(WHOLE_SUMS, side))
                     for side in (even, odd)
                 ]
-                new[row, output] = builder.add(total, builder.add(*pairs))
+                new[row, panel] = builder.add(total, builder.add(*sides))
             return new
 
-        add_up = function(builder, f"llvm.vector.reduce.add.v{LANES}i32", INT, INTS)
-        parts = list(itertools.product(range(rows), range(outputs)))
-        for (row, output), total in add_over(builder, steps, STRIDE, INTS, parts, add).items():
-            offset = builder.add(builder.mul(out_row, long(row)), long(output))
-            number = builder.sitofp(builder.call(add_up, [total]), ir.FloatType())
-            builder.store(number, place(context, builder, out_kind, out_value, out_first, offset))
+        parts = list(itertools.product(range(rows), range(panels)))
+        for (row, panel), total in add_over(builder, steps, PAIR, WHOLE_SUMS, parts, add).items():
+            offset = builder.add(builder.mul(out_row, long(row)), long(panel * PANEL))
+            at = place(context, builder, out_kind, out_value, out_first, offset)
+            numbers = builder.sitofp(total, WHOLE_PANEL)
+            builder.store(numbers, builder.bitcast(at, WHOLE_PANEL.as_pointer()), align=4)
 
     return tile(most_rows, generate)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.model.kernels.registers import LINE, PANEL, STRIDE, padded
+from lilliput.model.kernels.registers import LINE, PAIR, PANEL, padded
 
 Number = TypeVar("Number", np.float32, np.int8)
 Floats = NDArray[np.float32]
@@ -144,7 +144,7 @@ def build_room(plan: Plan, parts: int) -> tuple[Room, int, int]:
     x, qkv, mixed, up, inner, logits, own = (sum(steps[:before]) * CHUNK for before in range(7))
     head_step = 2 * plan.head_step + PANEL + padded(plan.context, PANEL)
     own_step = padded(CHUNK * (3 * plan.dim + 1), PANEL) + padded(head_step, 2 * PANEL)
-    short_step = padded(max(plan.dim, plan.inside), STRIDE)
+    short_step = padded(max(plan.dim, plan.inside), PAIR)
     room = Room(
         x, x_step, qkv, qkv_step, mixed, up, up_step, inner, inner_step, logits, logits_step, own, own_step, short_step
     )

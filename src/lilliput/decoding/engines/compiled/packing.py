@@ -26,7 +26,7 @@ from lilliput.decoding.engines.compiled.layout import (
     zeros_on_lines,
 )
 from lilliput.model.attention import Attention
-from lilliput.model.kernels.registers import LANES, LINE, PANEL, STRIDE, padded
+from lilliput.model.kernels.registers import LANES, LINE, PAIR, PANEL, padded
 from lilliput.model.layers import FeedForward, LanguageHead, PreNorm
 from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm
@@ -95,9 +95,10 @@ class Packer:
             return self.put(rows.reshape(outputs // PANEL, PANEL, depth).transpose(0, 2, 1)), -1
         scales = np.maximum(np.abs(rows).max(axis=1), 1e-30) / 127.0
         whole = np.rint(rows / scales[:, None]).astype(np.int8)
-        at, filled = self.byte_end, np.pad(whole, ((0, 0), (0, padded(depth, STRIDE) - depth))).ravel()
-        self.bytes.append(filled)
-        self.byte_end += len(filled)
+        filled = np.pad(whole, ((0, 0), (0, padded(depth, PAIR) - depth)))
+        at, panels = self.byte_end, filled.reshape(outputs // PANEL, PANEL, -1, PAIR).transpose(0, 2, 1, 3)
+        self.bytes.append(panels.ravel())
+        self.byte_end += panels.size
         return at, self.put(scales.astype(np.float32))
 
     def put_linear(self, linear: nn.Linear, gated: bool = False) -> tuple[int, int, int]:

@@ -3,8 +3,8 @@
 Owns: which tile takes which rows, rows as whole numbers, norms, activations. Does not own: the tiles (`model.kernels`), or what
 is multiplied when (`kernels`).
 
-A matrix in float32 is panels of PANEL outputs, each stored (depth, PANEL). As whole numbers a panel is stored (PANEL, depth), the
-depth filled up with zeros to a multiple of STRIDE: weights of 8 bits, rows of 16, sums of 32, which are exact.
+A matrix in float32 is panels of PANEL outputs, each stored (depth, PANEL). As whole numbers a panel is stored (depth / PAIR,
+PANEL, PAIR), the depth filled up with zeros to a multiple of PAIR: weights of 8 bits, rows of 16, sums of 32, which are exact.
 
 A row's outcome never depends on the rows beside it: a tile sums every output in one order, and everything else is done
 row by row by the same instructions.
@@ -16,6 +16,7 @@ row by row by the same instructions.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -29,70 +30,47 @@ from lilliput.decoding.engines.compiled.layout import (
     SCALE,
     SWIGLU,
 )
-from lilliput.model.kernels.arithmetic import ANY_ORDER, FUSED, HALF, NO_ORDER, ONE, ZERO, add_up, exponential
-from lilliput.model.kernels.registers import PANEL, STRIDE, wide_registers
+from lilliput.model.kernels.arithmetic import ANY_ORDER, FUSED, HALF, ONE, ZERO, add_up, exponential
+from lilliput.model.kernels.attention_rows import find_largest
+from lilliput.model.kernels.registers import PAIR, PANEL, wide_registers
 from lilliput.model.kernels.tiles import compiled, float_tile, whole_tile
 from lilliput.model.norms import EPSILON
 
 SMALL = np.float32(EPSILON)
 ROWS = 12 if wide_registers() else 6  # most rows of a tile: the sums of more would not fit into the registers
-WHOLE_ROWS = 6
-one_row, some_rows = float_tile(1, 4), float_tile(ROWS, 1, fetches=True)
-few_wholes, some_wholes = whole_tile(3, 4), whole_tile(WHOLE_ROWS, 2)
 
 
-@compiled()
-def multiply_floats(x, x_place, rows, depth, w, w_at, out, out_place, panels):
-    """out = x w for the panels from the first to the last."""
-    x_at, x_row = x_place
-    out_at, out_row = out_place
-    panel, last = panels
-    size = depth * PANEL
-    if rows == 1:
-        while panel + 4 <= last:
-            at, to = w_at + panel * size, out_at + panel * PANEL
-            one_row(1, x, x_at, x_row, 1, w, at, size, PANEL, depth, out, to, out_row)
-            panel += 4
-    tiles = (rows + ROWS - 1) // ROWS
-    while panel < last:
-        at, row = w_at + panel * size, 0
-        for tile in range(tiles):
-            taken = (rows - row + tiles - tile - 1) // (tiles - tile)
-            here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
-            some_rows(taken, x, here, x_row, 1, w, at, size, PANEL, depth, out, there, out_row)
-            row += taken
-        panel += 1
+def multiply_by(one_row: Any, some_rows: Any) -> Any:
+    """By tiles of one row and four panels, and of some rows and one panel."""
+
+    @compiled()
+    def multiply(x, x_place, rows, depth, w, w_at, out, out_place, panels):
+        """out = x w for the panels from the first to the last."""
+        x_at, x_row = x_place
+        out_at, out_row = out_place
+        panel, last = panels
+        size = depth * PANEL
+        if rows == 1:
+            while panel + 4 <= last:
+                at, to = w_at + panel * size, out_at + panel * PANEL
+                one_row(1, x, x_at, x_row, 1, w, at, size, PANEL, depth, out, to, out_row)
+                panel += 4
+        tiles = (rows + ROWS - 1) // ROWS
+        while panel < last:
+            at, row = w_at + panel * size, 0
+            for tile in range(tiles):
+                taken = (rows - row + tiles - tile - 1) // (tiles - tile)
+                here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
+                some_rows(taken, x, here, x_row, 1, w, at, size, PANEL, depth, out, there, out_row)
+                row += taken
+            panel += 1
+
+    return multiply
 
 
-@compiled()
-def multiply_wholes(x, x_place, rows, depth, w, w_at, out, out_place, panels):
-    """out = x w for the panels from the first to the last; the scales of both are still to be applied."""
-    x_at, x_row = x_place
-    out_at, out_row = out_place
-    tiles = (rows + WHOLE_ROWS - 1) // WHOLE_ROWS
-    for panel in range(panels[0], panels[1]):
-        at, row = w_at + panel * PANEL * depth, 0
-        for tile in range(tiles):
-            taken = (rows - row + tiles - tile - 1) // (tiles - tile)
-            here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
-            if taken <= 3:
-                for output in range(0, PANEL, 4):
-                    from_, to = at + output * depth, there + output
-                    few_wholes(taken, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
-            else:
-                for output in range(0, PANEL, 2):
-                    from_, to = at + output * depth, there + output
-                    some_wholes(taken, x, here, x_row, 1, w, from_, depth, 1, depth, out, to, out_row)
-            row += taken
-
-
-@compiled(NO_ORDER)
-def find_largest(x, at, count):
-    """By its size."""
-    row, largest = x[at : at + count], ZERO
-    for k in range(count):
-        largest = max(largest, abs(row[k]))
-    return largest
+multiply_floats = multiply_by(float_tile(1, 4), float_tile(ROWS, 1, fetches=True))
+# Of whole numbers the outcome still has to be multiplied by the scales of both.
+multiply_wholes = multiply_by(whole_tile(1, 4), whole_tile(ROWS, 1, fetches=True))
 
 
 @compiled()
@@ -106,7 +84,7 @@ def quantise(x, x_place, rows, depth, shorts, short_place, scales):
         numbers, wholes = x[at : at + depth], shorts[to : to + short_place[1]]
         for k in range(depth):
             wholes[k] = np.int16(np.rint(numbers[k] * scale))
-        for k in range(depth, (depth + STRIDE - 1) // STRIDE * STRIDE):
+        for k in range(depth, (depth + PAIR - 1) // PAIR * PAIR):
             wholes[k] = 0
         x[scales + row] = largest / most
 
@@ -123,7 +101,7 @@ def multiply(plan, room, arrays, part, rows, x, depth, matrix, column, out, pane
         scales, short = room.own + part * room.own_step + 3 * CHUNK * plan.dim, part * CHUNK * room.short_step
         rounded = (short, room.short_step)
         quantise(scratch, x, rows, depth, arrays.shorts, rounded, scales)
-        full = (depth + STRIDE - 1) // STRIDE * STRIDE
+        full = (depth + PAIR - 1) // PAIR * PAIR
         multiply_wholes(arrays.shorts, rounded, rows, full, arrays.bytes, matrix[column], scratch, out, panels)
         of_outputs = floats[matrix[column + SCALE] + first : matrix[column + SCALE] + last]
         for row in range(rows):
