@@ -25,7 +25,7 @@ Longs = NDArray[np.int64]
 
 CHUNK = 32  # most tokens of one pass
 KEYS_TOGETHER = 8  # keys that attention takes at a time
-KEYS_AHEAD = 32  # how far ahead of the scores keys are fetched; a multiple of KEYS_TOGETHER
+KEYS_AHEAD = 16  # how far ahead of the scores keys are fetched; a multiple of KEYS_TOGETHER
 
 # Columns of the table of layers: where each thing begins in the floats, -1 if there is none. A matrix has three: where it begins
 # (whole numbers: in the bytes), its scales, its biases.
