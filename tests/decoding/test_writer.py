@@ -18,6 +18,7 @@ from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.stops import build_stops
 from lilliput.decoding.stream import Request, stream
+from lilliput.decoding.survey import SURVEY
 from lilliput.decoding.writer import Alternative, Writer, collect, load
 from lilliput.errors import UserError
 from lilliput.model.kernels import machine_code
@@ -268,6 +269,7 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     caplog.clear()
     single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
     PASS.load()
+    SURVEY.load()  # the other compilation there may be
     place = PASS.find_place()
     assert place is not None
     code = machine_code.read(place)

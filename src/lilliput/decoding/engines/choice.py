@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.eager import TorchEngine
 from lilliput.decoding.engines.uncached import UncachedEngine
@@ -23,7 +25,15 @@ def choose_engine(
 
     `auto` is numba wherever it holds the net, torch elsewhere. `tell` hears of a compilation when it begins and ends.
     """
-    load_survey(tell)
+    engine, sentence = find_engine(model, settings, tell)
+    if next(model.parameters()).dtype is torch.float32:
+        load_survey(tell)
+    return engine, sentence
+
+
+def find_engine(
+    model: Transformer, settings: GenerateSettings, tell: Callable[[str], None] | None
+) -> tuple[Engine, str | None]:
     if settings.engine in ("torch", "uncached"):
         if settings.quantise is not None:
             what = f"the {settings.engine} engine has no weights of one byte"
