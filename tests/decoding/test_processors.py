@@ -142,7 +142,13 @@ def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> 
             there = own > -np.inf
             assert ids[there].tolist() == found.isfinite().nonzero()[:, 0].tolist()
             assert own[there].tolist() == found[found.isfinite()].tolist()
-    for processors in ((TopK(k),), (Temperature(0.7), TopK(k)), (Temperature(0.7, 1.3), TopK(k), TopP(0.9))):
+    for processors in (
+        (TopK(k),),
+        (Temperature(0.7), TopK(k)),
+        (Temperature(0.7, 1.3), TopK(k), TopP(0.9)),
+        (Typical(0.5), TopK(k)),  # takes the likeliest away: peaks are others after it
+        (TopP(0.9), Typical(0.5), TopK(k)),
+    ):
         strategies, seeds = [Strategy(processors, sample=True)] * 9, range(9)
         texts = [Text([0] * written, 1, 12) for written in range(1, 10)]
         found = choose(strategies, texts, logits, generators(*seeds), find_peaks(values))

@@ -51,9 +51,7 @@ class Asked(NamedTuple):
     rows: int
     width: int  # V
     step: int  # from row to row
-    found: (
-        int  # (B, FOUND): a row's peaks, the largest of them, and the sum of exponentials of how far all are below that
-    )
+    found: int  # (B, FOUND): a row's peaks, the largest of them, and the sum of exponentials below it
 
 
 def compile_survey() -> tuple[str, bytes]:
@@ -62,7 +60,8 @@ def compile_survey() -> tuple[str, bytes]:
     return compile_survey()
 
 
-SURVEY = Kernel("survey", "the survey of logits", [Path(__file__).with_name("survey_loops.py")], compile_survey)
+SOURCES = [Path(__file__), Path(__file__).with_name("survey_loops.py")]
+SURVEY = Kernel("survey", "the survey of logits", SOURCES, compile_survey)
 
 
 def load_survey(tell: Callable[[str], None] | None) -> None:
