@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -140,7 +140,19 @@ def tile(most_rows: int, generate: Callable[..., None]) -> Any:
     return multiply
 
 
-def float_tile(most_rows: int, panels: int, adds: bool = False, fetches: bool = False) -> Any:
+class Numbers(NamedTuple):
+    """What a tile multiplies: how it reads a panel's weights and a row's number, spread over them, for `steps` of the depth at
+    once; how it adds their product to sums; and how it makes floats of those."""
+
+    steps: int
+    sums: ir.VectorType
+    read_weights: Callable[[Any, Any], Any]
+    read_number: Callable[[Any, Any], Any]
+    multiply_add: Callable[[Any, Any, Any, Any], Any]
+    to_floats: Callable[[Any, Any], Any]
+
+
+def product_tile(numbers: Numbers, most_rows: int, panels: int, adds: bool, fetches: bool) -> Any:
     """out[r, p, j] = sum over k of x[r, k] w[p, k, j], or that added to it.
 
     `fetches`: the panels that stand behind these in memory are wanted next, and the machine is told so.
@@ -153,7 +165,6 @@ def float_tile(most_rows: int, panels: int, adds: bool = False, fetches: bool = 
         x_kind, w_kind, out_kind = kinds[0], kinds[4], kinds[9]
         x_rows = places(context, builder, x_kind, x_value, x_first, x_row, rows)
         w_panels = places(context, builder, w_kind, w_value, w_first, w_panel, panels)
-        fma = function(builder, f"llvm.fma.v{PANEL}f32", WHOLE_PANEL, WHOLE_PANEL, WHOLE_PANEL, WHOLE_PANEL)
 
         def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
             x_at, w_at = builder.mul(step, x_step), builder.mul(step, w_step)
@@ -161,22 +172,41 @@ def float_tile(most_rows: int, panels: int, adds: bool = False, fetches: bool = 
                 ahead = builder.add(w_at, builder.mul(steps, builder.mul(w_step, long(panels))))
                 for panel in w_panels:
                     fetch(builder, builder.gep(panel, [ahead]))
-            weights = [load(builder, builder.gep(panel, [w_at]), WHOLE_PANEL, align=4) for panel in w_panels]
-            numbers = [spread(builder, builder.load(builder.gep(row, [x_at])), WHOLE_PANEL) for row in x_rows]
+            weights = [numbers.read_weights(builder, builder.gep(panel, [w_at])) for panel in w_panels]
+            spreads = [numbers.read_number(builder, builder.gep(row, [x_at])) for row in x_rows]
             return {
-                (row, panel): builder.call(fma, [numbers[row], weights[panel], total])
+                (row, panel): numbers.multiply_add(builder, spreads[row], weights[panel], total)
                 for (row, panel), total in sums.items()
             }
 
         parts = list(itertools.product(range(rows), range(panels)))
-        for (row, panel), total in add_over(builder, steps, 1, WHOLE_PANEL, parts, add).items():
+        for (row, panel), total in add_over(builder, steps, numbers.steps, numbers.sums, parts, add).items():
             offset = builder.add(builder.mul(out_row, long(row)), long(panel * PANEL))
             at = place(context, builder, out_kind, out_value, out_first, offset)
-            before = load(builder, at, WHOLE_PANEL, align=4) if adds else None
-            new = builder.fadd(before, total) if adds else total
+            new = numbers.to_floats(builder, total)
+            if adds:
+                new = builder.fadd(load(builder, at, WHOLE_PANEL, align=4), new)
             builder.store(new, builder.bitcast(at, WHOLE_PANEL.as_pointer()), align=4)
 
     return tile(most_rows, generate)
+
+
+def float_tile(most_rows: int, panels: int, adds: bool = False, fetches: bool = False) -> Any:
+    """A product in float32: see `product_tile`."""
+
+    def multiply_add(builder: Any, number: Any, weights: Any, total: Any) -> Any:
+        fma = function(builder, f"llvm.fma.v{PANEL}f32", WHOLE_PANEL, WHOLE_PANEL, WHOLE_PANEL, WHOLE_PANEL)
+        return builder.call(fma, [number, weights, total])
+
+    floats = Numbers(
+        1,
+        WHOLE_PANEL,
+        lambda builder, at: load(builder, at, WHOLE_PANEL, align=4),
+        lambda builder, at: spread(builder, builder.load(at), WHOLE_PANEL),
+        multiply_add,
+        lambda builder, total: total,
+    )
+    return product_tile(floats, most_rows, panels, adds, fetches)
 
 
 def fetch(builder: Any, at: Any) -> None:
@@ -188,49 +218,31 @@ def fetch(builder: Any, at: Any) -> None:
 
 
 def whole_tile(most_rows: int, panels: int, fetches: bool = False) -> Any:
-    """out[r, p, j] = sum over k of x[r, k] w[p, k, j] as float32; x of 16 bits, w of 8, sums of 32.
+    """A product of whole numbers, as float32: x of 16 bits, w of 8, sums of 32; see `product_tile`.
 
     A panel has its outputs next to each other at every PAIR of steps, the two numbers of an output together: one instruction
-    multiplies and adds the pairs of all its outputs. The depth is a multiple of PAIR; `fetches` as for floats.
+    multiplies and adds the pairs of all its outputs. The depth is a multiple of PAIR.
     """
     even, odd = ([lane for lane in range(PAIR * PANEL) if lane % PAIR == side] for side in range(PAIR))
 
-    def generate(rows: int, context: Any, builder: Any, kinds: Any, arguments: Any) -> None:
-        x_value, x_first, x_row, x_step, w_value, w_first, w_panel, w_step, steps, out_value, out_first, out_row = (
-            arguments
-        )
-        x_kind, w_kind, out_kind = kinds[0], kinds[4], kinds[9]
-        x_rows = places(context, builder, x_kind, x_value, x_first, x_row, rows)
-        w_panels = places(context, builder, w_kind, w_value, w_first, w_panel, panels)
+    def multiply_add(builder: Any, pair: Any, weights: Any, total: Any) -> Any:
+        products = builder.mul(builder.sext(pair, WIDE), builder.sext(weights, WIDE))
+        # The shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
+        sides = [
+            builder.shuffle_vector(products, ir.Constant(WIDE, ir.Undefined), ir.Constant(WHOLE_SUMS, side))
+            for side in (even, odd)
+        ]
+        return builder.add(total, builder.add(*sides))
 
-        def add(step: Any, sums: dict[Any, Any]) -> dict[Any, Any]:
-            x_at, w_at = builder.mul(step, x_step), builder.mul(step, w_step)
-            if fetches:
-                ahead = builder.add(w_at, builder.mul(steps, builder.mul(w_step, long(panels))))
-                for panel in w_panels:
-                    fetch(builder, builder.gep(panel, [ahead]))
-            weights = [load(builder, builder.gep(panel, [w_at]), BYTES, align=1) for panel in w_panels]
-            pairs = [load(builder, builder.gep(row, [x_at]), INT, align=2) for row in x_rows]
-            numbers = [builder.bitcast(spread(builder, pair, WHOLE_SUMS), SHORTS) for pair in pairs]
-            new = {}
-            for (row, panel), total in sums.items():
-                products = builder.mul(builder.sext(numbers[row], WIDE), builder.sext(weights[panel], WIDE))
-                # The shape in which LLVM knows the instruction that multiplies and adds pairs of 16 bits.
-                sides = [
-                    builder.shuffle_vector(products, ir.Constant(WIDE, ir.Undefined), ir.Constant(WHOLE_SUMS, side))
-                    for side in (even, odd)
-                ]
-                new[row, panel] = builder.add(total, builder.add(*sides))
-            return new
-
-        parts = list(itertools.product(range(rows), range(panels)))
-        for (row, panel), total in add_over(builder, steps, PAIR, WHOLE_SUMS, parts, add).items():
-            offset = builder.add(builder.mul(out_row, long(row)), long(panel * PANEL))
-            at = place(context, builder, out_kind, out_value, out_first, offset)
-            numbers = builder.sitofp(total, WHOLE_PANEL)
-            builder.store(numbers, builder.bitcast(at, WHOLE_PANEL.as_pointer()), align=4)
-
-    return tile(most_rows, generate)
+    wholes = Numbers(
+        PAIR,
+        WHOLE_SUMS,
+        lambda builder, at: load(builder, at, BYTES, align=1),
+        lambda builder, at: builder.bitcast(spread(builder, load(builder, at, INT, align=2), WHOLE_SUMS), SHORTS),
+        multiply_add,
+        lambda builder, total: builder.sitofp(total, WHOLE_PANEL),
+    )
+    return product_tile(wholes, most_rows, panels, False, fetches)
 
 
 @intrinsic
