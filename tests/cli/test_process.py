@@ -44,9 +44,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+def started(*words: str, program: tuple[str, ...] = ("-m", "lilliput")) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "lilliput", *words],
+        [sys.executable, *program, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -99,7 +99,7 @@ def test_once_finishes_the_step_saves_and_says_how_to_go_on(here: Path, number: 
 
 
 def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
-    """Steps of seconds: the second signal comes within the step that the first one lets finish."""
+    """Steps of seconds: the second signal comes within the step that the first one lets finish, or before there is one."""
     slow = [*LONG, "--train.batch", "512", "--train.accumulate", "64", "--model.context", "256"]
     with started("train", "mytext.txt", *slow, "--name", "twice") as process:
         wait_for_file(here / "runs/twice/metrics.jsonl")  # opened when the handlers are in place
@@ -115,6 +115,34 @@ def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
     assert "Traceback" not in err
     assert "nothing is saved yet; go on with" in err
     assert json.loads(lilliput("info", "twice", "--json").out)["steps"] == 0
+
+
+PRESSED_AGAIN = """
+import os, signal, sys
+from lilliput.cli import main
+from lilliput.training.observers import ConsoleObserver
+
+def close(self):
+    self.bar.stop()
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+
+ConsoleObserver.close = close
+sys.exit(main())
+"""
+
+
+def test_pressed_again_while_it_ends_it_still_says_how_to_go_on(here: Path) -> None:
+    """Where a step is short, the second signal comes when the step is finished and saved."""
+    with started("train", "mytext.txt", *LONG, "--name", "again", program=("-c", PRESSED_AGAIN)) as process:
+        wait_for_line(here / "runs/again/metrics.jsonl", 10)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    step = int((here / "runs/again/last").read_text().strip().removeprefix("step-"))
+    assert err.endswith(
+        f"stopped at step {step}; step {step} is saved; go on with\n  lilliput train runs/again --resume\n"
+    )
 
 
 def wait_for_file(path: Path) -> None:

@@ -190,12 +190,15 @@ def follow(session: Session, console: Console) -> int | None:
     )
 
     received: list[int] = []
+    training = True
 
     def on_signal(number: int, frame: object) -> None:
         received.append(number)
         trainer.stop()
         if world.launch is not None:
             return  # torchrun hands on to all what one of them has got already, and kills those who take 30 s
+        if not training:
+            return  # it is ending already: what is left is to tell how to go on
         if len(received) > 1:
             raise KeyboardInterrupt
         console.print("finishing this step, then saving (again: stop at once)")
@@ -207,23 +210,26 @@ def follow(session: Session, console: Console) -> int | None:
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     interrupted = False
     try:
-        for event in session.events([observer]):
-            interrupted = isinstance(event, Finished) and event.interrupted
-            at_evaluation = isinstance(event, Evaluated) and not event.whole
-            if seconds is None or not at_evaluation:
-                continue
-            if world.share(time.monotonic() - sampled >= seconds):
-                observer.show_sample(event.step, session.write_sample())
-                sampled = time.monotonic()
-    except KeyboardInterrupt:
-        interrupted = True
+        try:
+            for event in session.events([observer]):
+                interrupted = isinstance(event, Finished) and event.interrupted
+                at_evaluation = isinstance(event, Evaluated) and not event.whole
+                if seconds is None or not at_evaluation:
+                    continue
+                if world.share(time.monotonic() - sampled >= seconds):
+                    observer.show_sample(event.step, session.write_sample())
+                    sampled = time.monotonic()
+            training = False
+        except KeyboardInterrupt:
+            training, interrupted = False, True
+        finally:
+            observer.close()
+        if not interrupted:
+            return None
+        kept = f"step {last.step:,} is saved" if (last := session.run.last) else "nothing is saved yet"
+        command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
+        console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
+        return received[-1] if received else signal.SIGTERM  # another process's
     finally:
-        observer.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if not interrupted:
-        return None
-    kept = f"step {last.step:,} is saved" if (last := session.run.last) else "nothing is saved yet"
-    command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
-    console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
-    return received[-1] if received else signal.SIGTERM  # another process's
