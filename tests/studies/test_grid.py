@@ -108,6 +108,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("half a step", {"budget": {"steps": 0.5}}, ["train.steps is 0.5: it should be a whole number"]),
     ("no such measure", {"measure": ["likelyhood"]}, ["there is no measure 'likelyhood'", "likelihood"]),
     ("no such figure", {"show": ["validation.los"]}, ["there is no figure 'validation.los'", "validation.loss"]),
+    ("a measure not taken", {"show": ["bleu.4"]}, ["bleu.4 is of the measure overlap", '["training", "overlap"]']),
     ("a plot of none", {"extra": '[[plots]]\nkind = "bars"\ny = "train.los"'}, ["no figure 'train.los'", "train.loss"]),
     ("half a plot", {"extra": '[[plots]]\nkind = "fit"\ny = "train.loss"'}, ["kind fit needs two figures"]),
     ("a setting nearly", {"settings": {"model.dmi": 3}}, ["there is no setting model.dmi", "model.dim"]),

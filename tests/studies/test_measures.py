@@ -21,7 +21,7 @@ from lilliput.evaluation.tasks import OverlapTask
 from lilliput.model.recompute import measure_kept
 from lilliput.runs import Run
 from lilliput.studies.figures import FIGURES, find_figure
-from lilliput.studies.measures import MEASURES, Watched, main, measure, read_settings
+from lilliput.studies.measures import GIVES, MEASURES, Watched, givers, main, measure, read_settings
 from small import small_config, train_small, trained
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}
@@ -198,6 +198,14 @@ def test_figures_of_all_measures_are_known() -> None:
     assert found.keys() <= FIGURES.keys()
     assert all(math.isfinite(value) for value in found.values())
     assert find_figure("nobody.knows").title == "nobody.knows" and find_figure("nobody.knows").better is None
+
+
+@pytest.mark.parametrize("name", ["training", "likelihood", "overlap", "writing"])
+def test_every_figure_names_the_measure_that_gave_it(name: str) -> None:
+    settings = {} if name in ("training", "likelihood") else SHORT | {"measure.repeats": 1}
+    assert all(name in givers(figure) for figure in taken(name, settings))
+    assert GIVES.keys() == MEASURES.keys()
+    assert all(givers(figure) for figure in FIGURES)
 
 
 def test_the_process_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import xml.etree.ElementTree as xml
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.text import Annotation, Text
 from PIL import Image
 
+from lilliput.studies.comparison import summarise
 from lilliput.studies.curves import Curve, distinct_cells, read_band, running_mean, sight
-from lilliput.studies.drawing import PALETTE, overlap, spread_apart
+from lilliput.studies.drawing import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
+from lilliput.studies.figures import find_figure
 from lilliput.studies.outcome import Outcome, Row
 from lilliput.studies.page import Picture
-from lilliput.studies.plots import choose_plots, depends, draw_study, fit_groups
+from lilliput.studies.plots import choose_plots, depends, draw_study, ends_of, fit_groups
 from lilliput.studies.study_files import Plot
 from outcomes import make_outcome, make_study, windows
 
@@ -174,6 +178,34 @@ def test_what_was_not_measured_is_not_drawn(outcome: Outcome) -> None:
         Plot("scatter"),
     )
     assert draw_study(replace(outcome, study=replace(outcome.study, plots=plots))) == []
+
+
+def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
+    axes: dict[str, dict[str, dict[str, object]]] = {"way": {"one": {}, "two": {"generate.top_k": 3}}}
+    plots = (Plot("bars", y="tokens_per_second"), Plot("scatter", x="seconds_per_sample", y="tokens_per_second"))
+    study = make_study(axes, seeds=(1, 2), show=("tokens_per_second",), plots=plots)
+    outcome = make_outcome(
+        study, lambda cell, seed: {"tokens_per_second": 100.0 + 50 * seed, "seconds_per_sample": 1.0 + seed}
+    )
+    summary = summarise([150.0, 200.0])
+    assert summary is not None and summary.interval is not None and summary.interval.low < 0
+    assert ends_of(summary, find_figure("tokens_per_second")) == (0.0, summary.interval.high)
+    below = summarise([-1.0, 1.0])
+    assert below is not None and ends_of(below, find_figure("validation.above_floor"))[0] < 0  # type: ignore[index]
+    assert all(picture.caption.endswith("are cut there.") for picture in draw_study(outcome))
+
+
+def test_labels_of_a_crowd_cover_nothing() -> None:
+    with styled():
+        drawing, (axes,) = new_drawing(3.6)
+        points = [(float(x), 1.0 + 0.01 * x, f"a label of point {x}", INK) for x in range(6)]
+        axes.plot([x for x, *_ in points], [y for _, y, *_ in points], "o")
+        axes.set_ylim(0.5, 1.5)
+        label_points(axes, points, [(0.0, 1.0, 5.0, 1.05)])
+        drawing.draw_without_rendering()
+        boxes = [Text.get_window_extent(text) for text in axes.texts]  # an annotation would count its line
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert sum(isinstance(text, Annotation) and text.arrow_patch is not None for text in axes.texts) >= 2
 
 
 def test_labels_move_apart_no_farther_than_they_must() -> None:

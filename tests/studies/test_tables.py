@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from lilliput.studies.page import Entry, Table
 from lilliput.studies.tables import tell_all, tell_figure, tell_others
+from lilliput.studies.text import verdict
 from outcomes import exact, make_outcome, make_study
 
 AXES = {"window": {"full": {}, "a": {"model.window": 4}, "b": {"model.window": 8}}}
@@ -94,6 +95,42 @@ def test_unequal_budgets_set_nothing_strong() -> None:
     assert tell_all(outcome).note.endswith("Budgets differ, so that nothing is strong.")
 
 
+def test_longer_texts_take_longer_and_nobody_is_worse_for_it() -> None:
+    axes: dict[str, dict[str, dict[str, object]]] = {
+        "cache": {"none": {}, "some": {"generate.engine": "numba"}},
+        "tokens": {"64": {"generate.tokens": 64}, "256": {"generate.tokens": 256}},
+    }
+    shown = ("tokens_per_second", "seconds_per_sample")
+    study = make_study(axes, show=shown)
+
+    def values(cell: Mapping[str, str], seed: int) -> dict[str, float]:
+        speed = (1000.0 if cell["cache"] == "some" else 100.0) - int(cell["tokens"]) / 10 + seed
+        return {"tokens_per_second": speed, "seconds_per_sample": int(cell["tokens"]) / speed}
+
+    outcome = make_outcome(study, values)
+    assert strong(tell_all(outcome)) == ["996 ± 1"], "of the speed, and not of the time of a text"
+    assert tell_figure(outcome, "tokens_per_second").columns[-2:] == ["against none", "against 64"]
+    assert tell_figure(outcome, "seconds_per_sample").columns[-2:] == ["95% interval", "against none"]
+    assert strong(tell_figure(outcome, "seconds_per_sample")) == []
+    told = dict(verdict(outcome))
+    assert "By tokens" in told["Writing speed:"] and "256" not in told["Time of a text:"]
+    alone = make_outcome(make_study(axes, show=shown[1:]), values)
+    assert tell_all(alone).note.endswith("Lengths of texts differ, so that nothing is strong.")
+
+
+def test_many_figures_are_rows_and_what_is_strong_stays_so() -> None:
+    names = ("bleu.1", "bleu.2", "bleu.3", "bleu.4", "chrf", "tokens_per_second", "seconds_per_sample")
+    outcome = make_outcome(
+        make_study(AXES, show=names),
+        lambda cell, seed: dict.fromkeys(names, seed + len(cell["window"])),
+    )
+    table = tell_all(outcome)
+    assert table.columns == ["", "full", "a", "b"]
+    assert [row[0] for row in table.rows][:3] == ["n", "BLEU-1, of 100", "BLEU-2, of 100"]
+    assert strong(table) == ["6.00 ± 1.00"] * 5 + ["6 ± 1"]
+    assert tell_all(make_outcome(make_study(AXES, show=names[:6]), exact(TABLE))).columns[0] == "window"
+
+
 def test_a_figure_that_some_seeds_lack_tells_its_own_n() -> None:
     outcome = make_outcome(make_study(AXES), exact(TABLE))
     del outcome.rows[5].figures["validation.perplexity"]
@@ -107,6 +144,7 @@ def test_other_figures_are_rows() -> None:
     assert table is not None
     assert table.columns == ["", "full", "a", "b"]
     assert [texts(row) for row in table.rows] == [
+        ["n", "3", "3", "3"],
         ["tokens trained on, millions", "2.00", "2.00", "2.00"],
         ["training time, s", "5.0 ± 1.0", "5.0 ± 1.0", "5.0 ± 1.0"],
     ]

@@ -199,6 +199,12 @@ def test_what_is_shown() -> None:
     assert shown_figures(silent) == ["train.seconds"], "a budget is not judged"
 
 
+def test_what_nothing_has_is_said() -> None:
+    study = make_study(AXES, show=("validation.perplexity", "validation.accuracy"))
+    outcome = make_outcome(study, exact(dict.fromkeys(AXES["window"], (1.0, 2.0, 3.0))))
+    assert verdict_lines(outcome)[-1] == "Asked for and not measured: validation accuracy."
+
+
 def test_nothing_measured_yet() -> None:
     outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": FULL, "b": FULL}))
     outcome.rows.clear()

@@ -16,7 +16,7 @@ from lilliput.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lilliput.settings import Config
+    from lilliput.settings import Config, DataSettings
     from lilliput.studies.grid import Study
     from lilliput.studies.outcome import Outcome
     from lilliput.studies.pace import Pace
@@ -130,8 +130,9 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
     is_there = (folder / STUDY).exists()
     measured = len(read_outcome(folder).rows) if is_there else 0
     pace = Pace(work, read_lines(folder / PROCESSES) if is_there else [])
-    preparations = len({preparation_key(job) for job in trainings})
-    seconds = preparations * STARTING + sum(expect(pace, job) for job in work)
+    data = {preparation_key(job): job.config.data for job in trainings}
+    lacking = list(dict.fromkeys(error for settings in data.values() if (error := find_lack(settings))))
+    seconds = len(data) * STARTING + sum(expect(pace, job) for job in work)
     told = {
         "study": study.as_dict(),
         "folder": str(folder),
@@ -140,6 +141,7 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
         "measurements": len(work) - len(trainings),
         "measured": measured,
         "seconds_estimate": seconds,
+        "lacking": lacking,
     }
     if as_json:
         print_json(told)
@@ -160,7 +162,23 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
     console.print(f"measurements  {told['measurements']} of {', '.join(study.measure)}", markup=False)
     console.print(f"time          about {clock(seconds)} in all", markup=False)
     console.print(f"kept in       {folder}" + (f" ({measured} are measured already)" if measured else ""), markup=False)
+    for one in lacking:
+        console.print(f"not yet: {one}", style="yellow", markup=False)
     return 0
+
+
+def find_lack(settings: DataSettings) -> str | None:
+    """Why this data cannot be read; the hub, which a plan does not ask, is believed."""
+    from lilliput.config import is_hub_name
+    from lilliput.data.corpora import open_corpus
+
+    if is_hub_name(settings.source):
+        return None
+    try:
+        open_corpus(settings)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def expect(pace: Pace, job: Training | Measurement) -> float:
@@ -248,7 +266,7 @@ def tell_outcome(outcome: Outcome, as_json: bool) -> int:
     from lilliput.studies.report import write_report
     from lilliput.studies.text import verdict_lines
 
-    page, markdown = write_report(outcome)
+    page, markdown = write_report(outcome) if outcome.rows else (None, None)
     missing, failed, verdict = find_missing(outcome), outcome.about["failed"], verdict_lines(outcome)
     if as_json:
         told = {
@@ -261,8 +279,8 @@ def tell_outcome(outcome: Outcome, as_json: bool) -> int:
             "missing": [{"cell": cell, "seed": seed} for cell, seed in missing],
             "failed": failed,
             "seconds": outcome.about["seconds"],
-            "report": str(page),
-            "markdown": str(markdown),
+            "report": None if page is None else str(page),
+            "markdown": None if markdown is None else str(markdown),
             "table": str(outcome.folder / TABLE),
         }
         print_json(told)
@@ -278,6 +296,7 @@ def tell_outcome(outcome: Outcome, as_json: bool) -> int:
             f"missing {len(missing)} of {len(missing) + len(outcome.rows)}: {rows}; the same command tries again",
             markup=False,
         )
-    console.print(f"table   {outcome.folder / TABLE}", markup=False)
-    tell_report(page)
+    if page is not None:
+        console.print(f"table   {outcome.folder / TABLE}", markup=False)
+        tell_report(page)
     return 1 if missing else 0

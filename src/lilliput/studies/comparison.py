@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lilliput.evaluation.intervals import Interval, Paired, mean_and_error, mean_interval, paired_difference
-from lilliput.studies.grid import budget_of, cells
+from lilliput.studies.figures import find_figure
+from lilliput.studies.grid import Axis, budget_of, cells
 from lilliput.studies.outcome import Outcome, Row
 
 Labels = Mapping[str, str]  # axis -> label: which cell
 Finding = Literal["higher", "lower", "tie", "equal", "one seed", "missing"]
+LENGTHS = ("generate.tokens", "measure.tokens")  # how long a text is asked for
 
 
 @dataclass(frozen=True)
@@ -113,25 +115,30 @@ def cell_labels(outcome: Outcome) -> list[Labels]:
     return [cell.labels for cell in cells(outcome.study)]
 
 
-def has_several_budgets(outcome: Outcome) -> bool:
-    """Cells may then differ by what they were given, and none is called the best of all."""
-    return len({budget_of(cell) for cell in cells(outcome.study)}) > 1
+def what_differs(outcome: Outcome, figure: str) -> str | None:
+    """Cells may differ by what they were given or asked for, and none is then called the best of all by this figure."""
+    found = cells(outcome.study)
+    if len({budget_of(cell) for cell in found}) > 1:
+        return "budgets"
+    lengths = {tuple(cell.settings.get(name) for name in LENGTHS) for cell in found}
+    return "lengths of texts" if find_figure(figure).of_a_text and len(lengths) > 1 else None
 
 
 def axis_labels(outcome: Outcome) -> dict[str, list[str]]:
     return {axis.name: list(axis.values) for axis in outcome.study.axes}
 
 
-def compared_axes(outcome: Outcome) -> list[str]:
-    """Along which cells are compared: those of several labels. One that gives more to learn from is none of them, unless there is
-    no other: a larger budget is not a technique."""
+def compared_axes(outcome: Outcome, figure: str) -> list[str]:
+    """Along which cells are compared by a figure: those of several labels. One that gives more to learn from, or asks for more of
+    what the figure counts, is none of them, unless there is no other: a larger budget is not a technique."""
+    of_a_text = find_figure(figure).of_a_text
+
+    def is_amount(axis: Axis) -> bool:
+        names = {name for said in axis.values.values() for name in said}
+        return any(name.startswith("budget.") or (of_a_text and name in LENGTHS) for name in names)
+
     several = [axis for axis in outcome.study.axes if len(axis.values) > 1]
-    fair = [
-        axis
-        for axis in several
-        if not any(name.startswith("budget.") for said in axis.values.values() for name in said)
-    ]
-    return [axis.name for axis in fair or several]
+    return [axis.name for axis in [axis for axis in several if not is_amount(axis)] or several]
 
 
 def reference_labels(outcome: Outcome) -> dict[str, str]:

@@ -150,22 +150,34 @@ def spread_apart(places: Sequence[float], step: float) -> list[float]:
     return [middle + step * (at - (count - 1) / 2) for middle, count in groups for at in range(count)]
 
 
-def label_points(axes: Axes, points: Sequence[tuple[float, float, str, str]], size: float = 9.5) -> None:
-    """Labels (x, y, text, colour) beside points, each on the side where it covers least of the points and labels before it."""
+def label_points(
+    axes: Axes, points: Sequence[tuple[float, float, str, str]], lines: Sequence[Box] = (), size: float = 9.5
+) -> None:
+    """Labels (x, y, text, colour) beside points, each where it covers least of the points, the lines (x0, y0, x1, y1) and the
+    labels before it: at a corner of its point or, with a thin line to it, a few heights of a label above or below."""
     drawing = axes.get_figure(root=True)
     assert drawing is not None
     drawing.draw_without_rendering()  # so that places are known
-    at = [tuple(float(value) * 72 / drawing.dpi for value in axes.transData.transform(point[:2])) for point in points]
+
+    def on_paper(x: float, y: float) -> tuple[float, float]:
+        across, upward = axes.transData.transform((x, y))
+        return float(across) * 72 / drawing.dpi, float(upward) * 72 / drawing.dpi
+
+    at = [on_paper(x, y) for x, y, _, _ in points]
     frame = axes.get_window_extent()
     borders = tuple(float(value) * 72 / drawing.dpi for value in (frame.x0, frame.y0, frame.x1, frame.y1))
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
+    for x0, y0, x1, y1 in lines:
+        (left, low), (right, high) = on_paper(x0, y0), on_paper(x1, y1)
+        taken.append((left - 1, low - 1, right + 1, high + 1))
     for (x, y), point in zip(at, points, strict=True):
         _, _, text, colour = point
         width, gap = LETTER * size * len(text), 5.0
         sides = [
-            (right * gap, up * gap, "left" if right > 0 else "right", "bottom" if up > 0 else "top", box)
+            (right * gap, up * rise, "left" if right > 0 else "right", "bottom" if up > 0 else "top", box)
+            for rise in (gap, *(gap + 1.4 * size * farther for farther in range(1, 6)))
             for right, up in ((1, 1), (1, -1), (-1, 1), (-1, -1))
-            for box in [corner_box(x + right * gap, y + up * gap, right * width, up * size)]
+            for box in [corner_box(x + right * gap, y + up * rise, right * width, up * size)]
         ]
         best = min(sides, key=lambda side: sum(overlap(side[4], other) for other in taken) + outside(side[4], borders))
         taken.append(best[4])
@@ -179,6 +191,9 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str, str]], si
             color=colour,
             size=size,
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
+            if abs(best[1]) > gap
+            else None,
         )
 
 

@@ -13,13 +13,14 @@ from typing import Literal
 @dataclass(frozen=True)
 class Figure:
     """Shown as value x `scale` with so many `digits` after the point. `better` is None for what is neither good nor bad in
-    itself, such as a budget."""
+    itself, such as a budget. `of_a_text`: more where longer texts are asked for, whatever writes them."""
 
     title: str
     unit: str
     better: Literal["lower", "higher"] | None
     digits: int
     scale: float = 1.0
+    of_a_text: bool = False
 
 
 ORDERS = (1, 2, 3, 4)  # of n-grams
@@ -65,8 +66,8 @@ FIGURES: dict[str, Figure] = {
     "writing.perplexity": Figure("perplexity of what it writes, by itself", "", None, 2),
     "writing.tokens": Figure("tokens of a text", "", None, 1),
     "tokens_per_second": Figure("writing speed", "tokens/s", "higher", 0),
-    "seconds_per_sample": Figure("time of a text", "s", "lower", 4),
-    "cache_bytes": Figure("keys and values kept", "MB", "lower", 2, 1e-6),
+    "seconds_per_sample": Figure("time of a text", "s", "lower", 4, of_a_text=True),
+    "cache_bytes": Figure("keys and values kept", "MB", "lower", 2, 1e-6, of_a_text=True),
     "stories.valid": Figure("valid stories", "%", "higher", 1, 100.0),
     # A classifier.
     "accuracy": Figure("accuracy", "%", "higher", 1, 100.0),

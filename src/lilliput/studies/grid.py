@@ -232,7 +232,7 @@ def with_inputs(study: Study, folder: Path) -> Study:
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """What is wrong with its seeds, measures, figures and settings, each mistake once."""
     from lilliput.studies.figures import FIGURES, is_figure
-    from lilliput.studies.measures import MEASURES
+    from lilliput.studies.measures import MEASURES, givers
 
     def at(name: str) -> str:
         return f"{path.name}, line {line_of(text, name)}"
@@ -249,6 +249,10 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         for name in names:
             if not is_figure(name):
                 mistakes.append(UserError(f"there is no figure {name!r}", at(place), nearest(name, FIGURES)))
+            elif not set(found := givers(name)) & set(study.measure):
+                what = f"the figure {name} is of the measure {' or '.join(found)}, which this study does not take"
+                measures = ", ".join(f'"{one}"' for one in (*study.measure, found[0]))
+                mistakes.append(UserError(what, at(place), f"measure = [{measures}]"))
     for plot in study.plots:
         if plot.kind in ("scatter", "fit") and (plot.x is None or plot.y is None):
             what = f"a plot of kind {plot.kind} needs two figures, x and y"

@@ -251,6 +251,24 @@ MEASURES: dict[str, Measure] = {
     "writing": measure_writing,
     "stories": measure_stories,
 }
+COSTS = ("updates", "tokens", "flops", "parameters", "trainable_parameters")
+WRITTEN = ("writing", "tokens_per_second", "seconds_per_sample")
+# The figures of each, or the first part of their names.
+GIVES = {
+    "training": ("train", "validation", "test", *COSTS),
+    "likelihood": ("training", "validation", "test"),
+    "accuracy": ("accuracy", "calibration_error"),
+    "overlap": ("bleu", "chrf", "distinct", "repetition", "self_bleu", *WRITTEN),
+    "writing": ("cache_bytes", *WRITTEN),
+    "stories": ("stories",),
+}
+ALWAYS = "train.peak_memory_bytes"  # is of the process that trained, and comes with every measure
+
+
+def givers(figure: str) -> list[str]:
+    """The measures that may give a figure."""
+    names = (figure, figure.partition(".")[0])
+    return [name for name, given in GIVES.items() if figure == ALWAYS or any(one in given for one in names)]
 
 
 # Help of all.

@@ -19,6 +19,8 @@ from urllib.parse import quote
 from lilliput import files
 from lilliput.errors import UserError
 
+LONG = 22  # letters of a row's name that stand in one line
+
 
 @dataclass(frozen=True)
 class Paragraph:
@@ -208,7 +210,8 @@ def row_html(row: Sequence[str | Entry], heads: int) -> str:
     for at, entry in enumerate(map(as_entry, row)):
         remark = f"<small>{escaped(entry.remark)}</small>" if entry.remark else ""
         text = f"<strong>{escaped(entry.text)}</strong>" if entry.strong else escaped(entry.text)
-        opening, closing = ('th scope="row" class="name"', "th") if at < heads else ('td class="figure"', "td")
+        kind = "name long" if len(entry.text) > LONG else "name"
+        opening, closing = (f'th scope="row" class="{kind}"', "th") if at < heads else ('td class="figure"', "td")
         cells.append(f"<{opening}>{text}{remark}</{closing}>")
     return f"<tr>{''.join(cells)}</tr>"
 

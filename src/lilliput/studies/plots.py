@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,10 +40,14 @@ from lilliput.studies.text import capital, fixed, name_cell, number, shown_figur
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 BARS = 4  # pictures that rules choose, at most
 FLAT = 0.8  # of the largest: figures that all lie above it are shown without bars, which would have to begin at zero
 COSTS = ("s", "tokens/s", "MB", "TFLOP")  # units of what something costs, for the trade-off
+
+
+CUT = " Intervals that reach below zero, where there is nothing, are cut there."
 
 
 class Fitted(NamedTuple):
@@ -127,16 +131,28 @@ def draw_bars(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
         " Cells are compared seed by seed, so that they may differ where these intervals overlap." if several else ""
     )
     caption += " The axis does not begin at zero." if flat else ""
+    caption += CUT if any(is_cut(summary) for _, summary in found) else ""
     return finish(drawing, name, f"{capital(figure.title)} of each cell: {told}.", caption)
+
+
+def ends_of(summary: Summary, figure: Figure) -> tuple[float, float] | None:
+    """Of its interval, as it is drawn: what is never negative has none below zero, whatever a few seeds and Student's t say."""
+    if summary.interval is None:
+        return None
+    low, high = (end * figure.scale for end in summary.interval)
+    return 0.0 if is_cut(summary) else low, high
+
+
+def is_cut(summary: Summary) -> bool:
+    return summary.interval is not None and summary.interval.low < 0.0 <= min(summary.values)
 
 
 def draw_bar(axes: Axes, at: int, summary: Summary, figure: Figure, colour: str, flat: bool) -> None:
     mean = summary.mean * figure.scale
     if not flat:
         axes.barh(at, mean, height=0.62, color=colour, alpha=0.3, linewidth=0)
-    if summary.interval:
-        low, high = (end * figure.scale for end in summary.interval)
-        axes.plot([low, high], [at, at], color=colour, linewidth=2.2, alpha=0.55)
+    if ends := ends_of(summary, figure):
+        axes.plot(ends, [at, at], color=colour, linewidth=2.2, alpha=0.55)
     axes.plot([mean], [at], marker="|", markersize=13, markeredgewidth=2.4, color=colour)
     if summary.n > 1:
         axes.plot(
@@ -167,27 +183,22 @@ def draw_scatter(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
         return None
     drawing, (axes,) = new_drawing(3.6)
     colour = colours(outcome)
+    points, lines = [], []
     for cell, x, y in found:
         tint, place = colour[name_cell(cell)], (x.mean * across.scale, y.mean * upward.scale)
-        if x.interval and y.interval:
-            axes.plot([end * across.scale for end in x.interval], [place[1]] * 2, color=tint, alpha=0.45, linewidth=1.4)
-            axes.plot([place[0]] * 2, [end * upward.scale for end in y.interval], color=tint, alpha=0.45, linewidth=1.4)
+        points.append((*place, name_cell(cell), tint))
+        wide, high = ends_of(x, across), ends_of(y, upward)
+        if wide and high:
+            lines += [(wide[0], place[1], wide[1], place[1]), (place[0], high[0], place[0], high[1])]
+            axes.plot(wide, [place[1]] * 2, color=tint, alpha=0.45, linewidth=1.4)
+            axes.plot([place[0]] * 2, high, color=tint, alpha=0.45, linewidth=1.4)
         axes.plot(*place, "o", markersize=7, color=tint, markeredgewidth=0)
-    means = [x.mean for _, x, _ in found]
-    if min(means) > 0 and max(means) / min(means) > 10:
-        axes.set_xscale("log")
-        spread_ticks(axes, [mean * across.scale for mean in means])
     axes.margins(0.12)
+    scale_axis(axes, "x", [x for x, *_ in points])
+    scale_axis(axes, "y", [y for _, y, *_ in points])
     axes.set_title(plot.title or capital(column_title(upward)))
     axes.set_xlabel(column_title(across))
-    thousands(axes.xaxis)
-    label_points(
-        axes,
-        [
-            (x.mean * across.scale, y.mean * upward.scale, name_cell(cell), colour[name_cell(cell)])
-            for cell, x, y in found
-        ],
-    )
+    label_points(axes, points, lines)
     told = "; ".join(f"{name_cell(cell)} {number(y.mean, upward)} at {number(x.mean, across)}" for cell, x, y in found)
     wanted = [
         corner
@@ -201,6 +212,7 @@ def draw_scatter(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
         else f"{capital(upward.title)} against {across.title}, one seed."
     )
     caption += f" The best corner is the {' '.join(wanted)}." if wanted else ""
+    caption += CUT if any(is_cut(x) or is_cut(y) for _, x, y in found) else ""
     return finish(drawing, name, f"{capital(upward.title)} against {across.title}: {told}.", caption)
 
 
@@ -256,7 +268,7 @@ def draw_fit(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     axes.set_xlabel(column_title(across))
     axes.grid(axis="x", visible=False)
     axes.spines["left"].set_visible(False)
-    spread_ticks(axes, [value for group in groups for value in group.x])
+    spread_ticks(axes.xaxis, [value for group in groups for value in group.x])
     if len(groups) > 1:
         label_ends(axes, ends)
     told = " ".join(tell_law(group, upward.title, across.title) for group in groups)
@@ -264,15 +276,25 @@ def draw_fit(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     return finish(drawing, name, f"{capital(upward.title)} against {across.title}. {told}", caption)
 
 
-def spread_ticks(axes: Axes, values: Sequence[float]) -> None:
+def scale_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
+    """By powers of ten where the largest is more than ten times the smallest."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if min(values) > 0 and max(values) / min(values) > 10:
+        axes.set(**{f"{which}scale": "log"})
+        spread_ticks(axis, values)
+    else:
+        thousands(axis)
+
+
+def spread_ticks(axis: Axis, values: Sequence[float]) -> None:
     """1, 2 and 5 of each power of ten: a logarithmic axis over less than two of them would have hardly a number."""
     from matplotlib.ticker import NullFormatter
 
     low, high = min(values) / 1.1, max(values) * 1.1
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    axes.set_xticks([step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    thousands(axes.xaxis)
+    axis.set_ticks([step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high])
+    axis.set_minor_formatter(NullFormatter())
+    thousands(axis)
 
 
 def tell_law(group: Fitted, upward: str, across: str) -> str:

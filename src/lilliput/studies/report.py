@@ -36,6 +36,7 @@ from lilliput.studies.text import (
     name_cell,
     rule_of_claims,
     shown_figures,
+    tell_absent,
     verdict,
 )
 
@@ -114,10 +115,8 @@ def tell_missing(outcome: Outcome) -> str:
         which = [f"{name_cell(cell)} with seed {seed}" for cell, seed in missing]
         which = which[:5] + ([f"{len(which) - 5} more"] if len(which) > 5 else [])
         told.append(f"Missing: {len(missing)} of {total} ({listed(which)}). n says how many each figure has.")
-    measured = {name for row in outcome.rows for name in row.figures}
-    absent = [find_figure(name).title for name in study.show if name not in measured]
-    if absent and outcome.rows:
-        told.append(f"Asked for and not measured: {listed(absent)}.")
+    if absent := tell_absent(outcome):
+        told.append(absent)
     if changed := outcome.about.get("changed"):
         others = listed([f"{name.replace('_', ' ')} {' or '.join(values)}" for name, values in changed.items()])
         told.append(f"Some of it was made with {others}: what differs may differ by that, times above all.")

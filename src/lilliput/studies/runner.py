@@ -249,7 +249,7 @@ class Runner:
         return told
 
     def fail(self, job: Job, lines: list[str]) -> None:
-        self.failures.append({"kind": job.kind, "name": job.name, "what": " ".join(line.strip() for line in lines)})
+        self.failures.append({"kind": job.kind, "name": job.name, "what": "; ".join(line.strip() for line in lines)})
         self.report(Failed(job, lines))
 
 

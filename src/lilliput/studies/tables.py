@@ -18,45 +18,72 @@ from lilliput.studies.comparison import (
     compare,
     compared_axes,
     find_best,
-    has_several_budgets,
     reference_labels,
     summarise_cell,
+    what_differs,
 )
 from lilliput.studies.figures import Figure, find_figure
 from lilliput.studies.outcome import Outcome
 from lilliput.studies.page import Entry, Table
-from lilliput.studies.text import capital, comparative, number, reach, share, shown_figures, signed, spread
+from lilliput.studies.text import (
+    capital,
+    comparative,
+    listed,
+    name_cell,
+    number,
+    reach,
+    share,
+    shown_figures,
+    signed,
+    spread,
+)
 
 NOTHING = "–"
+ABREAST = 6  # figures beside each other that a page has room for
 DIRECTIONS = {"lower": "lower is better", "higher": "higher is better", None: ""}
 
 
 def tell_all(outcome: Outcome) -> Table:
-    """A row for each cell, a column for each figure that is shown."""
+    """A row for each cell, a column for each figure that is shown; turned where the figures are too many for that."""
     names = shown_figures(outcome)
-    several = len({row.seed for row in outcome.rows}) > 1
-    note = "Mean ± standard deviation over n seeds. " if several else "One seed. "
-    if any(surely_best(outcome, name) for name in names):
-        note += "Strong: better than every other, paired by seed."
-    elif several and has_several_budgets(outcome):
-        note += "Budgets differ, so that nothing is strong."
-    elif several:
-        note += "Nothing is strong: in no column is one surely better than every other."
-    return cells_table(outcome, names, "", note.strip())
+    note = tell_strength(outcome, names)
+    if len(names) > ABREAST and len(cell_labels(outcome)) < len(names):
+        return turned_table(outcome, names, note)
+    return cells_table(outcome, names, "", note)
 
 
 def tell_others(outcome: Outcome) -> Table | None:
     """The figures that were measured and are not shown, turned: a row for each figure."""
-    shown, cells = shown_figures(outcome), cell_labels(outcome)
+    shown = shown_figures(outcome)
     names = dict.fromkeys(name for row in outcome.rows for name in row.figures if name not in shown)
     if not names:
         return None
-    rows: list[list[str | Entry]] = [
-        [column_title(find_figure(name)), *(tell_entry(outcome, cell, name) for cell in cells)]
-        for name in sorted(names)
-    ]
-    columns = ["", *(", ".join(cell.values()) for cell in cells)]
-    return Table(columns, rows, note="Mean ± standard deviation. Every single value is in table.csv.")
+    note = f"{tell_strength(outcome, list(names))} Every single value is in table.csv."
+    return turned_table(outcome, sorted(names), note)
+
+
+def turned_table(outcome: Outcome, names: Sequence[str], note: str) -> Table:
+    """A row for each figure, a column for each cell."""
+    cells = cell_labels(outcome)
+    rows: list[list[str | Entry]] = [["n", *(str(count_seeds(outcome, cell)) for cell in cells)]]
+    for name in names:
+        best = surely_best(outcome, name)
+        rows.append(
+            [column_title(find_figure(name)), *(tell_entry(outcome, cell, name, best == cell) for cell in cells)]
+        )
+    return Table(["", *map(name_cell, cells)], rows, note=note)
+
+
+def tell_strength(outcome: Outcome, names: Sequence[str]) -> str:
+    """What the entries of a table of these figures are, and what is strong among them."""
+    if len({row.seed for row in outcome.rows}) == 1:
+        return "One seed."
+    entries = "Mean ± standard deviation over n seeds."
+    if any(surely_best(outcome, name) for name in names):
+        return f"{entries} Strong: better than every other, paired by seed."
+    if differing := {what for name in names if (what := what_differs(outcome, name))}:
+        return f"{entries} {capital(listed(sorted(differing)))} differ, so that nothing is strong."
+    return f"{entries} Nothing is strong: by no figure is one surely better than every other."
 
 
 def cells_table(outcome: Outcome, names: Sequence[str], caption: str, note: str) -> Table:
@@ -71,7 +98,7 @@ def cells_table(outcome: Outcome, names: Sequence[str], caption: str, note: str)
 def tell_figure(outcome: Outcome, name: str) -> Table:
     """One figure in full: mean, deviation, n, interval, and the difference from what each cell is compared with."""
     figure, axes, reference = find_figure(name), axis_labels(outcome), reference_labels(outcome)
-    compared = compared_axes(outcome)
+    compared = compared_axes(outcome, name)
     best = surely_best(outcome, name)
     rows: list[list[str | Entry]] = []
     for cell in cell_labels(outcome):
@@ -118,7 +145,7 @@ def tell_entry(outcome: Outcome, cell: Labels, name: str, strong: bool = False) 
 
 
 def surely_best(outcome: Outcome, name: str) -> Labels | None:
-    if has_several_budgets(outcome):
+    if what_differs(outcome, name):
         return None
     found = find_best(outcome.rows, cell_labels(outcome), name, find_figure(name).better)
     return found[0] if found and found[1] else None

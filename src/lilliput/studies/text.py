@@ -20,9 +20,9 @@ from lilliput.studies.comparison import (
     compare,
     compared_axes,
     find_best,
-    has_several_budgets,
     reference_labels,
     summarise_cell,
+    what_differs,
 )
 from lilliput.studies.figures import Figure, find_figure
 from lilliput.studies.outcome import Outcome
@@ -112,7 +112,15 @@ def verdict(outcome: Outcome) -> list[tuple[str, str]]:
 
 def verdict_lines(outcome: Outcome) -> list[str]:
     """The same for a console, the rule first."""
-    return [rule_of_claims(outcome), *(f"{lead} {told}" for lead, told in verdict(outcome))]
+    told = [rule_of_claims(outcome), *(f"{lead} {told}" for lead, told in verdict(outcome))]
+    return [*told, absent] if (absent := tell_absent(outcome)) else told
+
+
+def tell_absent(outcome: Outcome) -> str:
+    """The figures that the study shows and nothing has: of a language model, say, its accuracy."""
+    measured = {name for row in outcome.rows for name in row.figures}
+    absent = [find_figure(name).title for name in outcome.study.show if name not in measured]
+    return f"Asked for and not measured: {listed(absent)}." if absent and outcome.rows else ""
 
 
 def rule_of_claims(outcome: Outcome) -> str:
@@ -152,7 +160,7 @@ def judge_figure(outcome: Outcome, name: str, first: bool) -> str:
     if len(axes) == 1:
         told = judge_axis_alone(outcome, name, figure, next(iter(axes)), first)
     else:
-        judged = {axis: judge_axis(outcome, name, figure, axis) for axis in compared_axes(outcome)}
+        judged = {axis: judge_axis(outcome, name, figure, axis) for axis in compared_axes(outcome, name)}
         told = " ".join(words if len(judged) == 1 else f"By {axis}. {words}" for axis, words in judged.items())
     best = tell_best(outcome, name, figure) if first and len(measured) > 2 else ""
     return f"{told} {best}".strip()
@@ -285,8 +293,8 @@ def tell_best(outcome: Outcome, name: str, figure: Figure) -> str:
     found = find_best(outcome.rows, cell_labels(outcome), name, figure.better)
     if found is None or len({row.seed for row in outcome.rows}) == 1:
         return ""
-    if has_several_budgets(outcome):
-        return "Budgets differ, so that no cell is called the best of all."
+    if differing := what_differs(outcome, name):
+        return f"{capital(differing)} differ, so that no cell is called the best of all."
     best, surely = found
     if surely:
         return f"The best is {name_cell(best)}, ahead of every other."
