@@ -333,7 +333,10 @@ def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     known = [event for event in known if math.isfinite(event["loss"])]
     known = [event for event in known if event.get("whole")] or known
     best = min(known, key=lambda event: float(event["loss"]), default=None)
-    return best and {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+    if best is None:
+        return None
+    told = {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+    return told | {"weights": best.get("weights", best["step"])}  # which older logs lack
 
 
 def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -84,6 +84,14 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert "**Nothing was evaluated yet.**" in to_markdown(document, "figures")
 
 
+def test_the_weights_that_are_told_are_those_that_were_judged(tmp_path: Path) -> None:
+    """Of a run whose rate drives it off after its first update: its best checkpoint is not its last."""
+    run, _ = train_small(small_config(tmp_path, evaluate__every="1", schedule__kind="constant", optimizer__lr="3"))
+    assert run.best is not None and run.last is not None and run.best.step < run.last.step
+    told = to_markdown(describe_run(run), "figures")
+    assert f"with the weights of step {run.best.step}." in told
+
+
 def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, evaluate__every="2", **labelled_changes(tmp_path)))
     document = describe_run(run)

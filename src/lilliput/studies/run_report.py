@@ -91,7 +91,7 @@ def tell_figures(about: dict[str, Any], config: Config) -> list[Block]:
         return [Paragraph("Nothing was evaluated yet.", warning=True), Facts(facts, large=True)]
     judged = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
     split = "the whole validation split" if found["whole"] else "a sample of the validation split"
-    sentence = f"Judged on {split} ({', '.join(judged)}) with the weights of step {found['step']:,}."
+    sentence = f"Judged on {split} ({', '.join(judged)}) with the weights of step {found['weights']:,}."
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         sentence += f" A perfect model would need {found['floor']:.4f} bits per byte; this one is {over:.1%} above."
