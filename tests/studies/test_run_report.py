@@ -13,9 +13,11 @@ import pytest
 
 from labelled import labelled_changes
 from lilliput.runs import Run
+from lilliput.studies.measures import measure_training
 from lilliput.studies.page import Document, to_markdown
 from lilliput.studies.run_plots import draw_run, floor_in_nats
 from lilliput.studies.run_report import describe_run, write_run_report
+from lilliput.studies.text import duration
 from outcomes import windows
 from small import copy_of_trained, lilliput, small_config, train_small, trained
 
@@ -90,6 +92,17 @@ def test_the_weights_that_are_told_are_those_that_were_judged(tmp_path: Path) ->
     assert run.best is not None and run.last is not None and run.best.step < run.last.step
     told = to_markdown(describe_run(run), "figures")
     assert f"with the weights of step {run.best.step}." in told
+
+
+def test_the_training_time_is_that_of_a_study(tmp_path: Path) -> None:
+    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    events = run.metrics()
+    events[-1]["seconds"] = 900.0  # most of it to judge the whole split
+    run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    document = describe_run(run)
+    seconds = duration(measure_training(run.folder, {}, seed=1)["train.seconds"])
+    assert f"- training time: {seconds}\n" in to_markdown(document, "figures")
+    assert document.about.endswith(f" · {seconds} of training")
 
 
 def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def describe_run(run: Run) -> Document:
         about["state"],
         counted(about["steps"], "update"),
         f"{about['tokens_seen']:,} tokens",
-        duration(about["seconds"]),
+        f"{duration(about['seconds'])} of training",
     ]
     return Document(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
 
