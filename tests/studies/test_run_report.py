@@ -120,11 +120,12 @@ def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) 
     assert "accuracy.png" in told
 
 
-def log(steps: int, **evaluation: Any) -> list[dict[str, Any]]:
+def log(steps: int, falls: bool = True, **evaluation: Any) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
-        events.append({"event": "step", "step": step, "loss": 4.0 / step, "lr": 0.1, "tokens": step, "seconds": 1.0})
-        judged = {"loss": 5.0 / step, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
+        level = step if falls else 1 + steps - step
+        events.append({"event": "step", "step": step, "loss": 4.0 / level, "lr": 0.1, "tokens": step, "seconds": 1.0})
+        judged = {"loss": 5.0 / level, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
         events.append({"event": "evaluation", "step": step, "whole": False, **judged, **evaluation})
     return events
 
@@ -136,6 +137,11 @@ def test_pictures_are_those_that_the_log_has_figures_for() -> None:
     assert [picture.name for picture in pictures] == ["loss", "accuracy", "learning-rate"]
     assert "Loss, nats/document" in pictures[0].svg
     assert pictures[1].alt == "Accuracy on validation from 50.0% to 50.0%."
+
+
+def test_a_beginning_above_the_picture_is_told_where_there_is_one() -> None:
+    assert draw_run(log(20))[0].caption.endswith("that training looks at. The beginning is above the picture.")
+    assert draw_run(log(20, falls=False))[0].caption.endswith("that training looks at.")
 
 
 def test_the_floor_is_told_in_the_unit_of_the_loss() -> None:
