@@ -140,6 +140,28 @@ def test_a_text_of_which_the_last_written_token_was_read(browser: Browser, tmp_p
         page.wait_for_selector('body[data-shown="0.1"]')
 
 
+def test_words_stand_apart(browser: Browser, tmp_path: Path) -> None:
+    """Where no token has a space of its own, also in the part that was not seen, and nothing tells how a space looks."""
+    words = ["the", "old", "bear", "saw"]
+    with watched_page(browser) as page:
+        open_page(page, draw_attention(words, before=["a", "bee"], after=["the", "sea"], prompt=2, last="."), tmp_path)
+        text, facts = page.locator("#text"), page.locator("#facts")
+        assert text.inner_text().split("✂")[0].split() == ["a", "bee"]
+        assert "the old bear saw ." in text.inner_text()
+        assert text.inner_text().endswith("not seen: 2 the sea")
+        gap = page.evaluate(
+            """() => {
+            const [one, two] = [...document.querySelectorAll("#text [data-at]")].map((item) => item.getBoundingClientRect());
+            return two.left - one.right;
+        }"""
+        )
+        assert gap >= 4
+        assert facts.inner_text() == "2 layers, 3 heads each, 4 tokens."
+        open_page(page, draw_attention(["The", " cat", " sat", "\n"]), tmp_path)
+        assert text.inner_text().strip() == "The·cat·sat↵"
+        assert facts.inner_text() == "2 layers, 3 heads each, 4 tokens. · is a space. ↵ is a line end."
+
+
 def test_twelve_layers_of_twelve_heads_and_512_tokens(browser: Browser, tmp_path: Path) -> None:
     layer = draw_attention([f" w{n % 97}" for n in range(512)], layers=1, heads=12, seed=1)
     attention = Attention(layer.tokens, [one.astype(np.float32) for one in layer.weights] * 12, layer.visible)

@@ -278,12 +278,11 @@ def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
 
 
 def tell(arguments: argparse.Namespace, looked: Looked) -> None:
-    from lilliput.attention_view.contract import label
     from lilliput.attention_view.summary import sort_heads
 
     attention, tally, console = looked.attention, looked.tally, figures()
-    if attention is not None and attention.prompt is not None:
-        console.print("it wrote: " + "".join(map(label, attention.written)), markup=False)
+    if attention is not None and attention.wrote is not None:
+        console.print(f"it wrote: {attention.wrote}", markup=False)
     documents = "document" if tally.texts == 1 else "documents"
     over = f"{tally.texts:,} {documents} of {arguments.on}" if arguments.on else "this text"
     console.print(f"heads over {over}, {tally.tokens:,} tokens, by {arguments.sort}", markup=False)

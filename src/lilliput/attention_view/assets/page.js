@@ -62,7 +62,7 @@ function tellFacts() {
   const {layers, heads, before, after} = about;
   const same = heads.every((one) => one.length === heads[0].length);
   byId("title").textContent = about.title;
-  byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}. · is a space, ↵ a line end.`;
+  byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}.${about.marks.space ? " · is a space." : ""}${about.marks.line ? " ↵ is a line end." : ""}`;
   const notes = [];
   if (about.prompt !== null) notes.push(`Tokens that the model wrote itself: ${written}. There a row is what it looked at when it chose the next token.`);
   if (before.count) notes.push(`The text is longer than the context; tokens before it that were not seen: ${before.count.toLocaleString()}.`);
