@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,14 @@ def test_words_stand_apart(browser: Browser, tmp_path: Path) -> None:
         open_page(page, draw_attention(["The", " cat", " sat", "\n"]), tmp_path)
         assert text.inner_text().strip() == "The·cat·sat↵"
         assert facts.inner_text() == "2 layers, 3 heads each, 4 tokens. · is a space. ↵ is a line end."
+
+
+def test_the_size_of_the_file_is_told(browser: Browser, tmp_path: Path) -> None:
+    with watched_page(browser) as page:
+        size = open_page(page, draw_attention(list("abcd")), tmp_path)
+        told = re.search(r"This file has (\d+) kB and needs", page.locator("#foot").inner_text())
+        assert told and int(told[1]) == pytest.approx(size / 1e3, rel=0.05)
+        assert [page.evaluate(f"readable({size})") for size in (740_000, 16.24e6)] == ["740 kB", "16.2 MB"]
 
 
 def test_twelve_layers_of_twelve_heads_and_512_tokens(browser: Browser, tmp_path: Path) -> None:

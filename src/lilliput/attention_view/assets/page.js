@@ -56,6 +56,7 @@ function showView(name) {
   chooseHeads([...lines.chosen]);
 }
 
+const readable = (bytes) => (bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 const counted = (number, what) => `${number.toLocaleString()} ${what}${number === 1 ? "" : "s"}`;
 
 function tellFacts() {
@@ -70,7 +71,7 @@ function tellFacts() {
   if (padding.size) notes.push(`Padding: ${padding.size} of ${tokens} places.`);
   byId("notes").replaceChildren(...notes.map((text) => make("li", {}, text)));
   const bytes = document.documentElement.outerHTML.length;
-  byId("foot").textContent = `Made by Lilliput. This file has ${(bytes / 1e6).toFixed(1)} MB and needs nothing else. Keys: ← → change the head, ↑ ↓ the layer, j and k the token, m the map, l the lines.`;
+  byId("foot").textContent = `Made by Lilliput. This file has ${readable(bytes)} and needs nothing else. Keys: ← → change the head, ↑ ↓ the layer, j and k the token, m the map, l the lines.`;
 }
 
 function listen() {
