@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from attentions import small_writer
 from labelled import labelled_changes
+from lilliput.attention_view import capture_text
+from lilliput.attention_view.summary import Tally
+from lilliput.decoding.writer import Sample
 from lilliput.runs import Run
 from lilliput.studies.measures import measure_training
-from lilliput.studies.page import Document, to_markdown
+from lilliput.studies.page import Document, Table, to_markdown
 from lilliput.studies.run_plots import draw_run, floor_in_nats
-from lilliput.studies.run_report import describe_run, write_run_report
+from lilliput.studies.run_report import describe_run, tell_heads, write_run_report
 from lilliput.studies.text import duration
 from outcomes import windows
 from small import copy_of_trained, lilliput, small_config, train_small, trained
@@ -48,8 +52,19 @@ def test_everything_is_in_it(document: Document) -> None:
     ):
         assert words in told, words
     assert told.count("![") == 5
-    heads = re.findall(r"^\| (\d\.\d) \|", told, re.MULTILINE)
-    assert heads == ["0.0", "0.1", "1.0", "1.1"]
+    heads = re.findall(r"^\| (layer.*?|all.*?) \|", told, re.MULTILINE)
+    assert heads == [*(f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)), "all layers, even"]
+
+
+def test_heads_stand_beside_an_even_one() -> None:
+    """One for all layers that see the same."""
+    writer = small_writer(layers=3, window=(4, None, 4))
+    _, table = tell_heads(writer, Sample("A bee", " saw the sea.", 13, 0.0, "length"))
+    assert isinstance(table, Table)
+    assert table.rows[5][0] == "layer 2, head 1"
+    even = Tally().add(capture_text(writer, "A bee saw the sea.")).even()
+    for row, name, one in zip(table.rows[6:], ("layers 0 and 2, even", "layer 1, even"), even[:2], strict=True):
+        assert row == [name, *("–" if score is None else f"{score:.2f}" for score in one.scores.values())]
 
 
 def test_the_texts_are_those_that_training_ends_with(document: Document) -> None:

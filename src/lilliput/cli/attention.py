@@ -300,15 +300,13 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
     from rich.table import Table
 
     from lilliput.attention_view.definitions import SCORES
+    from lilliput.attention_view.summary import merge_even
 
     table = Table(box=None, pad_edge=False)
     for title in ("layer", "head", *SCORES):
         table.add_column(title, justify="right")
-    alike: dict[tuple[float | None, ...], list[int]] = {}
-    for one in even:
-        alike.setdefault(tuple(one.scores.values()), []).append(one.layer)
-    rows = [(str(one.layer), str(one.head), tuple(one.scores.values())) for one in heads]
-    rows += [("all" if len(alike) == 1 else " ".join(map(str, layers)), "even", key) for key, layers in alike.items()]
-    for layer, head, scores in rows:
-        table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in scores))
+    rows = [(str(one.layer), str(one.head), one) for one in heads]
+    rows += [("all" if layers is None else " ".join(map(str, layers)), "even", one) for layers, one in merge_even(even)]
+    for layer, head, one in rows:
+        table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
     figures().print(table)
