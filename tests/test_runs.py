@@ -457,6 +457,7 @@ def test_describing(run: Run, tmp_path: Path) -> None:
         "step": 10,
         "whole": False,
         "floor": None,
+        "weights": 10,
     }
     assert found["validation"] == best
     assert found["tests"] == {}
@@ -466,12 +467,15 @@ def test_describing(run: Run, tmp_path: Path) -> None:
     assert [found["checkpoints"][1][key] for key in ("best", "last", "verified")] == [False, True, False]
     assert found["checkpoints"][1]["problem"].startswith("checkpoint step-000020 is damaged: state.json")
     assert [told["verified"] for told in describe(run, verify=False)["checkpoints"]] == [None, None]
-    whole = [evaluation(21, True, 2.2), evaluation(22, True, 2.1)]  # worse than the sample's, and the truth
-    log(run, *run.metrics(), *whole, event("finished", 22, tokens=220, seconds=3.5))
+    # Worse than the sample's, and the truth.
+    whole = [evaluation(21, True, 2.2), evaluation(22, True, 2.1) | {"weights": 10}]
+    log(run, *run.metrics(), *whole, event("finished", 22, tokens=220, seconds=30.0))
     found = describe(run)
-    assert (found["state"], found["steps"], found["tokens_seen"], found["seconds"]) == ("finished", 22, 220, 3.5)
+    assert (found["state"], found["steps"], found["tokens_seen"]) == ("finished", 22, 220)
+    assert found["seconds"] == 3.0, "to the last update: to judge the whole split is not training"
     assert found["validation"]["loss"] == 2.1
     assert found["validation"]["whole"] is True
+    assert (found["validation"]["step"], found["validation"]["weights"]) == (22, 10)
     json.dumps(found, allow_nan=False)
     listed = list_runs(tmp_path)
     assert [listed[0][key] for key in ("name", "state", "steps", "loss", "bits_per_byte")] == [

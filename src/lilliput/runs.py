@@ -312,6 +312,7 @@ def _summary(run: Run) -> dict[str, Any]:
         events, problem = [], error.what
     found, validation = run.checkpoints(), best_validation(events) or {}
     progress = [event for event in events if event["event"] in ("step", "finished")]
+    updates = [event for event in progress if event["event"] == "step"]
     ended = bool(progress) and progress[-1]["event"] == "finished"
     state = "running" if run.is_locked() else "damaged" if problem else "finished" if ended else "interrupted"
     return {
@@ -320,7 +321,8 @@ def _summary(run: Run) -> dict[str, Any]:
         "state": "empty" if state == "interrupted" and not events and not found else state,
         "steps": max([event["step"] for event in events] + [checkpoint.step for checkpoint in found], default=0),
         "tokens_seen": next((event["tokens"] for event in reversed(progress) if "tokens" in event), 0),
-        "seconds": next((event["seconds"] for event in reversed(progress) if "seconds" in event), 0.0),
+        # To the last update, as in a study: to judge the whole split is not training.
+        "seconds": next((event["seconds"] for event in reversed(updates) if "seconds" in event), 0.0),
         "loss": validation.get("loss"),
         "bits_per_byte": validation.get("bits_per_byte"),
         "accuracy": validation.get("accuracy"),
@@ -333,7 +335,10 @@ def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     known = [event for event in known if math.isfinite(event["loss"])]
     known = [event for event in known if event.get("whole")] or known
     best = min(known, key=lambda event: float(event["loss"]), default=None)
-    return best and {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+    if best is None:
+        return None
+    told = {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+    return told | {"weights": best.get("weights", best["step"])}  # which older logs lack
 
 
 def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

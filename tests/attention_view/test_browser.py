@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,36 @@ def test_a_text_of_which_the_last_written_token_was_read(browser: Browser, tmp_p
         page.locator("#stretch").check()
         page.keyboard.press("ArrowRight")  # a check box needs no arrows
         page.wait_for_selector('body[data-shown="0.1"]')
+
+
+def test_words_stand_apart(browser: Browser, tmp_path: Path) -> None:
+    """Where no token has a space of its own, also in the part that was not seen, and nothing tells how a space looks."""
+    words = ["the", "old", "bear", "saw"]
+    with watched_page(browser) as page:
+        open_page(page, draw_attention(words, before=["a", "bee"], after=["the", "sea"], prompt=2, last="."), tmp_path)
+        text, facts = page.locator("#text"), page.locator("#facts")
+        assert text.inner_text().split("✂")[0].split() == ["a", "bee"]
+        assert "the old bear saw ." in text.inner_text()
+        assert text.inner_text().endswith("not seen: 2 the sea")
+        gap = page.evaluate(
+            """() => {
+            const [one, two] = [...document.querySelectorAll("#text [data-at]")].map((item) => item.getBoundingClientRect());
+            return two.left - one.right;
+        }"""
+        )
+        assert gap >= 4
+        assert facts.inner_text() == "2 layers, 3 heads each, 4 tokens."
+        open_page(page, draw_attention(["The", " cat", " sat", "\n"]), tmp_path)
+        assert text.inner_text().strip() == "The·cat·sat↵"
+        assert facts.inner_text() == "2 layers, 3 heads each, 4 tokens. · is a space. ↵ is a line end."
+
+
+def test_the_size_of_the_file_is_told(browser: Browser, tmp_path: Path) -> None:
+    with watched_page(browser) as page:
+        size = open_page(page, draw_attention(list("abcd")), tmp_path)
+        told = re.search(r"This file has (\d+) kB and needs", page.locator("#foot").inner_text())
+        assert told and int(told[1]) == pytest.approx(size / 1e3, rel=0.05)
+        assert [page.evaluate(f"readable({size})") for size in (740_000, 16.24e6)] == ["740 kB", "16.2 MB"]
 
 
 def test_twelve_layers_of_twelve_heads_and_512_tokens(browser: Browser, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from judged_runs import judged_runs
 from labelled import labelled_changes
 from lilliput.cli.attention import EXAMPLES
 from small import copy_of_trained, lilliput, small_config, train_small, trained
@@ -90,6 +91,18 @@ def test_json_while_it_writes(home: Path) -> None:
     assert [(one["layer"], one["head"]) for one in told["even"]] == [(0, None), (1, None)]
     assert len(told["heads"]) == 4 and list(told["heads"][0]) == ["layer", "head", *SCORES]
     assert told["files"]["attention.html"] == Path("attention/mine/attention.html").stat().st_size
+
+
+def test_what_it_wrote_is_told_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a vocabulary of words, whose tokens have no spaces."""
+    monkeypatch.chdir(judged_runs())
+    how = ("A bee saw", "--generate", "9", "--seed", "7")
+    told = lilliput("attention", "words", *how, "--pictures", "none", "--out", str(tmp_path))
+    assert told.code == 0, told.err
+    flags = ("--prompt", "A bee saw", "--tokens", "9", "--seed", "7", "--json")
+    (written,) = json.loads(lilliput("generate", "words", *flags).out)["samples"]
+    assert written["text"].count(" ") >= 4
+    assert told.out.splitlines()[0] == f"it wrote: {written['text']}"
 
 
 def test_flags_may_stand_before_the_text(home: Path) -> None:

@@ -50,6 +50,19 @@ def test_a_run_for_people() -> None:
     assert "checkpoint  step-000008" in out and "best last" in out
 
 
+def test_minutes_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not of the judgement of the whole split that comes after it."""
+    monkeypatch.chdir(copy_of_trained(tmp_path))
+    run = Run(Path("runs/mine"))
+    times = {"step": 60.0, "finished": 600.0}
+    events = [
+        event | ({"seconds": times[event["event"]]} if event["event"] in times else {}) for event in run.metrics()
+    ]
+    run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert "tokens, 1.0 minutes of training" in lilliput("info", "mine").out
+    assert as_json("info", "mine")["seconds"] == 60.0
+
+
 def test_a_checkpoint_stands_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = as_json("info", "mine")["steps"]
     assert as_json("info", "runs/mine/checkpoints/step-000008")["steps"] == expected

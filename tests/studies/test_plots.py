@@ -7,6 +7,7 @@ import itertools
 import re
 import xml.etree.ElementTree as xml
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from matplotlib.text import Annotation, Text
 from PIL import Image
 
 from lilliput.studies.comparison import summarise
-from lilliput.studies.curves import Curve, distinct_cells, read_band, running_mean, sight
+from lilliput.studies.curves import Curve, distinct_cells, read_band, running_mean, sight, tell_beginning
 from lilliput.studies.drawing import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
 from lilliput.studies.figures import find_figure
 from lilliput.studies.outcome import Outcome, Row
@@ -155,6 +156,21 @@ def test_a_running_mean_is_the_mean_of_its_neighbours() -> None:
 
 def test_the_beginning_does_not_decide_how_high_a_picture_is() -> None:
     assert sight([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
+
+
+def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list[Picture], tmp_path: Path) -> None:
+    rising = windows(tmp_path)
+    for path in tmp_path.glob("*/metrics.jsonl"):
+        path.write_text(re.sub(r'"step": (\d+), "loss": [\d.]+', r'"step": \1, "loss": \1', path.read_text()))
+    for fallen, risen in zip(pictures[:2], draw_study(rising)[:2], strict=True):
+        assert fallen.caption == f"{risen.caption} The beginning is above the picture."
+
+
+def test_what_comes_later_is_no_beginning() -> None:
+    x, y = np.arange(11.0), np.array([1.0, 1, 1, 9, 1, 1, 1, 1, 1, 1, 1])
+    assert tell_beginning([Curve(x, y)], 5.0) == ""
+    assert tell_beginning([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) == " The beginning is above the picture."
+    assert tell_beginning([Curve(x[:1], y[:1])], 0.5) == "", "one point is an end"
 
 
 def test_a_law_is_fitted_for_each_choice_that_does_not_change_x() -> None:

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
+from attentions import small_writer
 from labelled import labelled_changes
+from lilliput.attention_view import capture_text
+from lilliput.attention_view.summary import Tally
+from lilliput.decoding.writer import Sample
 from lilliput.runs import Run
-from lilliput.studies.page import Document, to_markdown
+from lilliput.studies.measures import measure_training
+from lilliput.studies.page import Document, Table, to_markdown
 from lilliput.studies.run_plots import draw_run, floor_in_nats
-from lilliput.studies.run_report import describe_run, write_run_report
+from lilliput.studies.run_report import describe_run, tell_heads, write_run_report
+from lilliput.studies.text import duration
 from outcomes import windows
 from small import copy_of_trained, lilliput, small_config, train_small, trained
 
@@ -46,8 +52,19 @@ def test_everything_is_in_it(document: Document) -> None:
     ):
         assert words in told, words
     assert told.count("![") == 5
-    heads = re.findall(r"^\| (\d\.\d) \|", told, re.MULTILINE)
-    assert heads == ["0.0", "0.1", "1.0", "1.1"]
+    heads = re.findall(r"^\| (layer.*?|all.*?) \|", told, re.MULTILINE)
+    assert heads == [*(f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)), "all layers, even"]
+
+
+def test_heads_stand_beside_an_even_one() -> None:
+    """One for all layers that see the same."""
+    writer = small_writer(layers=3, window=(4, None, 4))
+    _, table = tell_heads(writer, Sample("A bee", " saw the sea.", 13, 0.0, "length"))
+    assert isinstance(table, Table)
+    assert table.rows[5][0] == "layer 2, head 1"
+    even = Tally().add(capture_text(writer, "A bee saw the sea.")).even()
+    for row, name, one in zip(table.rows[6:], ("layers 0 and 2, even", "layer 1, even"), even[:2], strict=True):
+        assert row == [name, *("–" if score is None else f"{score:.2f}" for score in one.scores.values())]
 
 
 def test_the_texts_are_those_that_training_ends_with(document: Document) -> None:
@@ -84,6 +101,25 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert "**Nothing was evaluated yet.**" in to_markdown(document, "figures")
 
 
+def test_the_weights_that_are_told_are_those_that_were_judged(tmp_path: Path) -> None:
+    """Of a run whose rate drives it off after its first update: its best checkpoint is not its last."""
+    run, _ = train_small(small_config(tmp_path, evaluate__every="1", schedule__kind="constant", optimizer__lr="3"))
+    assert run.best is not None and run.last is not None and run.best.step < run.last.step
+    told = to_markdown(describe_run(run), "figures")
+    assert f"with the weights of step {run.best.step}." in told
+
+
+def test_the_training_time_is_that_of_a_study(tmp_path: Path) -> None:
+    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    events = run.metrics()
+    events[-1]["seconds"] = 900.0  # most of it to judge the whole split
+    run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    document = describe_run(run)
+    seconds = duration(measure_training(run.folder, {}, seed=1)["train.seconds"])
+    assert f"- training time: {seconds}\n" in to_markdown(document, "figures")
+    assert document.about.endswith(f" · {seconds} of training")
+
+
 def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, evaluate__every="2", **labelled_changes(tmp_path)))
     document = describe_run(run)
@@ -99,11 +135,12 @@ def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) 
     assert "accuracy.png" in told
 
 
-def log(steps: int, **evaluation: Any) -> list[dict[str, Any]]:
+def log(steps: int, falls: bool = True, **evaluation: Any) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
-        events.append({"event": "step", "step": step, "loss": 4.0 / step, "lr": 0.1, "tokens": step, "seconds": 1.0})
-        judged = {"loss": 5.0 / step, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
+        level = step if falls else 1 + steps - step
+        events.append({"event": "step", "step": step, "loss": 4.0 / level, "lr": 0.1, "tokens": step, "seconds": 1.0})
+        judged = {"loss": 5.0 / level, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
         events.append({"event": "evaluation", "step": step, "whole": False, **judged, **evaluation})
     return events
 
@@ -115,6 +152,11 @@ def test_pictures_are_those_that_the_log_has_figures_for() -> None:
     assert [picture.name for picture in pictures] == ["loss", "accuracy", "learning-rate"]
     assert "Loss, nats/document" in pictures[0].svg
     assert pictures[1].alt == "Accuracy on validation from 50.0% to 50.0%."
+
+
+def test_a_beginning_above_the_picture_is_told_where_there_is_one() -> None:
+    assert draw_run(log(20))[0].caption.endswith("that training looks at. The beginning is above the picture.")
+    assert draw_run(log(20, falls=False))[0].caption.endswith("that training looks at.")
 
 
 def test_the_floor_is_told_in_the_unit_of_the_loss() -> None:

@@ -128,7 +128,8 @@ def capture_writing(
     capture = choice.capture()
     engine = WatchedEngine(writer.model, capture)
     watched = dataclasses.replace(writer, engine=engine)
-    ids = [*prompt, *(piece.id for piece in watched.write([text], seed, how))]
+    sample = watched.samples([text], seed, how)[0]
+    ids = [*prompt, *(piece.id for piece in sample.pieces)]
     layers = choice.layers_of(writer.model)
     seen = engine.views[0]  # of the prompt
     cut = len(prompt) - seen
@@ -144,6 +145,7 @@ def capture_writing(
         before=names[:cut],
         prompt=seen,
         last=names[-1],
+        wrote=sample.text,
         title=title,
     )
 

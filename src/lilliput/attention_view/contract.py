@@ -40,7 +40,7 @@ class Attention:
 
     `before` and `after` are tokens of the text that the model did not see, because the text is longer than its context. `prompt`
     is how many tokens the model was given, where it wrote the others itself; `last` the token that it wrote at the end and never
-    read.
+    read; `wrote` what it wrote as text, in which its tokenizer knows where spaces belong.
     """
 
     tokens: Sequence[str]
@@ -54,6 +54,7 @@ class Attention:
     after: Sequence[str] = ()
     prompt: int | None = None
     last: str | None = None
+    wrote: str | None = None
     title: str = "attention"
 
     def __post_init__(self) -> None:

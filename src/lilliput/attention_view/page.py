@@ -66,9 +66,11 @@ def page_of(attention: Attention, tally: Tally | None = None) -> str:
 def describe(attention: Attention, tally: Tally | None, levels: int, masks: list[int]) -> dict[str, Any]:
     """All that the page knows but the weights."""
     scored = tally or Tally().add(attention)
+    spelled = "".join([*attention.before, *attention.tokens, *attention.after, attention.last or ""])
     return {
         "title": attention.title,
         "labels": attention.labels,
+        "marks": {"space": " " in spelled, "line": "\n" in spelled},
         "breaks": [at for at, token in enumerate(attention.tokens) if "\n" in token],
         "padding": [] if attention.padding is None else np.flatnonzero(attention.padding).tolist(),
         "before": cut_labels(list(attention.before), from_end=True),

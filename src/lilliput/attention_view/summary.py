@@ -153,6 +153,14 @@ def sort_heads(heads: Iterable[HeadSummary], by: str) -> list[HeadSummary]:
     return sorted(heads, key=order)
 
 
+def merge_even(even: Iterable[HeadSummary]) -> list[tuple[list[int] | None, HeadSummary]]:
+    """Layers whose even heads have the same scores, because they see the same, as one; None in place of all layers."""
+    alike: dict[tuple[float | None, ...], list[HeadSummary]] = {}
+    for one in even:
+        alike.setdefault(tuple(one.scores.values()), []).append(one)
+    return [([one.layer for one in group] if len(alike) > 1 else None, group[0]) for group in alike.values()]
+
+
 def csv_of(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> str:
     """One line a head, then for each layer the line of an even head (`even` in place of a number); empty: no score."""
     text = io.StringIO()

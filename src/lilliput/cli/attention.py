@@ -278,12 +278,11 @@ def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
 
 
 def tell(arguments: argparse.Namespace, looked: Looked) -> None:
-    from lilliput.attention_view.contract import label
     from lilliput.attention_view.summary import sort_heads
 
     attention, tally, console = looked.attention, looked.tally, figures()
-    if attention is not None and attention.prompt is not None:
-        console.print("it wrote: " + "".join(map(label, attention.written)), markup=False)
+    if attention is not None and attention.wrote is not None:
+        console.print(f"it wrote: {attention.wrote}", markup=False)
     documents = "document" if tally.texts == 1 else "documents"
     over = f"{tally.texts:,} {documents} of {arguments.on}" if arguments.on else "this text"
     console.print(f"heads over {over}, {tally.tokens:,} tokens, by {arguments.sort}", markup=False)
@@ -301,15 +300,13 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
     from rich.table import Table
 
     from lilliput.attention_view.definitions import SCORES
+    from lilliput.attention_view.summary import merge_even
 
     table = Table(box=None, pad_edge=False)
     for title in ("layer", "head", *SCORES):
         table.add_column(title, justify="right")
-    alike: dict[tuple[float | None, ...], list[int]] = {}
-    for one in even:
-        alike.setdefault(tuple(one.scores.values()), []).append(one.layer)
-    rows = [(str(one.layer), str(one.head), tuple(one.scores.values())) for one in heads]
-    rows += [("all" if len(alike) == 1 else " ".join(map(str, layers)), "even", key) for key, layers in alike.items()]
-    for layer, head, scores in rows:
-        table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in scores))
+    rows = [(str(one.layer), str(one.head), one) for one in heads]
+    rows += [("all" if layers is None else " ".join(map(str, layers)), "even", one) for layers, one in merge_even(even)]
+    for layer, head, one in rows:
+        table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
     figures().print(table)

@@ -71,9 +71,8 @@ def tell_one(arguments: argparse.Namespace) -> None:
         return
     console, parameters, model = figures(), about["parameters"], about["config"]["model"]
     console.print(f"[bold]{escape(about['name'])}[/]  {escape(about['folder'])}")
-    console.print(
-        f"  steps       {about['steps']:,}, {readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes"
-    )
+    passed = f"{readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes of training"
+    console.print(f"  steps       {about['steps']:,}, {passed}")
     if about["validation"]:
         console.print(f"  validation  {tell_loss(about['validation'])} (the best)")
     for name, found in about["tests"].items():

@@ -70,9 +70,9 @@ def draw_curves(outcome: Outcome, name: str, training: bool, title: str | None =
     told = "; ".join(f"{name_cell(band.cell)} ends at {band.mean[-1]:.3f}" for band in bands)
     manner = "a running mean over a twentieth of the run" if training else "on the sample that training looks at"
     seeds = "; the band goes from the lowest to the highest seed" if len(outcome.study.seeds) > 1 else ""
-    caption = f"{capital(what)}, {manner}{seeds}. The beginning is above the picture."
-    drawn = sum(len(members) for _, members in panels)
-    caption += f" {drawn} of {len(bands)} curves are drawn." if drawn < len(bands) else ""
+    drawn = [Curve(band.x, band.high) for _, members in panels for band, _ in members]
+    caption = f"{capital(what)}, {manner}{seeds}.{tell_beginning(drawn, top)}"
+    caption += f" {len(drawn)} of {len(bands)} curves are drawn." if len(drawn) < len(bands) else ""
     return finish(drawing, name, f"Curves of the {what} by {UNITS[unit]}: {told}.", caption)
 
 
@@ -160,4 +160,14 @@ def running_mean(y: Numbers) -> Numbers:
 
 def sight(curves: Sequence[Curve]) -> float:
     """The height up to which curves are worth seeing: what comes after their beginning."""
-    return max(float(y[x >= x[0] + BEGINNING * (x[-1] - x[0])].max()) for x, y in curves)
+    return max(float(y[~begins(x)].max()) for x, y in curves)
+
+
+def tell_beginning(curves: Sequence[Curve], top: float) -> str:
+    """The sentence for a caption where something of what is drawn begins above the picture, else nothing."""
+    return " The beginning is above the picture." if any((y[begins(x)] > top).any() for x, y in curves) else ""
+
+
+def begins(x: Numbers) -> NDArray[np.bool_]:
+    """Which points are of the beginning; never the last."""
+    return np.asarray(x < x[0] + BEGINNING * (x[-1] - x[0]))

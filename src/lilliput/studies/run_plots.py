@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lilliput.runs import best_validation
-from lilliput.studies.curves import Curve, running_mean, sight
+from lilliput.studies.curves import Curve, running_mean, sight, tell_beginning
 from lilliput.studies.drawing import (
     INK,
     PALETTE,
@@ -58,7 +58,7 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     axes.plot(at, loss, color=PALETTE[1], alpha=0.25, linewidth=1.0)
     axes.plot(at, smooth, color=PALETTE[1])
     ends = [(float(smooth[-1]), "training", PALETTE[1])]
-    seen = [Curve(at, smooth)]
+    drawn, seen = [Curve(at, loss)], [Curve(at, smooth)]
     told = f"training loss falls from {loss[0]:.3f} to {smooth[-1]:.3f}"
     judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
     if judged:
@@ -66,6 +66,7 @@ def draw_loss(events: Events, steps: Events) -> Picture:
         axes.plot(where, values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
         ends.append((float(values[-1]), "validation", PALETTE[2]))
         told += f", validation loss from {values[0]:.3f} to {values[-1]:.3f}"
+        drawn.append(Curve(where, values))
         seen += [Curve(where, values)] if len(judged) >= FEWEST else []
     floor = floor_in_nats(events)
     if floor is not None:
@@ -74,7 +75,8 @@ def draw_loss(events: Events, steps: Events) -> Picture:
         told += f"; a perfect model would have {floor:.3f}"
     lowest = min(value for value, _, _ in ends)
     top = sight(seen)
-    axes.set_ylim(min(lowest, float(smooth.min())) - 0.06 * (top - lowest), top + 0.02 * (top - lowest))
+    edge = top + 0.02 * (top - lowest)
+    axes.set_ylim(min(lowest, float(smooth.min())) - 0.06 * (top - lowest), edge)
     axes.set_xlabel("updates")
     frame_upward(axes, "Loss, nats/token" if predicts_tokens(events) else "Loss, nats/document")
     thousands(axes.xaxis)
@@ -82,7 +84,7 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     caption = "Training loss (each logged batch faint, a running mean over a twentieth of the run strong)"
     caption += " and validation loss on the sample that training looks at" if judged else ""
     caption += "; the floor is what a perfect model of this corpus would have" if floor is not None else ""
-    return finish(drawing, "loss", f"The {told}.", f"{caption}. The beginning is above the picture.")
+    return finish(drawing, "loss", f"The {told}.", f"{caption}.{tell_beginning(drawn, edge)}")
 
 
 def draw_accuracy(events: Events) -> Picture | None:

@@ -32,7 +32,7 @@ from lilliput.studies.page import (
 )
 from lilliput.studies.report import REPORT, machine_facts, tell_value
 from lilliput.studies.run_plots import draw_run
-from lilliput.studies.text import counted, duration, fixed
+from lilliput.studies.text import counted, duration, fixed, listed
 
 if TYPE_CHECKING:
     from lilliput.decoding.writer import Sample, Writer
@@ -72,7 +72,7 @@ def describe_run(run: Run) -> Document:
         about["state"],
         counted(about["steps"], "update"),
         f"{about['tokens_seen']:,} tokens",
-        duration(about["seconds"]),
+        f"{duration(about['seconds'])} of training",
     ]
     return Document(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
 
@@ -91,7 +91,7 @@ def tell_figures(about: dict[str, Any], config: Config) -> list[Block]:
         return [Paragraph("Nothing was evaluated yet.", warning=True), Facts(facts, large=True)]
     judged = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
     split = "the whole validation split" if found["whole"] else "a sample of the validation split"
-    sentence = f"Judged on {split} ({', '.join(judged)}) with the weights of step {found['step']:,}."
+    sentence = f"Judged on {split} ({', '.join(judged)}) with the weights of step {found['weights']:,}."
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         sentence += f" A perfect model would need {found['floor']:.4f} bits per byte; this one is {over:.1%} above."
@@ -160,21 +160,24 @@ def tell_writing(run: Run, config: Config) -> list[Section]:
 
 
 def tell_heads(writer: Writer, sample: Sample) -> list[Block]:
-    """Every head in numbers, and a picture of the layer that has the sharpest one."""
-    from lilliput.attention_view import capture_text, draw_heads, summarise
+    """Every head in numbers beside an even one, and a picture of the layer that has the sharpest."""
+    from lilliput.attention_view import capture_text, draw_heads
     from lilliput.attention_view.definitions import SCORES
+    from lilliput.attention_view.summary import Tally, merge_even
 
     tokenizer = writer.tokenizer
     text = tokenizer.decode(tokenizer.encode(sample.prompt + sample.text)[: TOKENS - 1])
     if len(writer.encode_prompt(text)) < 3:  # one token besides the start: nothing to look at
         return []
     attention = capture_text(writer, text, title="")
-    heads = summarise(attention)
+    tally = Tally().add(attention)
+    heads = tally.heads()
     sharpest = sorted(heads, key=lambda one: one.scores["entropy"] or 0.0)
     kept = [one for one in heads if one in sharpest[:LISTED]]
+    named = [(f"layer {one.layer}, head {one.head}", one) for one in kept]
+    named += [(f"{name_layers(layers)}, even", one) for layers, one in merge_even(tally.even())]
     rows = [
-        [f"{one.layer}.{one.head}", *("–" if value is None else fixed(value, 2) for value in one.scores.values())]
-        for one in kept
+        [name, *("–" if value is None else fixed(value, 2) for value in one.scores.values())] for name, one in named
     ]
     layer = sharpest[0].layer
     chosen = sorted([one.head for one in sharpest if one.layer == layer and one.head is not None][:HEADS])
@@ -186,10 +189,17 @@ def tell_heads(writer: Writer, sample: Sample) -> list[Block]:
         picture = finish(drawing, "attention", alt, caption, paper=True)
     fewer = f"The {LISTED} of least entropy of {len(heads)} heads. " if len(kept) < len(heads) else ""
     note = (
-        f"{fewer}Layer.head, over the first {len(attention.tokens)} tokens of the first text. Entropy in bits, distance in "
-        "tokens, the others mean weights; docs/attention.md defines each. No score is a claim about what a head is for."
+        f"{fewer}Over the first {len(attention.tokens)} tokens of the first text. Entropy in bits, distance in tokens, the "
+        "others mean weights; docs/attention.md defines each. “even” is what the scores would be if a head looked at all it may "
+        "see alike. No score is a claim about what a head is for."
     )
     return [Gallery([picture]), Table(["head", *(score.title for score in SCORES.values())], rows, note=note)]
+
+
+def name_layers(layers: Sequence[int] | None) -> str:
+    if layers is None:
+        return "all layers"
+    return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(layer) for layer in layers])}"
 
 
 def tell_circumstances(run: Run, about: dict[str, Any], config: Config) -> list[Block]:

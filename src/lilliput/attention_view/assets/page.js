@@ -56,13 +56,14 @@ function showView(name) {
   chooseHeads([...lines.chosen]);
 }
 
+const readable = (bytes) => (bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 const counted = (number, what) => `${number.toLocaleString()} ${what}${number === 1 ? "" : "s"}`;
 
 function tellFacts() {
   const {layers, heads, before, after} = about;
   const same = heads.every((one) => one.length === heads[0].length);
   byId("title").textContent = about.title;
-  byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}. · is a space, ↵ a line end.`;
+  byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}.${about.marks.space ? " · is a space." : ""}${about.marks.line ? " ↵ is a line end." : ""}`;
   const notes = [];
   if (about.prompt !== null) notes.push(`Tokens that the model wrote itself: ${written}. There a row is what it looked at when it chose the next token.`);
   if (before.count) notes.push(`The text is longer than the context; tokens before it that were not seen: ${before.count.toLocaleString()}.`);
@@ -70,7 +71,7 @@ function tellFacts() {
   if (padding.size) notes.push(`Padding: ${padding.size} of ${tokens} places.`);
   byId("notes").replaceChildren(...notes.map((text) => make("li", {}, text)));
   const bytes = document.documentElement.outerHTML.length;
-  byId("foot").textContent = `Made by Lilliput. This file has ${(bytes / 1e6).toFixed(1)} MB and needs nothing else. Keys: ← → change the head, ↑ ↓ the layer, j and k the token, m the map, l the lines.`;
+  byId("foot").textContent = `Made by Lilliput. This file has ${readable(bytes)} and needs nothing else. Keys: ← → change the head, ↑ ↓ the layer, j and k the token, m the map, l the lines.`;
 }
 
 function listen() {

@@ -14,7 +14,8 @@ function buildReading() {
   });
   if (about.last !== null) parts.push(make("span", {class: "token written", "data-at": tokens}, about.last));
   if (after.count) parts.push(make("span", {class: "cut"}, `✂ the context ends; not seen: ${after.count}`), ...unseen(after.labels));
-  byId("text").replaceChildren(...parts);
+  // Where no token has a space of its own, as in a vocabulary of words, tokens stand apart.
+  byId("text").replaceChildren(...(about.marks.space ? parts : parts.flatMap((one) => [one, " "])));
   byId("text").addEventListener("click", (event) => {
     const at = Number(event.target.dataset.at ?? NaN);
     if (at < tokens && !padding.has(at)) setRow(at);
