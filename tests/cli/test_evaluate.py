@@ -116,7 +116,8 @@ def test_parts_that_there_are_none_of_are_told() -> None:
 
 def test_one_short_document_has_no_interval(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("The owl met the bear.", "utf-8")
-    assert "intervals over" not in shown("words", "--on", str(tmp_path / "one.txt"))
+    out = shown("words", "--on", str(tmp_path / "one.txt"), "--baselines")
+    assert "intervals over" not in out and not re.search(r"[+-]\d\.\d{3} to ", out)
 
 
 def test_two_tables_need_two_files(tmp_path: Path) -> None:

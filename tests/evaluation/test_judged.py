@@ -296,6 +296,12 @@ def test_baselines_stand_beside_it() -> None:
     assert always["difference"]["mean"] == pytest.approx(told["accuracy"] - always["accuracy"], abs=1e-12)
 
 
+def test_one_document_tells_no_difference_to_baselines(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("owl\tthe owl met the bear\n", "utf-8")
+    told = evaluate("runs/both", on=str(tmp_path / "one.tsv"), baselines=True)
+    assert len(told["baselines"]) > 8 and all(row["difference"] is None for row in told["baselines"])
+
+
 def test_a_label_that_the_model_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "new.tsv").write_text("wolf\tthe moon\nowl\tthe moon\n")
     told = refusal(lambda: evaluate("runs/classifier", on=str(tmp_path / "new.tsv")))

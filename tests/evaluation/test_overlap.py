@@ -161,13 +161,15 @@ def test_comparing_two_ways_to_write() -> None:
     good = overlap_of([(text, text) for text in true])
     worse = overlap_of([(text.replace("and", "or").replace("on", "by"), text) for text in true])
     found = compare_overlaps(good, worse)
+    assert found is not None
     good_score, worse_score = (sacrebleu.corpus_bleu(one.hypotheses, [one.references]).score for one in (good, worse))
     assert found.mean == pytest.approx(good_score - worse_score)
     assert 0 < found.low <= found.mean <= found.high and found.p < 0.01
     other = compare_overlaps(worse, good, order=1)
-    assert other.mean == pytest.approx(-100 * 2 / 11)
+    assert other is not None and other.mean == pytest.approx(-100 * 2 / 11)
     same = compare_overlaps(good, good)
     assert same == (0.0, 0.0, 0.0, 1.0)
+    assert compare_overlaps(overlap_of([("a", "a")]), overlap_of([("b", "a")])) is None, "one prompt tells nothing"
 
 
 def test_texts_after_other_prompts_are_not_compared() -> None:

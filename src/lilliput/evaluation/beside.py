@@ -70,7 +70,8 @@ def as_row(one: Baseline) -> dict[str, Any]:
 
 
 def loss_difference(judged: Judged, priced: Priced, other: Baseline) -> dict[str, Any] | None:
-    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens."""
+    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens, or where
+    there is one block, of which nothing can be drawn."""
     if other.nats is None:
         return None
     units, _ = priced.units(judged.writer.config.model.context)
@@ -82,14 +83,16 @@ def loss_difference(judged: Judged, priced: Priced, other: Baseline) -> dict[str
     found = paired_bootstrap(
         lambda drawn: loss(units.nats, drawn), lambda drawn: loss(theirs.nats, drawn), len(units.nats)
     )
-    return {"figure": "loss", **found._asdict()}
+    return None if found is None else {"figure": "loss", **found._asdict()}
 
 
 def accuracy_difference(labelled: Labelled, other: Baseline) -> dict[str, Any] | None:
+    """The model's accuracy less the other's, over the same drawn documents; None where the other tells no labels, or of one
+    document."""
     if other.right is None:
         return None
     ours, theirs = labelled.right, other.right
     found = paired_bootstrap(
         lambda drawn: float(ours[drawn].mean()), lambda drawn: float(theirs[drawn].mean()), len(ours)
     )
-    return {"figure": "accuracy", **found._asdict()}
+    return None if found is None else {"figure": "accuracy", **found._asdict()}

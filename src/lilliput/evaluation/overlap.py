@@ -187,8 +187,8 @@ def measure_overlap(
     return Overlap(task, how, engine.name, unknown, continuations, seconds)
 
 
-def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired:
-    """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004)."""
+def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired | None:
+    """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004); None for one prompt."""
     if prompts_of(a) != prompts_of(b):
         raise UserError(
             "the two did not write after the same prompts", hint="the same file, prompts and tokens for both"
