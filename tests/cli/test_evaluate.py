@@ -72,6 +72,8 @@ def test_a_classifier_for_people() -> None:
     out = shown("classifier", "--on", "heard")
     assert "accuracy" in out and "is, and is said to be" in out and "calibration error" in out
     assert "perplexity" not in out
+    assert re.search(r"^F1, mean of classes +\d+\.\d% +\d+\.\d%", out, re.MULTILINE), "without leaked ones, too"
+    assert re.search(r"calibration error \d+\.\d% \(\d+\.\d% without leaked\)", out)
 
 
 def test_the_storybook_for_people() -> None:

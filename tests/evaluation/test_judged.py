@@ -88,6 +88,20 @@ def test_leaked_documents_are_told_and_left_out() -> None:
     assert evaluate("runs/words", on="train")["leaked"]["documents"] == 0, "of training itself there is nothing to tell"
 
 
+@pytest.mark.parametrize("name", ["classifier", "both"])
+def test_all_figures_of_labels_are_told_without_leaked_documents(name: str) -> None:
+    told, judged = evaluate(f"runs/{name}", on="heard"), open_judged(f"runs/{name}", on="heard")
+    assert judged.leaked is not None and judged.file.labels is not None and judged.labels is not None
+    rest = np.flatnonzero(~judged.leaked)
+    lines = [f"{judged.labels[judged.file.labels[at]]}\t{judged.texts[at]}\n" for at in rest]
+    Path("rest.tsv").write_text("".join(lines), "utf-8")
+    alone = evaluate(f"runs/{name}", on="rest.tsv")
+    assert 0 < len(lines) < told["documents"]
+    for figure in ("accuracy", "confusion", "classes", "macro_f1"):
+        assert told["leaked"]["without"][figure] == alone[figure], figure
+    assert told["leaked"]["without"]["calibration"]["error"] == pytest.approx(alone["calibration"]["error"], rel=1e-9)
+
+
 def test_a_file_is_not_the_training_split_because_it_has_its_name(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.txt").write_text(open_judged("runs/words", on="train").texts[0], "utf-8")

@@ -125,7 +125,10 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     elif leaked is None:
         yield "whether documents stand in the training split is not known: its data is not at hand"
     if "calibration" in found:
-        yield f"calibration error {found['calibration']['error']:.1%}: the gap between how sure it is and how often right"
+        rest = leaked and leaked["without"]
+        also = f" ({rest['calibration']['error']:.1%} without leaked)" if rest else ""
+        error = f"{found['calibration']['error']:.1%}{also}"
+        yield f"calibration error {error}: the gap between how sure it is and how often right"
 
 
 def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
