@@ -97,6 +97,15 @@ def test_who_does_both_stands_beside_baselines_of_both_kinds() -> None:
     assert "always" in labels and "this model" in labels and "bits per byte" not in labels
 
 
+def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> None:
+    rows = {row["name"]: row for row in as_json("classifier", "--on", "heard", "--baselines")["baselines"]}
+    low, high = (rows["naive Bayes"]["difference"][end] for end in ("low", "high"))
+    assert -1 <= low < 0, "shares in JSON"
+    out = shown("classifier", "--on", "heard", "--baselines")
+    assert "model's less its, in points, 95%" in out
+    assert re.search(rf"^naive Bayes +100.0% +{100 * low:+.1f} to {100 * high:+.1f}$", out, re.MULTILINE)
+
+
 def test_unknown_words_do_not_flatter_beside_a_compressor() -> None:
     told = as_json("words", "--baselines")
     rows = {row["name"]: row for row in told["baselines"]}

@@ -231,15 +231,21 @@ def baseline_table(found: dict[str, Any], columns: Sequence[str]) -> Table:
     """The model among them, the best first."""
     own = {**{key: found[key] for key in columns}, "name": "this model", "own": True}
     rows = [row for row in (*found["baselines"], own) if row.get(columns[-1]) is not None]
-    rows.sort(key=lambda row: row[columns[-1]], reverse=columns[-1] == "accuracy")
-    of = "accuracy" if columns[-1] == "accuracy" else "loss"
-    table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {of} less its, 95%")
+    labels = columns[-1] == "accuracy"
+    rows.sort(key=lambda row: row[columns[-1]], reverse=labels)
+    title, form = ("less its, in points", points) if labels else ("loss less its", "{:+.3f}".format)
+    table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {title}, 95%")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
         difference = row.get("difference")
-        told = difference and between((difference["low"], difference["high"]), "{:+.3f}".format)
+        told = difference and between((difference["low"], difference["high"]), form)
         table.add_row(escape(row["name"]), *shown, told, style="bold" if row.get("own") else None)
     return table
+
+
+def points(share: float) -> str:
+    """The difference of two shares, which is no share of anything: in percentage points."""
+    return f"{100 * share:+.1f}"
 
 
 def between(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
