@@ -16,7 +16,7 @@ import pytest
 
 from judged_runs import judged_runs
 from lilliput.cli.evaluate import EXAMPLES, Writing
-from lilliput.cli.evaluated import sentences
+from lilliput.cli.evaluated import sentences, tell_verdicts
 from lilliput.settings import GenerateSettings
 from small import lilliput
 
@@ -95,6 +95,28 @@ def test_who_does_both_stands_beside_baselines_of_both_kinds() -> None:
     tokens, labels = out[out.index("beside it") :].split("\n\n")
     assert "Kneser-Ney, order 5" in tokens and "accuracy" not in tokens
     assert "always" in labels and "this model" in labels and "bits per byte" not in labels
+
+
+def test_a_net_that_loses_says_so() -> None:
+    out = " ".join(shown("classifier", "--on", "heard", "--baselines").split())
+    assert out.endswith("by accuracy it loses to TF-IDF + logistic regression / naive Bayes; ties with always bee")
+    out = " ".join(shown("words", "--baselines").split())
+    assert "by loss it loses to Kneser-Ney, order 5 / Kneser-Ney, order 4 / " in out
+    assert out.endswith(
+        "; has no interval beside zstd after training / xz after training / zstd / xz, whose figure is better"
+    )
+
+
+def test_all_that_can_be_said_beside_baselines() -> None:
+    """Of a row without an interval no more than whose figure is better."""
+    verdicts = {1.0: "ahead", 2.0: "ties", 4.0: "loses", 5.0: None, 2.5: None, 3.0: None}
+    rows: list[dict[str, Any]] = [{"name": f"#{one:g}", "accuracy": one, "verdict": verdicts[one]} for one in verdicts]
+    assert tell_verdicts([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy") == (
+        "by accuracy it loses to #4; ties with #2; is ahead of #1; has no interval beside #5, whose figure is better; "
+        "has no interval beside #2.5 / #3, whose figure is no better"
+    )
+    rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "net", "bits_per_byte": 2.0, "own": True}]
+    assert tell_verdicts(rows, "bits_per_byte") == "by loss it has no interval beside [xz], whose figure is better"
 
 
 def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> None:

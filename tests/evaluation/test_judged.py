@@ -19,6 +19,7 @@ from lilliput.config import replace
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import floor_bits_per_byte
 from lilliput.data.tokenizers.words import SPLITTERS
+from lilliput.evaluation.beside import judged_by
 from lilliput.evaluation.judged import open_judged
 from lilliput.evaluation.spelling import fit_speller
 from lilliput.runs import Run
@@ -308,6 +309,23 @@ def test_baselines_stand_beside_it() -> None:
     assert difference["low"] <= difference["mean"] <= difference["high"]
     always = next(row for row in told["baselines"] if row["name"].startswith("always"))
     assert always["difference"]["mean"] == pytest.approx(told["accuracy"] - always["accuracy"], abs=1e-12)
+    assert all((row["verdict"] is None) == (row["difference"] is None) for row in told["baselines"])
+    assert {row["name"]: row["verdict"] for row in told["baselines"]}["xz"] is None, "it has no tokens"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "loss", "accuracy"),
+    [
+        (0.1, 0.2, "loses", "ahead"),
+        (-0.2, -0.1, "ahead", "loses"),
+        (-0.1, 0.1, "ties", "ties"),
+        (0.0, 0.1, "ties", "ties"),
+    ],
+)
+def test_who_loses_is_said_by_intervals_alone(low: float, high: float, loss: str, accuracy: str) -> None:
+    for figure, wanted in (("loss", loss), ("accuracy", accuracy)):
+        assert judged_by({"figure": figure, "low": low, "high": high})["verdict"] == wanted
+    assert judged_by(None) == {"difference": None, "verdict": None}
 
 
 def test_one_document_tells_no_difference_to_baselines(tmp_path: Path) -> None:

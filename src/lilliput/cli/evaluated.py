@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from lilliput.cli.output import figures
 from lilliput.runs import tell_perplexity
@@ -48,6 +50,13 @@ PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
     "names": ("names a text", "{:.1f}".format),
     "names_kept": ("names that come again", "{:.1%}".format),
     "repeated_sentences": ("sentences that come again", "{:.1%}".format),
+}
+
+# Of the model beside baselines, by their intervals; of those without one, by whether their figure is the better one.
+VERDICTS = {"loses": "loses to {}", "ties": "ties with {}", "ahead": "is ahead of {}"}
+UNTOLD = {
+    True: "has no interval beside {}, whose figure is better",
+    False: "has no interval beside {}, whose figure is no better",
 }
 
 
@@ -96,6 +105,11 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
+def beneath(table: Table, *sentences: str) -> Group:
+    """Sentences that may be long, broken at the width of the console although a table need not fit it."""
+    return Group(table, *(Text(sentence, no_wrap=False, overflow="fold") for sentence in sentences))
+
+
 def sentences(found: dict[str, Any]) -> Iterator[str]:
     if "context" in found:
         stride, context = found["stride"], found["context"]
@@ -131,7 +145,7 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         yield f"calibration error {error}: the gap between how sure it is and how often right"
 
 
-def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
+def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]:
     parts = found.get("by", {})
     for name in ("set", "label"):
         if parts.get(name) and (name in by or name == "set"):
@@ -149,7 +163,8 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
     if "stories" in found:
         yield story_table(found["stories"], found["floor"] is not None)
     for columns in baseline_columns(found):
-        yield baseline_table(found, columns)
+        rows = baseline_rows(found, columns)
+        yield beneath(baseline_table(rows, columns), tell_verdicts(rows, columns[-1]))
 
 
 def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[str, Any]]) -> Table:
@@ -227,13 +242,15 @@ def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
             yield columns
 
 
-def baseline_table(found: dict[str, Any], columns: Sequence[str]) -> Table:
+def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
     """The model among them, the best first."""
     own = {**{key: found[key] for key in columns}, "name": "this model", "own": True}
     rows = [row for row in (*found["baselines"], own) if row.get(columns[-1]) is not None]
-    labels = columns[-1] == "accuracy"
-    rows.sort(key=lambda row: row[columns[-1]], reverse=labels)
-    title, form = ("less its, in points", points) if labels else ("loss less its", "{:+.3f}".format)
+    return sorted(rows, key=lambda row: row[columns[-1]], reverse=columns[-1] == "accuracy")
+
+
+def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
+    title, form = ("less its, in points", points) if columns[-1] == "accuracy" else ("loss less its", "{:+.3f}".format)
     table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {title}, 95%")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
@@ -241,6 +258,18 @@ def baseline_table(found: dict[str, Any], columns: Sequence[str]) -> Table:
         told = difference and between((difference["low"], difference["high"]), form)
         table.add_row(escape(row["name"]), *shown, told, style="bold" if row.get("own") else None)
     return table
+
+
+def tell_verdicts(rows: list[dict[str, Any]], key: str) -> str:
+    """No more than intervals say; of a row without one, that it has none, and whether its figure is the better one."""
+    (own,) = (row[key] for row in rows if row.get("own"))
+    of, sign = ("accuracy", 1) if key == "accuracy" else ("loss", -1)
+    parts: dict[str, list[str]] = {form: [] for form in (*VERDICTS.values(), *UNTOLD.values())}
+    for row in rows:
+        if not row.get("own"):
+            better = sign * row[key] > sign * own
+            parts[VERDICTS[row["verdict"]] if row["verdict"] else UNTOLD[better]].append(row["name"])
+    return f"by {of} it " + "; ".join(form.format(" / ".join(names)) for form, names in parts.items() if names)
 
 
 def points(share: float) -> str:
