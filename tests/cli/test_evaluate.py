@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from judged_runs import judged_runs
 from lilliput.cli.evaluate import EXAMPLES, Writing
-from lilliput.cli.evaluated import sentences, tell_verdicts
+from lilliput.cli.evaluated import sentences, tell_verdicts, tell_way
 from lilliput.settings import GenerateSettings
 from small import lilliput
 
@@ -169,6 +170,34 @@ def test_what_is_written_is_kept(tmp_path: Path) -> None:
     for path, rows in ((samples, 2), (documents, 4)):
         with open(path, encoding="utf-8", newline="") as file:
             assert len(list(csv.DictReader(file))) == rows
+
+
+def test_what_was_written_can_be_set_beside_other_figures() -> None:
+    """How, after what, and by which BLEU: one document leaked, so that three of the five that are asked for give prompts."""
+    flags = ("--overlap", "--prompts", "5", "--prompt-tokens", "2", "--tokens", "6", "--top-k", "9", "--seed", "2")
+    out = " ".join(shown("words", *flags).split())
+    assert "prompts: 3 (5 asked for), 1 different, the first 2 tokens of documents" in out
+    assert "written: temperature 0.7, top_k 9, seed 2" in out
+    assert re.search(
+        r"BLEU-n: sacrebleu, of the corpus, orders 1 to n, nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp", out
+    )
+    assert "chrF: nrefs:1|case:mixed" in out and "is in the JSON: words, words_unsmoothed, " in out
+    flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
+    out = " ".join(shown("words", *flags, "--temperature", "0").split())
+    assert "prompts: 2, 2 different, the first 7 tokens of documents written: greedy BLEU-n" in out
+    assert "written: beams 2 BLEU-n" in " ".join(shown("words", *flags, "--beams", "2").split())
+    assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
+
+
+def test_ways_to_write_are_told_by_what_shapes_them() -> None:
+    def told(**changes: Any) -> str:
+        return tell_way(asdict(GenerateSettings(**changes)), 3)
+
+    assert told() == "temperature 0.7, seed 3"
+    assert told(temperature=0.0, min_tokens=4, tokens=9, engine="torch") == "greedy, min_tokens 4"
+    assert told(beams=4, length_penalty=0.5) == "beams 4, length_penalty 0.5"
+    assert told(beams=4, sample_beams=True) == "temperature 0.7, beams 4, sample_beams true, seed 3"
+    assert told(stop=("The end", "[x]")) == "temperature 0.7, stop 'The end' '[x]', seed 3"
 
 
 def test_labels_of_any_file() -> None:

@@ -96,7 +96,8 @@ def test_the_figures_are_those_of_the_texts(judged: tuple[Writer, TokenFile], ho
     each = [math.exp(-sample.logprob / sample.tokens) for sample in samples]
     assert told["mean_perplexity"] == pytest.approx(sum(each) / 4)
     assert told["tokens_per_second"] * told["seconds_per_sample"] == pytest.approx(told["tokens"])
-    assert (told["task"]["prompts"], told["generate"]["tokens"], told["engine"]) == (4, 12, "torch")
+    assert (told["task"]["prompts"], told["asked_prompts"]) == (4, 4)
+    assert (told["generate"]["tokens"], told["engine"]) == (12, "torch")
     assert told["conventions"].keys() == {"words", "words_unsmoothed", "words_with_prompt", "tokens", "forced"}
     # Greedy in the true places is what a greedy text begins with.
     assert [one.likeliest[0] for one in found.continuations] == [

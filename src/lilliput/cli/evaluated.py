@@ -6,6 +6,7 @@ Owns: the tables and sentences. Does not own: the figures, or their JSON (`evalu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from lilliput.cli.flags import tell
 from lilliput.cli.output import figures
 from lilliput.runs import tell_perplexity
+from lilliput.settings import GenerateSettings
 
 ONLY = {
     "position": "of a language model",
@@ -159,7 +162,7 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
         if len(found["labels"]) <= MOST_CLASSES:
             yield confusion_table(found["labels"], found["confusion"])
     if "bleu" in found:
-        yield overlap_table(found)
+        yield beneath(overlap_table(found), *overlap_sentences(found))
     if "stories" in found:
         yield story_table(found["stories"], found["floor"] is not None)
     for columns in baseline_columns(found):
@@ -220,6 +223,29 @@ def overlap_table(found: dict[str, Any]) -> Table:
     table.add_row("perplexity to the model", perplexities[0], "", perplexities[1])
     table.add_row("tokens a second", f"{told['tokens_per_second']:,.0f}")
     return table
+
+
+def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
+    """What must be known to set the figures beside others."""
+    told = found["overlap"]
+    task = told["task"]
+    asked = "" if task["prompts"] == told["asked_prompts"] else f" ({told['asked_prompts']} asked for)"
+    different = f"{told['different_prompts']} different"
+    yield f"prompts: {task['prompts']}{asked}, {different}, the first {task['prompt_tokens']} tokens of documents"
+    yield f"written: {tell_way(told['generate'], task['seed'])}"
+    yield f"BLEU-n: sacrebleu, of the corpus, orders 1 to n, {found['bleu']['signature']}"
+    yield f"chrF: {told['chrf']['signature']}"
+    yield f"BLEU as other reports compute it, 0 to 1, is in the JSON: {', '.join(told['conventions'])}"
+
+
+def tell_way(how: dict[str, Any], seed: int) -> str:
+    """How tokens were chosen (drawn, the likeliest, or beams), and all else of the settings that is not as by default."""
+    default = asdict(GenerateSettings())
+    others = {name for name in default if how[name] != default[name]} - {"prompt", "tokens", "temperature", "engine"}
+    drawn = how["temperature"] > 0 and (how["beams"] is None or how["sample_beams"])
+    parts = [f"temperature {how['temperature']:g}"] if drawn else ["greedy"] if how["beams"] is None else []
+    parts += [f"{name} {tell(how[name])}" for name in default if name in others]
+    return ", ".join(parts + ([f"seed {seed}"] if drawn else []))
 
 
 def story_table(told: dict[str, Any], of_the_book: bool) -> Table:

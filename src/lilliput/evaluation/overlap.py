@@ -94,6 +94,7 @@ class Overlap:
         reference_nats = math.fsum(one.reference_nats for one in self.continuations)
         return {
             "task": {**asdict(self.task), "prompts": count},
+            "asked_prompts": self.task.prompts,  # there are fewer where too few documents are long enough and did not leak
             # Stories begin alike: a greedy model writes one text after all equal prompts.
             "different_prompts": len({one.sample.prompt for one in self.continuations}),
             "generate": asdict(self.how),
