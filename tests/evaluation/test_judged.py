@@ -165,6 +165,19 @@ def test_labels_of_a_file_that_the_run_does_not_know() -> None:
     assert evaluate("runs/words", on="said.tsv")["by"]["label"] == [], "read as text, labels too"
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [("no tab here", "has no tab"), (" \tthe moon", "the label is empty"), ("x" * 999 + "\tthe moon", "characters")],
+)
+def test_labels_that_a_file_has_not_are_told_with_the_way_out(line: str, what: str, tmp_path: Path) -> None:
+    """The run's settings did not ask for them."""
+    (tmp_path / "plain.txt").write_text(f"owl\tthe sea\n{line}\n", "utf-8")
+    told = refusal(lambda: evaluate("runs/words", on=str(tmp_path / "plain.txt"), labelled=True))
+    assert what in told and "plain.txt, line 2" in told and told.endswith("try without --by label")
+    told = refusal(lambda: evaluate("runs/classifier", on=str(tmp_path / "plain.txt")))
+    assert what in told and "--by label" not in told, "these were asked for by the run's own settings"
+
+
 def test_parts_add_up() -> None:
     told = evaluate("runs/words")
     for part in ("position", "frequency"):
