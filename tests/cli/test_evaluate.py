@@ -63,6 +63,16 @@ def test_a_language_model_for_people() -> None:
     assert "a window every 5 tokens" in shown("words", "--stride", "5")
 
 
+def test_two_shares_of_unknown_words_say_what_they_are_of() -> None:
+    """In the sentence of the tokens of documents, as `prepare` tells it; in the table of all predictions, as all shares there."""
+    told, out = as_json("words"), shown("words", "--by", "frequency")
+    unknown = told["by"]["frequency"][-1]["tokens"]
+    own, whole = f"{unknown / (told['tokens'] - told['documents']):.2%}", f"{unknown / told['tokens']:.1%}"
+    assert f"{own} of the tokens but for ends of documents are unknown words" in out
+    assert re.search(r"^times in training +tokens +share, with ends ", out, re.MULTILINE)
+    assert re.search(rf"^unknown words +{unknown} +{whole} ", out, re.MULTILINE)
+
+
 def test_sets_and_overlapping_windows_for_people() -> None:
     out = shown("words", "--on", "tests", "--overlapping")
     assert "at every offset" in out and re.search(r"^held +4 ", out, re.MULTILINE)

@@ -120,7 +120,8 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         over = f"; intervals over {found['interval_over']}" if found["interval"] else ""
         yield f"each token once, {how}; a window is {context:,} tokens{over}"
     if found.get("unknown_rate"):
-        yield f"{found['unknown_rate']:.2%} of the tokens are unknown words: compare other tokenizers where these are spelled"
+        unknown = f"{found['unknown_rate']:.2%} of the tokens but for ends of documents are unknown words"
+        yield f"{unknown}: compare other tokenizers where these are spelled"
     if found.get("lost"):
         yield f"the tokens do not hold {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
@@ -182,7 +183,10 @@ def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[st
 
 
 def part_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    table, whole = plain_table(title, "tokens", "share", "loss", "perplexity"), sum(row["tokens"] for row in rows)
+    table, whole = (
+        plain_table(title, "tokens", "share, with ends", "loss", "perplexity"),
+        sum(row["tokens"] for row in rows),
+    )
     for row in rows:
         if row["from"] is None:
             name = "unknown words"
