@@ -115,9 +115,10 @@ def test_the_python_runs(folder: Path) -> None:
     assert outcome.stdout.strip()
 
 
-def test_the_python_of_the_guide_to_writing_runs(folder: Path) -> None:
-    found = re.findall(r"```python\n(.*?)```", page("writing"), flags=re.DOTALL)
-    assert len(found) == 2
+@pytest.mark.parametrize(("guide", "blocks"), [("writing", 2), ("evaluation", 1)])
+def test_the_python_of_the_guides_runs(guide: str, blocks: int, folder: Path) -> None:
+    found = re.findall(r"```python\n(.*?)```", page(guide), flags=re.DOTALL)
+    assert len(found) == blocks
     for code in found:
         outcome = subprocess.run(
             [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from judged_runs import judged_runs
 from lilliput.cli.evaluate import EXAMPLES, Writing
-from lilliput.cli.evaluated import sentences
+from lilliput.cli.evaluated import sentences, tell_verdicts, tell_way
 from lilliput.settings import GenerateSettings
 from small import lilliput
 
@@ -62,6 +63,16 @@ def test_a_language_model_for_people() -> None:
     assert "a window every 5 tokens" in shown("words", "--stride", "5")
 
 
+def test_two_shares_of_unknown_words_say_what_they_are_of() -> None:
+    """In the sentence of the tokens of documents, as `prepare` tells it; in the table of all predictions, as all shares there."""
+    told, out = as_json("words"), shown("words", "--by", "frequency")
+    unknown = told["by"]["frequency"][-1]["tokens"]
+    own, whole = f"{unknown / (told['tokens'] - told['documents']):.2%}", f"{unknown / told['tokens']:.1%}"
+    assert f"{own} of the tokens but for ends of documents are unknown words" in out
+    assert re.search(r"^times in training +tokens +share, with ends ", out, re.MULTILINE)
+    assert re.search(rf"^unknown words +{unknown} +{whole} ", out, re.MULTILINE)
+
+
 def test_sets_and_overlapping_windows_for_people() -> None:
     out = shown("words", "--on", "tests", "--overlapping")
     assert "at every offset" in out and re.search(r"^held +4 ", out, re.MULTILINE)
@@ -72,6 +83,8 @@ def test_a_classifier_for_people() -> None:
     out = shown("classifier", "--on", "heard")
     assert "accuracy" in out and "is, and is said to be" in out and "calibration error" in out
     assert "perplexity" not in out
+    assert re.search(r"^F1, mean of classes +\d+\.\d% +\d+\.\d%", out, re.MULTILINE), "without leaked ones, too"
+    assert re.search(r"calibration error \d+\.\d% \(\d+\.\d% without leaked\)", out)
 
 
 def test_the_storybook_for_people() -> None:
@@ -95,6 +108,37 @@ def test_who_does_both_stands_beside_baselines_of_both_kinds() -> None:
     assert "always" in labels and "this model" in labels and "bits per byte" not in labels
 
 
+def test_a_net_that_loses_says_so() -> None:
+    out = " ".join(shown("classifier", "--on", "heard", "--baselines").split())
+    assert out.endswith("by accuracy it loses to TF-IDF + logistic regression / naive Bayes; ties with always bee")
+    out = " ".join(shown("words", "--baselines").split())
+    assert "by loss it loses to Kneser-Ney, order 5 / Kneser-Ney, order 4 / " in out
+    assert out.endswith(
+        "; has no interval beside zstd after training / xz after training / zstd / xz, whose figure is better"
+    )
+
+
+def test_all_that_can_be_said_beside_baselines() -> None:
+    """Of a row without an interval no more than whose figure is better."""
+    verdicts = {1.0: "ahead", 2.0: "ties", 4.0: "loses", 5.0: None, 2.5: None, 3.0: None}
+    rows: list[dict[str, Any]] = [{"name": f"#{one:g}", "accuracy": one, "verdict": verdicts[one]} for one in verdicts]
+    assert tell_verdicts([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy") == (
+        "by accuracy it loses to #4; ties with #2; is ahead of #1; has no interval beside #5, whose figure is better; "
+        "has no interval beside #2.5 / #3, whose figure is no better"
+    )
+    rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "net", "bits_per_byte": 2.0, "own": True}]
+    assert tell_verdicts(rows, "bits_per_byte") == "by loss it has no interval beside [xz], whose figure is better"
+
+
+def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> None:
+    rows = {row["name"]: row for row in as_json("classifier", "--on", "heard", "--baselines")["baselines"]}
+    low, high = (rows["naive Bayes"]["difference"][end] for end in ("low", "high"))
+    assert -1 <= low < 0, "shares in JSON"
+    out = shown("classifier", "--on", "heard", "--baselines")
+    assert "model's less its, in points, 95%" in out
+    assert re.search(rf"^naive Bayes +100.0% +{100 * low:+.1f} to {100 * high:+.1f}$", out, re.MULTILINE)
+
+
 def test_unknown_words_do_not_flatter_beside_a_compressor() -> None:
     told = as_json("words", "--baselines")
     rows = {row["name"]: row for row in told["baselines"]}
@@ -116,7 +160,8 @@ def test_parts_that_there_are_none_of_are_told() -> None:
 
 def test_one_short_document_has_no_interval(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("The owl met the bear.", "utf-8")
-    assert "intervals over" not in shown("words", "--on", str(tmp_path / "one.txt"))
+    out = shown("words", "--on", str(tmp_path / "one.txt"), "--baselines")
+    assert "intervals over" not in out and not re.search(r"[+-]\d\.\d{3} to ", out)
 
 
 def test_two_tables_need_two_files(tmp_path: Path) -> None:
@@ -135,6 +180,34 @@ def test_what_is_written_is_kept(tmp_path: Path) -> None:
     for path, rows in ((samples, 2), (documents, 4)):
         with open(path, encoding="utf-8", newline="") as file:
             assert len(list(csv.DictReader(file))) == rows
+
+
+def test_what_was_written_can_be_set_beside_other_figures() -> None:
+    """How, after what, and by which BLEU: one document leaked, so that three of the five that are asked for give prompts."""
+    flags = ("--overlap", "--prompts", "5", "--prompt-tokens", "2", "--tokens", "6", "--top-k", "9", "--seed", "2")
+    out = " ".join(shown("words", *flags).split())
+    assert "prompts: 3 (5 asked for), 1 different, the first 2 tokens of documents" in out
+    assert "written: temperature 0.7, top_k 9, seed 2" in out
+    assert re.search(
+        r"BLEU-n: sacrebleu, of the corpus, orders 1 to n, nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp", out
+    )
+    assert "chrF: nrefs:1|case:mixed" in out and "is in the JSON: words, words_unsmoothed, " in out
+    flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
+    out = " ".join(shown("words", *flags, "--temperature", "0").split())
+    assert "prompts: 2, 2 different, the first 7 tokens of documents written: greedy BLEU-n" in out
+    assert "written: beams 2 BLEU-n" in " ".join(shown("words", *flags, "--beams", "2").split())
+    assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
+
+
+def test_ways_to_write_are_told_by_what_shapes_them() -> None:
+    def told(**changes: Any) -> str:
+        return tell_way(asdict(GenerateSettings(**changes)), 3)
+
+    assert told() == "temperature 0.7, seed 3"
+    assert told(temperature=0.0, min_tokens=4, tokens=9, engine="torch") == "greedy, min_tokens 4"
+    assert told(beams=4, length_penalty=0.5) == "beams 4, length_penalty 0.5"
+    assert told(beams=4, sample_beams=True) == "temperature 0.7, beams 4, sample_beams true, seed 3"
+    assert told(stop=("The end", "[x]")) == "temperature 0.7, stop 'The end' '[x]', seed 3"
 
 
 def test_labels_of_any_file() -> None:

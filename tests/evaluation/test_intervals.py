@@ -96,9 +96,16 @@ def test_a_paired_bootstrap_sees_a_difference_that_two_intervals_hide() -> None:
     hard = generator.normal(4.0, 1.0, 60)
     better = hard - 0.1 + generator.normal(0.0, 0.02, 60)
     found = paired_bootstrap(lambda drawn: float(hard[drawn].mean()), lambda drawn: float(better[drawn].mean()), 60)
+    assert found is not None
     assert found.mean == pytest.approx(hard.mean() - better.mean(), rel=1e-12)
     assert 0.09 < found.low < found.mean < found.high < 0.11 and found.p == pytest.approx(2 / 1001)
     alone = ratio_interval(hard, np.ones(60)), ratio_interval(better, np.ones(60))
     assert alone[0].low < alone[1].high
     same = paired_bootstrap(lambda drawn: 1.0, lambda drawn: 1.0, 60)
     assert same == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_one_document_tells_no_difference() -> None:
+    """All draws are that document: an interval of no width would read as a certain win."""
+    assert paired_bootstrap(lambda drawn: 1.0, lambda drawn: 2.0, 1) is None
+    assert paired_bootstrap(lambda drawn: 1.0, lambda drawn: 2.0, 2) is not None

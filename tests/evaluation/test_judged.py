@@ -19,6 +19,7 @@ from lilliput.config import replace
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import floor_bits_per_byte
 from lilliput.data.tokenizers.words import SPLITTERS
+from lilliput.evaluation.beside import judged_by
 from lilliput.evaluation.judged import open_judged
 from lilliput.evaluation.spelling import fit_speller
 from lilliput.runs import Run
@@ -88,6 +89,20 @@ def test_leaked_documents_are_told_and_left_out() -> None:
     assert evaluate("runs/words", on="train")["leaked"]["documents"] == 0, "of training itself there is nothing to tell"
 
 
+@pytest.mark.parametrize("name", ["classifier", "both"])
+def test_all_figures_of_labels_are_told_without_leaked_documents(name: str) -> None:
+    told, judged = evaluate(f"runs/{name}", on="heard"), open_judged(f"runs/{name}", on="heard")
+    assert judged.leaked is not None and judged.file.labels is not None and judged.labels is not None
+    rest = np.flatnonzero(~judged.leaked)
+    lines = [f"{judged.labels[judged.file.labels[at]]}\t{judged.texts[at]}\n" for at in rest]
+    Path("rest.tsv").write_text("".join(lines), "utf-8")
+    alone = evaluate(f"runs/{name}", on="rest.tsv")
+    assert 0 < len(lines) < told["documents"]
+    for figure in ("accuracy", "confusion", "classes", "macro_f1"):
+        assert told["leaked"]["without"][figure] == alone[figure], figure
+    assert told["leaked"]["without"]["calibration"]["error"] == pytest.approx(alone["calibration"]["error"], rel=1e-9)
+
+
 def test_a_file_is_not_the_training_split_because_it_has_its_name(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.txt").write_text(open_judged("runs/words", on="train").texts[0], "utf-8")
@@ -148,6 +163,19 @@ def test_labels_of_a_file_that_the_run_does_not_know() -> None:
     assert [row["name"] for row in told["by"]["label"]] == ["bear", "bee", "owl"]
     assert sum(row["tokens"] for row in told["by"]["label"]) == told["tokens"]
     assert evaluate("runs/words", on="said.tsv")["by"]["label"] == [], "read as text, labels too"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [("no tab here", "has no tab"), (" \tthe moon", "the label is empty"), ("x" * 999 + "\tthe moon", "characters")],
+)
+def test_labels_that_a_file_has_not_are_told_with_the_way_out(line: str, what: str, tmp_path: Path) -> None:
+    """The run's settings did not ask for them."""
+    (tmp_path / "plain.txt").write_text(f"owl\tthe sea\n{line}\n", "utf-8")
+    told = refusal(lambda: evaluate("runs/words", on=str(tmp_path / "plain.txt"), labelled=True))
+    assert what in told and "plain.txt, line 2" in told and told.endswith("try without --by label")
+    told = refusal(lambda: evaluate("runs/classifier", on=str(tmp_path / "plain.txt")))
+    assert what in told and "--by label" not in told, "these were asked for by the run's own settings"
 
 
 def test_parts_add_up() -> None:
@@ -294,6 +322,29 @@ def test_baselines_stand_beside_it() -> None:
     assert difference["low"] <= difference["mean"] <= difference["high"]
     always = next(row for row in told["baselines"] if row["name"].startswith("always"))
     assert always["difference"]["mean"] == pytest.approx(told["accuracy"] - always["accuracy"], abs=1e-12)
+    assert all((row["verdict"] is None) == (row["difference"] is None) for row in told["baselines"])
+    assert {row["name"]: row["verdict"] for row in told["baselines"]}["xz"] is None, "it has no tokens"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "loss", "accuracy"),
+    [
+        (0.1, 0.2, "loses", "ahead"),
+        (-0.2, -0.1, "ahead", "loses"),
+        (-0.1, 0.1, "ties", "ties"),
+        (0.0, 0.1, "ties", "ties"),
+    ],
+)
+def test_who_loses_is_said_by_intervals_alone(low: float, high: float, loss: str, accuracy: str) -> None:
+    for figure, wanted in (("loss", loss), ("accuracy", accuracy)):
+        assert judged_by({"figure": figure, "low": low, "high": high})["verdict"] == wanted
+    assert judged_by(None) == {"difference": None, "verdict": None}
+
+
+def test_one_document_tells_no_difference_to_baselines(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("owl\tthe owl met the bear\n", "utf-8")
+    told = evaluate("runs/both", on=str(tmp_path / "one.tsv"), baselines=True)
+    assert len(told["baselines"]) > 8 and all(row["difference"] is None for row in told["baselines"])
 
 
 def test_a_label_that_the_model_does_not_know(tmp_path: Path) -> None:

@@ -95,9 +95,12 @@ def test_calibration_by_hand() -> None:
 
 def test_without_leaked() -> None:
     found = said([0, 1, 1, 0, 2])
-    told = tell_leaked(found, np.array([False, True, False, False, True]))
+    told = tell_leaked(found, ["a", "b", "c"], np.array([False, True, False, False, True]))
     assert told is not None
     assert told["documents"] == 2 and told["without"]["documents"] == 3
     assert told["without"]["accuracy"] == 1.0 and found.figures()["accuracy"] == 0.8
-    assert tell_leaked(found, None) is None
-    assert tell_leaked(found, np.ones(5, bool)) == {"documents": 5, "without": None}
+    assert told["without"]["confusion"] == [[2, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert [row["documents"] for row in told["without"]["classes"]] == [2, 1, 0] and told["without"]["macro_f1"] == 1.0
+    assert told["without"]["calibration"]["error"] == pytest.approx((0.3 + 0.4 + 0.65) / 3)
+    assert tell_leaked(found, ["a", "b", "c"], None) is None
+    assert tell_leaked(found, ["a", "b", "c"], np.ones(5, bool)) == {"documents": 5, "without": None}

@@ -96,7 +96,8 @@ def test_the_figures_are_those_of_the_texts(judged: tuple[Writer, TokenFile], ho
     each = [math.exp(-sample.logprob / sample.tokens) for sample in samples]
     assert told["mean_perplexity"] == pytest.approx(sum(each) / 4)
     assert told["tokens_per_second"] * told["seconds_per_sample"] == pytest.approx(told["tokens"])
-    assert (told["task"]["prompts"], told["generate"]["tokens"], told["engine"]) == (4, 12, "torch")
+    assert (told["task"]["prompts"], told["asked_prompts"]) == (4, 4)
+    assert (told["generate"]["tokens"], told["engine"]) == (12, "torch")
     assert told["conventions"].keys() == {"words", "words_unsmoothed", "words_with_prompt", "tokens", "forced"}
     # Greedy in the true places is what a greedy text begins with.
     assert [one.likeliest[0] for one in found.continuations] == [
@@ -161,13 +162,15 @@ def test_comparing_two_ways_to_write() -> None:
     good = overlap_of([(text, text) for text in true])
     worse = overlap_of([(text.replace("and", "or").replace("on", "by"), text) for text in true])
     found = compare_overlaps(good, worse)
+    assert found is not None
     good_score, worse_score = (sacrebleu.corpus_bleu(one.hypotheses, [one.references]).score for one in (good, worse))
     assert found.mean == pytest.approx(good_score - worse_score)
     assert 0 < found.low <= found.mean <= found.high and found.p < 0.01
     other = compare_overlaps(worse, good, order=1)
-    assert other.mean == pytest.approx(-100 * 2 / 11)
+    assert other is not None and other.mean == pytest.approx(-100 * 2 / 11)
     same = compare_overlaps(good, good)
     assert same == (0.0, 0.0, 0.0, 1.0)
+    assert compare_overlaps(overlap_of([("a", "a")]), overlap_of([("b", "a")])) is None, "one prompt tells nothing"
 
 
 def test_texts_after_other_prompts_are_not_compared() -> None:

@@ -6,14 +6,19 @@ Owns: the tables and sentences. Does not own: the figures, or their JSON (`evalu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from lilliput.cli.flags import tell
 from lilliput.cli.output import figures
 from lilliput.runs import tell_perplexity
+from lilliput.settings import GenerateSettings
 
 ONLY = {
     "position": "of a language model",
@@ -48,6 +53,13 @@ PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
     "names": ("names a text", "{:.1f}".format),
     "names_kept": ("names that come again", "{:.1%}".format),
     "repeated_sentences": ("sentences that come again", "{:.1%}".format),
+}
+
+# Of the model beside baselines, by their intervals; of those without one, by whether their figure is the better one.
+VERDICTS = {"loses": "loses to {}", "ties": "ties with {}", "ahead": "is ahead of {}"}
+UNTOLD = {
+    True: "has no interval beside {}, whose figure is better",
+    False: "has no interval beside {}, whose figure is no better",
 }
 
 
@@ -96,6 +108,11 @@ def plain_table(*columns: str) -> Table:
     return table
 
 
+def beneath(table: Table, *sentences: str) -> Group:
+    """Sentences that may be long, broken at the width of the console although a table need not fit it."""
+    return Group(table, *(Text(sentence, no_wrap=False, overflow="fold") for sentence in sentences))
+
+
 def sentences(found: dict[str, Any]) -> Iterator[str]:
     if "context" in found:
         stride, context = found["stride"], found["context"]
@@ -103,7 +120,8 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         over = f"; intervals over {found['interval_over']}" if found["interval"] else ""
         yield f"each token once, {how}; a window is {context:,} tokens{over}"
     if found.get("unknown_rate"):
-        yield f"{found['unknown_rate']:.2%} of the tokens are unknown words: compare other tokenizers where these are spelled"
+        unknown = f"{found['unknown_rate']:.2%} of the tokens but for ends of documents are unknown words"
+        yield f"{unknown}: compare other tokenizers where these are spelled"
     if found.get("lost"):
         yield f"the tokens do not hold {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
@@ -125,10 +143,13 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     elif leaked is None:
         yield "whether documents stand in the training split is not known: its data is not at hand"
     if "calibration" in found:
-        yield f"calibration error {found['calibration']['error']:.1%}: the gap between how sure it is and how often right"
+        rest = leaked and leaked["without"]
+        also = f" ({rest['calibration']['error']:.1%} without leaked)" if rest else ""
+        error = f"{found['calibration']['error']:.1%}{also}"
+        yield f"calibration error {error}: the gap between how sure it is and how often right"
 
 
-def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
+def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]:
     parts = found.get("by", {})
     for name in ("set", "label"):
         if parts.get(name) and (name in by or name == "set"):
@@ -142,11 +163,12 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[Table]:
         if len(found["labels"]) <= MOST_CLASSES:
             yield confusion_table(found["labels"], found["confusion"])
     if "bleu" in found:
-        yield overlap_table(found)
+        yield beneath(overlap_table(found), *overlap_sentences(found))
     if "stories" in found:
         yield story_table(found["stories"], found["floor"] is not None)
     for columns in baseline_columns(found):
-        yield baseline_table(found, columns)
+        rows = baseline_rows(found, columns)
+        yield beneath(baseline_table(rows, columns), tell_verdicts(rows, columns[-1]))
 
 
 def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[str, Any]]) -> Table:
@@ -161,7 +183,10 @@ def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[st
 
 
 def part_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    table, whole = plain_table(title, "tokens", "share", "loss", "perplexity"), sum(row["tokens"] for row in rows)
+    table, whole = (
+        plain_table(title, "tokens", "share, with ends", "loss", "perplexity"),
+        sum(row["tokens"] for row in rows),
+    )
     for row in rows:
         if row["from"] is None:
             name = "unknown words"
@@ -204,6 +229,29 @@ def overlap_table(found: dict[str, Any]) -> Table:
     return table
 
 
+def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
+    """What must be known to set the figures beside others."""
+    told = found["overlap"]
+    task = told["task"]
+    asked = "" if task["prompts"] == told["asked_prompts"] else f" ({told['asked_prompts']} asked for)"
+    different = f"{told['different_prompts']} different"
+    yield f"prompts: {task['prompts']}{asked}, {different}, the first {task['prompt_tokens']} tokens of documents"
+    yield f"written: {tell_way(told['generate'], task['seed'])}"
+    yield f"BLEU-n: sacrebleu, of the corpus, orders 1 to n, {found['bleu']['signature']}"
+    yield f"chrF: {told['chrf']['signature']}"
+    yield f"BLEU as other reports compute it, 0 to 1, is in the JSON: {', '.join(told['conventions'])}"
+
+
+def tell_way(how: dict[str, Any], seed: int) -> str:
+    """How tokens were chosen (drawn, the likeliest, or beams), and all else of the settings that is not as by default."""
+    default = asdict(GenerateSettings())
+    others = {name for name in default if how[name] != default[name]} - {"prompt", "tokens", "temperature", "engine"}
+    drawn = how["temperature"] > 0 and (how["beams"] is None or how["sample_beams"])
+    parts = [f"temperature {how['temperature']:g}"] if drawn else ["greedy"] if how["beams"] is None else []
+    parts += [f"{name} {tell(how[name])}" for name in default if name in others]
+    return ", ".join(parts + ([f"seed {seed}"] if drawn else []))
+
+
 def story_table(told: dict[str, Any], of_the_book: bool) -> Table:
     """`of_the_book`: the documents are its stories, all of them right."""
     written, reference = told["written"], told["reference"]
@@ -224,19 +272,39 @@ def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
             yield columns
 
 
-def baseline_table(found: dict[str, Any], columns: Sequence[str]) -> Table:
+def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
     """The model among them, the best first."""
     own = {**{key: found[key] for key in columns}, "name": "this model", "own": True}
     rows = [row for row in (*found["baselines"], own) if row.get(columns[-1]) is not None]
-    rows.sort(key=lambda row: row[columns[-1]], reverse=columns[-1] == "accuracy")
-    of = "accuracy" if columns[-1] == "accuracy" else "loss"
-    table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {of} less its, 95%")
+    return sorted(rows, key=lambda row: row[columns[-1]], reverse=columns[-1] == "accuracy")
+
+
+def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
+    title, form = ("less its, in points", points) if columns[-1] == "accuracy" else ("loss less its", "{:+.3f}".format)
+    table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {title}, 95%")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
         difference = row.get("difference")
-        told = difference and between((difference["low"], difference["high"]), "{:+.3f}".format)
+        told = difference and between((difference["low"], difference["high"]), form)
         table.add_row(escape(row["name"]), *shown, told, style="bold" if row.get("own") else None)
     return table
+
+
+def tell_verdicts(rows: list[dict[str, Any]], key: str) -> str:
+    """No more than intervals say; of a row without one, that it has none, and whether its figure is the better one."""
+    (own,) = (row[key] for row in rows if row.get("own"))
+    of, sign = ("accuracy", 1) if key == "accuracy" else ("loss", -1)
+    parts: dict[str, list[str]] = {form: [] for form in (*VERDICTS.values(), *UNTOLD.values())}
+    for row in rows:
+        if not row.get("own"):
+            better = sign * row[key] > sign * own
+            parts[VERDICTS[row["verdict"]] if row["verdict"] else UNTOLD[better]].append(row["name"])
+    return f"by {of} it " + "; ".join(form.format(" / ".join(names)) for form, names in parts.items() if names)
+
+
+def points(share: float) -> str:
+    """The difference of two shares, which is no share of anything: in percentage points."""
+    return f"{100 * share:+.1f}"
 
 
 def between(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:

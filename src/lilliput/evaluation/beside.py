@@ -1,7 +1,7 @@
 """A model beside what needs no net, on the same documents: which is better, and by how much more than chance.
 
-Owns: which baselines stand beside which task, and the paired difference to each. Does not own: the baselines (`baselines`) or the
-model's own figures (`breakdown`, `labels`).
+Owns: which baselines stand beside which task, the paired difference to each, and what its interval says. Does not own: the
+baselines (`baselines`) or the model's own figures (`breakdown`, `labels`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def language_rows(judged: Judged, priced: Priced) -> list[dict[str, Any]]:
     for one in found:
         row, bits = as_row(one), one.figures["bits_per_byte"]
         row["bits_per_byte_spelled"] = bits if bits is None or one.nats is None else bits + spelling
-        rows.append(row | {"difference": loss_difference(judged, priced, one)})
+        rows.append(row | judged_by(loss_difference(judged, priced, one)))
     return rows
 
 
@@ -56,7 +56,7 @@ def label_rows(judged: Judged, labelled: Labelled) -> list[dict[str, Any]]:
     judged.report("counting words", 0, None)
     ours, theirs = ([names[number] for number in numbers] for numbers in (train.labels, judged.file.labels))
     found = label_baselines(judged.train_texts, ours, judged.texts, theirs)
-    return [as_row(one) | {"difference": accuracy_difference(labelled, one)} for one in found]
+    return [as_row(one) | judged_by(accuracy_difference(labelled, one)) for one in found]
 
 
 def training_data(judged: Judged) -> TokenFile:
@@ -69,8 +69,20 @@ def as_row(one: Baseline) -> dict[str, Any]:
     return {"name": one.name, "chosen": one.chosen, **one.figures}
 
 
+def judged_by(difference: dict[str, Any] | None) -> dict[str, Any]:
+    """`verdict`: the model loses, ties (the interval holds 0) or is ahead; None where there is no interval to say so."""
+    if difference is None:
+        verdict = None
+    elif difference["low"] <= 0.0 <= difference["high"]:
+        verdict = "ties"
+    else:
+        verdict = "ahead" if (difference["high"] < 0.0) == (difference["figure"] == "loss") else "loses"
+    return {"difference": difference, "verdict": verdict}
+
+
 def loss_difference(judged: Judged, priced: Priced, other: Baseline) -> dict[str, Any] | None:
-    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens."""
+    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens, or where
+    there is one block, of which nothing can be drawn."""
     if other.nats is None:
         return None
     units, _ = priced.units(judged.writer.config.model.context)
@@ -82,14 +94,16 @@ def loss_difference(judged: Judged, priced: Priced, other: Baseline) -> dict[str
     found = paired_bootstrap(
         lambda drawn: loss(units.nats, drawn), lambda drawn: loss(theirs.nats, drawn), len(units.nats)
     )
-    return {"figure": "loss", **found._asdict()}
+    return None if found is None else {"figure": "loss", **found._asdict()}
 
 
 def accuracy_difference(labelled: Labelled, other: Baseline) -> dict[str, Any] | None:
+    """The model's accuracy less the other's, over the same drawn documents; None where the other tells no labels, or of one
+    document."""
     if other.right is None:
         return None
     ours, theirs = labelled.right, other.right
     found = paired_bootstrap(
         lambda drawn: float(ours[drawn].mean()), lambda drawn: float(theirs[drawn].mean()), len(ours)
     )
-    return {"figure": "accuracy", **found._asdict()}
+    return None if found is None else {"figure": "accuracy", **found._asdict()}

@@ -62,9 +62,12 @@ def ratio_interval(numerators: NDArray[Any], denominators: NDArray[Any], seed: i
 
 def paired_bootstrap(
     statistic_a: Statistic, statistic_b: Statistic, documents: int, seed: int = 0, draws: int = DRAWS
-) -> Paired:
-    """The difference of two figures over the same documents, drawn for both alike (Koehn 2004). `p` counts the draws that lie on
-    the other side of zero, and the figure itself as one of them, so that it is never 0."""
+) -> Paired | None:
+    """The difference of two figures over the same documents, drawn for both alike (Koehn 2004); None where there are fewer than
+    two, which tell nothing about others. `p` counts the draws that lie on the other side of zero, and the figure itself as one
+    of them, so that it is never 0."""
+    if documents < 2:
+        return None
     whole = np.arange(documents)
     found = np.array([statistic_a(drawn) - statistic_b(drawn) for drawn in resample(documents, seed, draws)])
     fewer = min(int((found <= 0).sum()), int((found >= 0).sum()))

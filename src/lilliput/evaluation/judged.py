@@ -99,7 +99,13 @@ def open_judged(
         prepared = open_prepared(writer, report)
         return Judged(writer, open_sets(config, prepared, on), report, prepared)
     data = replace(config.data, labelled=config.data.labelled or labelled, documents=None)
-    return Judged(writer, open_file(on, data, writer.tokenizer, checkpoint.labels(), report), report)
+    try:
+        return Judged(writer, open_file(on, data, writer.tokenizer, checkpoint.labels(), report), report)
+    except UserError as error:
+        if config.data.labelled or not labelled or "data.label" not in (error.hint or ""):
+            raise
+        # Labels that no setting of the run asked for: a setting is no way out.
+        raise UserError(error.what, error.where, "without --by label") from None
 
 
 def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:

@@ -115,17 +115,9 @@ def ask_labels(judged: Judged, batch: int) -> Labelled:
 
 def judge_labels(judged: Judged, found: Labelled) -> tuple[dict[str, Any], Columns]:
     """The figures of a classifier, and what it says of each document as columns."""
-    names, confusion = judged.labels, found.confusion()
+    names = judged.labels
     assert names is not None
-    told = found.figures() | {
-        "labels": names,
-        "interval": found.intervals(),
-        "confusion": confusion.tolist(),
-        "classes": tell_classes(confusion, names),
-        "macro_f1": macro_f1(confusion),
-        "calibration": tell_calibration(found),
-        "leaked": tell_leaked(found, judged.leaked),
-    }
+    told = tell_labels(found, names) | {"labels": names, "leaked": tell_leaked(found, names, judged.leaked)}
     columns: Columns = {
         **common_columns(judged),
         "said": [names[number] for number in found.said],
@@ -133,6 +125,18 @@ def judge_labels(judged: Judged, found: Labelled) -> tuple[dict[str, Any], Colum
         "label_nats": found.nats.tolist(),
     }
     return told, columns
+
+
+def tell_labels(found: Labelled, names: list[str]) -> dict[str, Any]:
+    """All figures of some documents."""
+    confusion = found.confusion()
+    return found.figures() | {
+        "interval": found.intervals(),
+        "confusion": confusion.tolist(),
+        "classes": tell_classes(confusion, names),
+        "macro_f1": macro_f1(confusion),
+        "calibration": tell_calibration(found),
+    }
 
 
 def tell_classes(confusion: NDArray[np.int64], names: list[str]) -> list[dict[str, Any]]:
@@ -173,12 +177,12 @@ def tell_calibration(found: Labelled) -> dict[str, Any]:
     return {"error": float(sum(gaps) / len(sure)), "bins": rows}
 
 
-def tell_leaked(found: Labelled, leaked: NDArray[np.bool_] | None) -> dict[str, Any] | None:
-    """How many documents stand in training, and the figures without them. None: nobody knows."""
+def tell_leaked(found: Labelled, names: list[str], leaked: NDArray[np.bool_] | None) -> dict[str, Any] | None:
+    """How many documents stand in training, and all figures without them. None: nobody knows."""
     if leaked is None:
         return None
     without = None
     if leaked.any() and not leaked.all():
         rest = found.only(~leaked)
-        without = rest.figures() | {"documents": len(rest.labels), "interval": rest.intervals()}
+        without = {"documents": len(rest.labels), **tell_labels(rest, names)}
     return {"documents": int(leaked.sum()), "without": without}

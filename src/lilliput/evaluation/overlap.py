@@ -94,6 +94,7 @@ class Overlap:
         reference_nats = math.fsum(one.reference_nats for one in self.continuations)
         return {
             "task": {**asdict(self.task), "prompts": count},
+            "asked_prompts": self.task.prompts,  # there are fewer where too few documents are long enough and did not leak
             # Stories begin alike: a greedy model writes one text after all equal prompts.
             "different_prompts": len({one.sample.prompt for one in self.continuations}),
             "generate": asdict(self.how),
@@ -187,8 +188,8 @@ def measure_overlap(
     return Overlap(task, how, engine.name, unknown, continuations, seconds)
 
 
-def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired:
-    """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004)."""
+def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired | None:
+    """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004); None for one prompt."""
     if prompts_of(a) != prompts_of(b):
         raise UserError(
             "the two did not write after the same prompts", hint="the same file, prompts and tokens for both"
