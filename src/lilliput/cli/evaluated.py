@@ -183,10 +183,8 @@ def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[st
 
 
 def part_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    table, whole = (
-        plain_table(title, "tokens", "share, with ends", "loss", "perplexity"),
-        sum(row["tokens"] for row in rows),
-    )
+    table = plain_table(title, "tokens", "share, with ends", "loss", "perplexity")
+    whole = sum(row["tokens"] for row in rows)
     for row in rows:
         if row["from"] is None:
             name = "unknown words"
