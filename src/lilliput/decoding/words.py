@@ -7,8 +7,8 @@ tokens are one word. It stands by itself: where a letter, digit or underscore co
 another word ("cat" is in neither "concatenate" nor "cats"). A capital is another letter. A phrase is a word with spaces in it.
 
 What a token spells is known for byte-level tokenizers; for others it is what the token adds to a text that ends in a letter,
-so that tokens that are words bring the space before them. A word that the tokenizer does not know cannot be written: it is
-ignored where it is forbidden, and refused where it is forced.
+so that tokens that are words bring the space before them. A word that the tokenizer does not know may still stand within a token
+("cats" in "cats."): it is forbidden there, and refused where it is forced.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+import tokenizers as library
+from tokenizers import normalizers
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
@@ -78,12 +80,18 @@ class Spellings:
                 return ids
         return None
 
-    def spell_word(self, word: str) -> bytes | None:
+    def spell_word(self, word: str) -> bytes:
         """As the tokenizer writes it (in small letters, say), without the space that comes before it in a text."""
         ids = self.encode_word(word)
         if ids is None:
-            return None
+            text = word.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as the tokenizer mends it
+            return (self.normaliser.normalize_str(text) if self.normaliser else text).encode()
         return self.spell(ids) if word[:1].isspace() else self.spell(ids).removeprefix(b" ")
+
+    @cached_property
+    def normaliser(self) -> normalizers.Normalizer | None:
+        found: normalizers.Normalizer | None = library.Tokenizer.from_str(self.tokenizer.to_json()).normalizer
+        return found
 
 
 @lru_cache(maxsize=2)  # a sampler and a server ask for every strategy that they make
