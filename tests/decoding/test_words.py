@@ -252,6 +252,16 @@ def test_a_word_that_ends_the_text_is_not_made_another() -> None:
     assert torch.equal(rule([roomy], letter), letter)
 
 
+@pytest.mark.parametrize("words", [("the cat", "cats"), ("a", "at", "ate a", "a_"), ("aba .", "a bb", "b")])
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_a_word_that_begins_with_another_does_not_undo_it(words: tuple[str, ...], room: int) -> None:
+    """Whether the other is finished before, or on the way."""
+    rule = ForcedWords(words, BYTES)
+    for _, text in write(BYTES, rule, rule.tokens + room, list(b"abcest_. "), range(25), -30.0):
+        for word in words:
+            assert whole(word).search(text), (word, text)
+
+
 def test_forced_words_that_cannot_be_written_are_refused() -> None:
     told = refusal(lambda: ForcedWords(("cat", "zebra"), WORDS).tokens)
     assert told.splitlines()[0] == "the tokenizer does not know all of the forced word 'zebra'"

@@ -181,9 +181,13 @@ class ForcedWords:
         for row, text in enumerate(texts):
             missing, last = self.state(text)
             # Counted without what is begun or could still become another word: a free token may undo both.
-            tight = text.left <= sum(len(ids) for ids in missing + last)
+            room = sum(len(ids) for ids in missing + last)
+            tight = text.left <= room
             if tight and missing:
-                demanded[row] = following(text.ids[text.prompt :], missing)
+                next_id, begun = following(text.ids[text.prompt :], missing)
+                # "cats" is not made of "the cat" where there is no room to write that again.
+                undone = bool(last) and text.left < room - begun
+                demanded[row] = missing[0][0] if undone else next_id
             forbidden.append([self.tokenizer.end] if missing else self.continuing if tight and last else [])
         return demand(forbid(logits, forbidden), demanded)
 
@@ -230,12 +234,12 @@ class ForcedWords:
         return sum(len(ids) for ids, _, _ in self.patterns)
 
 
-def following(written: Sequence[int], words: Sequence[Sequence[int]]) -> int:
-    """The next id of the word of which the most is written, of the first one if none is begun."""
+def following(written: Sequence[int], words: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The next id of the word of which the most is written, of the first one if none is begun; and how much of it is."""
     best, next_id = 0, words[0][0]
     for ids in words:
         for begun in range(min(len(ids) - 1, len(written)), best, -1):
             if list(written[-begun:]) == list(ids[:begun]):
                 best, next_id = begun, ids[begun]
                 break
-    return next_id
+    return next_id, best
