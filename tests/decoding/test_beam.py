@@ -387,6 +387,25 @@ def test_ties_go_to_the_lower_beam_and_then_to_the_lower_token() -> None:
     assert [text.score for text in found] == pytest.approx([-math.log(150)] * 2)
 
 
+@dataclass(frozen=True)
+class Nearly:
+    """All tokens alike, but for one by less than a sum with the norm can tell."""
+
+    favourite: int
+
+    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
+        logits = torch.zeros_like(logits)
+        logits[:, self.favourite] = 1e-17
+        return logits
+
+
+def test_width_1_is_greedy_where_a_sum_rounds_the_difference_away() -> None:
+    engine, strategy = TorchEngine(tiny_model(vocab_size=150)), Strategy((Nearly(77),))
+    assert [token.id for token in stream(engine, [Request([1], 3, strategy)])] == [77, 77, 77]
+    (found,) = search(engine, [[1]], Beams(1, 3), strategy)
+    assert found[0].ids == (77, 77, 77)
+
+
 def drain(batches: Iterator[tuple[Any, Any]]) -> list[tuple[int, int]]:
     return [pair for rows, ids in batches for pair in zip(rows.tolist(), ids.tolist(), strict=True)]
 
@@ -399,10 +418,13 @@ def test_the_order_is_that_of_sorting_everything(dtype: type, vocab_size: int) -
         keys = random.normal(size=(3, vocab_size)).round(2).astype(dtype)  # rounded: many ties
         keys[random.random(keys.shape) < 0.3] = -np.inf
         base = random.normal(size=3) * 100 ** random.integers(0, 3)
+        base[1] *= 1e12  # rounds differences of its row away
         everything = sorted(
-            (-(base[row] + float(keys[row, id_])), row, id_) for row in range(3) for id_ in range(vocab_size)
+            (-(base[row] + float(keys[row, id_])), row, -float(keys[row, id_]), id_)
+            for row in range(3)
+            for id_ in range(vocab_size)
         )
-        expected = [(row, id_) for value, row, id_ in everything if value < np.inf]
+        expected = [(row, id_) for value, row, _, id_ in everything if value < np.inf]
         assert drain(in_order(keys, find_peaks(keys), base, wanted)) == expected
         first, _ = next(in_order(keys, find_peaks(keys), base, wanted))
         assert len(first) >= min(wanted, len(expected))
