@@ -344,9 +344,10 @@ def test_beams_stop_at_stop_strings(kind: str, request: pytest.FixtureRequest) -
         for text in texts:
             ids = [piece.id for piece in text.pieces]
             stopped = build_stops(writer.tokenizer, how.stop)(writer.encode_prompt(text.prompt), ids)
-            assert stopped == (text.finish == "stop")
+            assert stopped == (text.text, text.finish == "stop")
             assert not any(stop in text.text for stop in how.stop)
             finishes.add(text.finish)
+        assert len({text.text for text in texts}) == len(texts) == 3, "each is told once"
     assert "stop" in finishes
     one = settings(writer, beams=1, stop=[free.text[:2]])
     (stopped_at_once,) = writer.samples(["A bee"], how=one)

@@ -31,9 +31,18 @@ def count_open(text: str, stops: Sequence[str]) -> int:
     return 0
 
 
-def build_stops(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int], Sequence[int]], bool]:
-    """The rule for texts that are not told as they grow (beams): is there a stop string in what follows this prompt?"""
-    return lambda prompt, ids: find_stop(text_after(tokenizer, prompt, ids), stops) is not None
+def build_stops(
+    tokenizer: Tokenizer, stops: Sequence[str]
+) -> Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]:
+    """The rule for texts that are not told as they grow (beams): what is told of what follows this prompt, and whether a
+    stop string ends it."""
+
+    def read(prompt: Sequence[int], ids: Sequence[int]) -> tuple[str, bool]:
+        text = text_after(tokenizer, prompt, ids)
+        at = find_stop(text, stops)
+        return text[:at], at is not None
+
+    return read
 
 
 def text_after(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
