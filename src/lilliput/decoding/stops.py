@@ -10,6 +10,7 @@ as well.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 
 from lilliput.data.tokenizers import Decoder, Tokenizer
@@ -38,11 +39,17 @@ def build_stops(
     stop string ends it."""
 
     def read(prompt: Sequence[int], ids: Sequence[int]) -> tuple[str, bool]:
-        text = text_after(tokenizer, prompt, ids)
+        text, half = decode_whole(tokenizer, ids) if tokenizer.byte_level else (text_after(tokenizer, prompt, ids), "")
         at = find_stop(text, stops)
-        return text[:at], at is not None
+        return (text + half)[:at], at is not None
 
     return read
+
+
+def decode_whole(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, str]:
+    """The text of byte-level ids, and half a character at its end, which no stop string has: it waits for its rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return decoder.decode(b"".join(map(tokenizer.token_bytes, ids))), decoder.decode(b"", final=True)
 
 
 def text_after(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
