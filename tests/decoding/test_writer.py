@@ -25,6 +25,7 @@ from lilliput.model.kernels import machine_code
 from lilliput.model.transformer import build_model
 from lilliput.runs import Run
 from lilliput.settings import GenerateSettings
+from mistakes import refusal
 from small import copy_of_trained, small_config, train_small, trained
 
 
@@ -384,6 +385,12 @@ def test_what_cannot_be_written_is_refused_before_the_first_token(writer: Writer
         writer.write(["x"], how=how)
     with pytest.raises(UserError, match="the forced words take"):
         writer.beams(["x"], how=how)
+
+
+def test_a_text_is_no_list_of_prompts(writer: Writer) -> None:
+    for call in (writer.samples, writer.write, writer.beams):
+        told = refusal(lambda call=call: call("Once"))  # type: ignore[misc]
+        assert told == "a text in place of a list of prompts: each letter would be one\n  try ['Once']"
 
 
 def test_more_texts_than_beams(writer: Writer) -> None:

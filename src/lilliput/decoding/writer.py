@@ -115,6 +115,7 @@ class Writer:
         at each token and so many of the likeliest tokens there.
         """
         how = self.checked(how)
+        check_asked(prompts)
         strategy = build_strategy(how, self.tokenizer)
         if how.beams is None:
             return self.write_along(prompts, seed, how, strategy, batch, alternatives)
@@ -164,6 +165,7 @@ class Writer:
         `how.beams` is the width (None: 1, which is greedy).
         """
         how = self.checked(how)
+        check_asked(prompts)
         width = how.beams or 1
         if n_best > width:
             what = f"the {n_best} best texts are more than generate.beams {width} finds"
@@ -269,6 +271,12 @@ class Writer:
             written.entropy,
             tuple(Alternative(id_, token(id_), logprob) for id_, logprob in written.alternatives),
         )
+
+
+def check_asked(prompts: Sequence[Prompt]) -> None:
+    """What is not in the settings."""
+    if isinstance(prompts, str):
+        raise UserError("a text in place of a list of prompts: each letter would be one", hint=f"[{prompts[:40]!r}]")
 
 
 def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Sample]:
