@@ -185,6 +185,8 @@ def test_a_turn_by_beam_search(chat: Hold) -> None:
     assert told.out.startswith(f"{written('Once', 0, *search).lstrip()}\n")
     shown = [line.split() for line in told.out.splitlines()]
     assert ["beams", "none"] in shown and ["top_p", "0.5", "changed"] in shown, "what is set now is what is wanted"
+    shown = [line.split() for line in chat("/set beams 3", "/set temperature 0.5", "/show").out.splitlines()]
+    assert ["beams", "none"] in shown and ["temperature", "0.5", "changed"] in shown
 
 
 def test_a_mistake_of_the_writer_is_told_by_the_names_of_the_chat(chat: Hold) -> None:

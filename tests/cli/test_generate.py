@@ -331,6 +331,20 @@ def test_beams_of_the_run_give_way_to_what_is_said_now() -> None:
             changed(run, said)
 
 
+def test_a_temperature_that_was_said_is_not_ignored() -> None:
+    """Beams that are not drawn have none; 0 is none, too."""
+    run = GenerateSettings(beams=4)
+    how, left_out = changed(run, {"temperature": "1.5"})
+    assert how == GenerateSettings(temperature=1.5)
+    (told,) = left_out
+    assert told == ("left out --beams: beams are not drawn without --sample-beams, so --temperature would do nothing")
+    for said in ({"temperature": "0"}, {"temperature": "1.5", "sample_beams": True}, {"beams": "3"}):
+        assert changed(run, said)[1] == []
+    assert changed(GenerateSettings(), {"temperature": "0", "beams": "3"})[1] == []
+    told = refused("--beams", "3", "--temperature", "0.5")
+    assert told == "beams are not drawn without --sample-beams, so --temperature would do nothing\n"
+
+
 @pytest.fixture(scope="module")
 def run_with_beams(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("beams")
@@ -338,7 +352,9 @@ def run_with_beams(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.folder
 
 
-@pytest.mark.parametrize("flags", [["--samples", "2"], ["--alternatives", "2"], ["--top-p", "0.9"]])
+@pytest.mark.parametrize(
+    "flags", [["--samples", "2"], ["--alternatives", "2"], ["--top-p", "0.9"], ["--temperature", "1.5"]]
+)
 def test_a_run_that_writes_with_beams(run_with_beams: Path, flags: list[str]) -> None:
     write = ["generate", str(run_with_beams), "--tokens", "6", "--engine", "torch", "--json"]
     assert json.loads(lilliput(*write).out)["samples"][0]["rank"] == 1

@@ -73,21 +73,21 @@ def test_what_is_told_is_the_text_before_its_first_stop(kind: str, data: st.Data
     assert told == cut_plainly(tokenizer.decode(ids[:pushed]), stops)
     held = [at for at in range(pushed + 1) if any(stop in tokenizer.decode(ids[:at]) for stop in stops)]
     assert held == ([pushed] if teller.stopped else []), "stops with the token that completes it"
-    assert build_stops(tokenizer, stops)([], ids[:pushed]) == teller.stopped
+    assert build_stops(tokenizer, stops)([], ids[:pushed]) == (told, teller.stopped)
     assert teller.flush() == teller.take() == ""
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(data=st.data(), stops=stop_strings)
+@given(data=st.data(), stops=st.lists(st.text("ab é.e\ufffd", min_size=1, max_size=4), max_size=4))
 def test_after_a_prompt_both_rules_stop_with_the_same_token(kind: str, data: st.DataObject, stops: list[str]) -> None:
-    """What joins the two is text, too: what is told is what was looked through for stop strings."""
+    """What joins the two is text, too: what is told is what was looked through for stop strings. Half a character is none."""
     tokenizer = tokenizer_of(kind)
     prompt, ids = draw_ids(data, tokenizer), draw_ids(data, tokenizer)
     teller, stopped = Teller(tokenizer, prompt, stops), build_stops(tokenizer, stops)
     pushed = 0
     for id_ in ids:
         pushed += 1
-        assert teller.push(id_) == stopped(prompt, ids[:pushed])
+        assert teller.push(id_) == stopped(prompt, ids[:pushed])[1]
         if teller.stopped:
             break
     assert teller.flush() == cut_plainly(text_after(tokenizer, prompt, ids[:pushed]), stops)
@@ -98,8 +98,8 @@ def test_a_stop_string_may_begin_with_what_joins_text_and_prompt() -> None:
     prompt, ids = tokenizer.encode("the bee"), tokenizer.encode("saw the end")
     teller, stopped = Teller(tokenizer, prompt, [" saw"]), build_stops(tokenizer, [" saw"])
     assert [teller.push(id_) for id_ in ids] == [True, True, True]
-    assert [stopped(prompt, ids[: count + 1]) for count in range(3)] == [True, True, True]
-    assert not stopped([], ids), "nothing is joined to no prompt"
+    assert [stopped(prompt, ids[: count + 1]) for count in range(3)] == [("", True)] * 3
+    assert stopped([], ids) == ("saw the end", False), "nothing is joined to no prompt"
 
 
 @given(text=st.text("ab", max_size=12), stops=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1))
@@ -151,6 +151,15 @@ def test_letter_by_letter(text: str, stops: list[str], told: list[str]) -> None:
 
 def test_half_a_character_at_the_end_is_told_as_such() -> None:
     assert tell(byte_tokenizer(), [*"é".encode()[:1]], ["é"]) == ["", "\ufffd"]
+
+
+def test_half_a_character_is_no_stop_string_yet() -> None:
+    """Neither by itself nor for beams; it is one when it is known that its rest does not come."""
+    stopped = build_stops(byte_tokenizer(), ["\ufffd"])
+    assert tell(byte_tokenizer(), [*"aé".encode()], ["\ufffd"]) == ["a", "", "é", ""]
+    assert [stopped([], [*"aé".encode()][:count]) for count in (2, 3)] == [("a\ufffd", False), ("aé", False)]
+    assert tell(byte_tokenizer(), [97, 0xC3, 98], ["\ufffd"]) == ["a", "", "", ""]
+    assert stopped([], [97, 0xC3, 98]) == ("a", True)
 
 
 def test_words_are_joined_to_the_prompt_and_the_joint_is_text() -> None:

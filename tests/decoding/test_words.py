@@ -26,6 +26,7 @@ WORDS = make_tokenizer(TokenizerSettings(kind="word", min_frequency=1), [STORY])
 CHARACTERS = make_tokenizer(TokenizerSettings(kind="character", min_frequency=1), [STORY])
 TOKENIZERS = {"byte": BYTES, "bpe": BPE, "word": WORDS, "character": CHARACTERS}
 every_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+GLUED = make_tokenizer(TokenizerSettings(kind="word", split="spaces", lowercase=True, min_frequency=1), [STORY])
 BAD = ("cat", "at", "the end", ".", "caté", "a fat")
 
 
@@ -72,7 +73,7 @@ def test_the_variants_of_one_word() -> None:
     assert t not in banned_by(rule, [start, *BPE.encode("C"), letters[2]], size)
 
 
-@every_tokenizer
+@pytest.mark.parametrize("tokenizer", [*TOKENIZERS.values(), GLUED], ids=[*TOKENIZERS, "glued"])
 @settings(max_examples=25)
 @given(data=st.data())
 def test_exactly_the_tokens_that_complete_a_bad_word_are_forbidden(tokenizer: Tokenizer, data: st.DataObject) -> None:
@@ -128,6 +129,17 @@ def test_words_that_cannot_be_written_are_ignored() -> None:
     assert banned_by(BadWords(("zebra",), WORDS), [WORDS.start], WORDS.vocab_size) == set()
     both = BadWords(("zebra", "cat"), WORDS)
     assert banned_by(both, [WORDS.start], WORDS.vocab_size) == {*WORDS.encode("cat"), *WORDS.encode("cat-flap")}
+
+
+def test_a_word_that_stands_in_tokens_only_glued_to_marks_is_forbidden_there() -> None:
+    """The tokenizer knows neither "sat" nor "cart" by itself, and writes in small letters."""
+    size, start = GLUED.vocab_size, GLUED.start
+    assert GLUED.unknown in GLUED.encode("sat") and GLUED.unknown in GLUED.encode("Cart")
+    rule = BadWords(("sat", "Cart", "a\udce9"), GLUED)
+    assert banned_by(rule, [start], size) == {*GLUED.encode("sat."), *GLUED.encode("cart;")}
+    phrase = BadWords(("The cat sat",), GLUED)
+    assert banned_by(phrase, [start, *GLUED.encode("the cat")], size) == {*GLUED.encode("sat.")}
+    assert banned_by(phrase, [start, *GLUED.encode("fat cat")], size) == set()
 
 
 def test_ids_beyond_the_vocabulary_of_the_tokenizer_write_nothing() -> None:
@@ -238,6 +250,16 @@ def test_a_word_that_ends_the_text_is_not_made_another() -> None:
     assert rule([text], letter)[0, [*b" .,-", BYTES.end]].isfinite().all()
     roomy = Text([BYTES.start, *b"a cat"], 1, 40)
     assert torch.equal(rule([roomy], letter), letter)
+
+
+@pytest.mark.parametrize("words", [("the cat", "cats"), ("a", "at", "ate a", "a_"), ("aba .", "a bb", "b")])
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_a_word_that_begins_with_another_does_not_undo_it(words: tuple[str, ...], room: int) -> None:
+    """Whether the other is finished before, or on the way."""
+    rule = ForcedWords(words, BYTES)
+    for _, text in write(BYTES, rule, rule.tokens + room, list(b"abcest_. "), range(25), -30.0):
+        for word in words:
+            assert whole(word).search(text), (word, text)
 
 
 def test_forced_words_that_cannot_be_written_are_refused() -> None:

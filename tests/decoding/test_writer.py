@@ -25,6 +25,7 @@ from lilliput.model.kernels import machine_code
 from lilliput.model.transformer import build_model
 from lilliput.runs import Run
 from lilliput.settings import GenerateSettings
+from mistakes import refusal
 from small import copy_of_trained, small_config, train_small, trained
 
 
@@ -107,6 +108,8 @@ def test_a_prompt_may_be_ids(writer: Writer, beams: int | None) -> None:
     (sample,) = writer.samples([half], seed=4, how=how)
     assert sample.prompt == writer.tokenizer.decode(half) == "Zo\ufffd"
     assert writer.encode_prompt(sample.prompt)[1:] != half
+    ((best,),) = writer.beams([half], how=settings(writer, tokens=20, beams=2))
+    assert best.prompt == sample.prompt
 
 
 @pytest.fixture(scope="module")
@@ -344,9 +347,10 @@ def test_beams_stop_at_stop_strings(kind: str, request: pytest.FixtureRequest) -
         for text in texts:
             ids = [piece.id for piece in text.pieces]
             stopped = build_stops(writer.tokenizer, how.stop)(writer.encode_prompt(text.prompt), ids)
-            assert stopped == (text.finish == "stop")
+            assert stopped == (text.text, text.finish == "stop")
             assert not any(stop in text.text for stop in how.stop)
             finishes.add(text.finish)
+        assert len({text.text for text in texts}) == len(texts) == 3, "each is told once"
     assert "stop" in finishes
     one = settings(writer, beams=1, stop=[free.text[:2]])
     (stopped_at_once,) = writer.samples(["A bee"], how=one)
@@ -383,6 +387,32 @@ def test_what_cannot_be_written_is_refused_before_the_first_token(writer: Writer
         writer.write(["x"], how=how)
     with pytest.raises(UserError, match="the forced words take"):
         writer.beams(["x"], how=how)
+
+
+def test_a_text_is_no_list_of_prompts(writer: Writer) -> None:
+    for call in (writer.samples, writer.write, writer.beams):
+        told = refusal(lambda call=call: call("Once"))  # type: ignore[misc]
+        assert told == "a text in place of a list of prompts: each letter would be one\n  try ['Once']"
+
+
+def test_an_engine_that_does_not_hold_the_model_is_refused_before_the_first_token(writer: Writer) -> None:
+    for call, beams in ((writer.write, None), (writer.write, 2), (writer.beams, 2)):
+        with pytest.raises(UserError, match="the numba engine does not hold this model"):
+            call(["x"], how=settings(writer, engine="numba", beams=beams))
+
+
+def test_counts_below_one_are_refused(writer: Writer) -> None:
+    for call, asked in (
+        (writer.write, {"batch": 0}),
+        (writer.samples, {"batch": -1}),
+        (writer.write, {"alternatives": 0}),
+        (writer.samples, {"alternatives": -1}),
+        (writer.beams, {"batch": 0}),
+        (writer.beams, {"n_best": 0}),
+    ):
+        ((name, count),) = asked.items()
+        told = refusal(lambda call=call, asked=asked: call(["x"], **asked))  # type: ignore[misc]
+        assert told == f"{name} is {count}: it should be greater than or equal to 1"
 
 
 def test_more_texts_than_beams(writer: Writer) -> None:

@@ -120,10 +120,10 @@ def changed(
     """
     run, how = how, values(type(how), vars(how) | given, call)
     default, left_out = type(how)(), dict[str, str]()
-    while unsaid := {name: why for name, why in misfits(how) if name not in {*given, *left_out}}:
+    while unsaid := {name: why for name, why in misfits(how, given) if name not in {*given, *left_out}}:
         how = dataclasses.replace(how, **{name: getattr(default, name) for name in unsaid})
         left_out |= unsaid
-    mistakes = [UserError(named(why, call)) for _, why in misfits(how)]
+    mistakes = [UserError(named(why, call)) for _, why in misfits(how, given)]
     if mistakes and run.beams is not None and "beams" not in given:
         with suppress(UserErrors):
             return without_beams(run, given, mistakes[0].what, call)
@@ -161,9 +161,13 @@ def renamed(error: UserError, call: Callable[[str], str]) -> UserError:
     return UserError(what or "", where, hint)
 
 
-def misfits(how: GenerateSettings) -> list[tuple[str, str]]:
-    """(name, sentence) of settings that do not fit the others."""
-    return [(name.removeprefix("generate."), why) for name, why in writing_conflicts(how)]
+def misfits(how: GenerateSettings, given: Said) -> list[tuple[str, str]]:
+    """(name, sentence) of settings that do not fit the others. A temperature is always set: it is one if it was given."""
+    found = [(name.removeprefix("generate."), why) for name, why in writing_conflicts(how)]
+    if "temperature" in given and how.temperature != 0.0 and how.beams is not None and not how.sample_beams:
+        why = "beams are not drawn without generate.sample_beams, so generate.temperature would do nothing"
+        found.append(("temperature", why))
+    return found
 
 
 def gather(mistakes: list[UserError], part: Callable[[], Outcome]) -> Outcome | None:

@@ -6,7 +6,8 @@ own: which of these go on and when it is enough (`hypotheses`), processors, or h
 Each prompt is read once and its row repeated; a prompt whose search is over leaves the batch. Texts longer than the context
 follow the rule of `stream`: beams of a prompt are of one length, so they slide together. What is compared are the
 log-probabilities after the processors, normalised again; without processors these are the model's own. Equals are
-ordered by their beam, then by their token's id, so that the outcome is a function of the logits alone.
+ordered by their beam, then by their logit, which a sum may have rounded away, then by their token's id: so the outcome is a
+function of the logits alone, and one beam is greedy.
 
 B rows (beams of all prompts), N rows of one group, V vocabulary.
 """
@@ -178,7 +179,8 @@ def weigh(logits: Tensor, strategy: Strategy, texts: Sequence[Text]) -> Odds:
 
 
 def in_order(keys: Floats, peaks: Floats, base: Doubles, wanted: int) -> Iterator[tuple[Places, Places]]:
-    """Rows and tokens by falling base[row] + keys[row, token], of equals the lower row, then token; none of minus infinity.
+    """Rows and tokens by falling base[row] + keys[row, token]; of equals the lower row, then the larger key, then the lower
+    token; none of minus infinity.
 
     At least `wanted` come at once, and more only where more are asked for. `peaks` are the best of sets of tokens (`survey`):
     the k-th best of these bounds the k best of all from below, so that few numbers are left to be sorted.
@@ -191,8 +193,9 @@ def in_order(keys: Floats, peaks: Floats, base: Doubles, wanted: int) -> Iterato
         low = np.maximum(least - base - 1e-6 * (1 + np.abs(base) + abs(least)), np.finfo(keys.dtype).min)
         found = np.flatnonzero(keys >= low.astype(keys.dtype)[:, None])
         rows, tokens = np.divmod(found, keys.shape[1])
-        totals = base[rows] + keys[rows, tokens]
-        order = np.argsort(-totals, kind="stable")[given : np.count_nonzero(totals >= least)]
+        own = keys[rows, tokens]
+        totals = base[rows] + own
+        order = np.lexsort((-own, rows, -totals))[given : np.count_nonzero(totals >= least)]
         yield rows[order], tokens[order]
         if whole:
             return

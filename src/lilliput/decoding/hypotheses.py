@@ -20,7 +20,8 @@ from lilliput.decoding.stream import Finish
 from lilliput.decoding.text import Text
 
 EarlyStop = Literal["bound", "first", "never"]
-Stops = Callable[[Sequence[int], Sequence[int]], bool]  # told a prompt's ids and those after it: is the text complete?
+# Given a prompt's ids and those after it: what is told of these, and whether a stop string ends it.
+Stops = Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Hypothesis:
     """A text that was found: the generated ids only, the end-of-text token included if it ended with one.
 
     `logprobs` are the model's own, before processors, and `logprob` is their sum. `score` is what texts were compared by:
-    after processors and divided by length ^ alpha.
+    after processors and divided by length ^ alpha. `told` tells it from others (`Ending.tell`).
     """
 
     ids: tuple[int, ...]
@@ -63,6 +64,7 @@ class Hypothesis:
     score: float
     finish: Finish
     logprobs: tuple[float, ...]
+    told: str | tuple[int, ...]
 
 
 class Beam(NamedTuple):
@@ -81,9 +83,9 @@ class Beam(NamedTuple):
         text = Text([*self.text.ids, id_], self.text.prompt, self.text.tokens)
         return Beam(text, row, self.score + compared, (*self.logprobs, own), arrival)
 
-    def ended(self, finish: Finish, alpha: float) -> Hypothesis:
+    def ended(self, finish: Finish, told: str | tuple[int, ...], alpha: float) -> Hypothesis:
         ids = tuple(self.text.ids[self.text.prompt :])
-        return Hypothesis(ids, sum(self.logprobs), normalise(self.score, len(ids), alpha), finish, self.logprobs)
+        return Hypothesis(ids, sum(self.logprobs), normalise(self.score, len(ids), alpha), finish, self.logprobs, told)
 
 
 def normalise(score: float, length: int, alpha: float) -> float:
@@ -109,19 +111,27 @@ class Ending:
     def __call__(self, text: Text) -> Finish | None:
         if text.ids[-1] == self.end:
             return "end"
-        if self.stops is not None and self.stops(text.ids[: text.prompt], text.ids[text.prompt :]):
+        if self.stops is not None and self.stops(text.ids[: text.prompt], text.ids[text.prompt :])[1]:
             return "stop"
         return "length" if text.left == 0 else None
+
+    def tell(self, text: Text) -> str | tuple[int, ...]:
+        """What texts are told apart by: their ids, or what is told of them, where stop strings hide the rest."""
+        ids = tuple(text.ids[text.prompt :])
+        return ids if self.stops is None else self.stops(text.ids[: text.prompt], ids)[0]
 
 
 @dataclass
 class Pool:
-    """Texts that have ended, the best first, of equals the earlier found."""
+    """Texts that have ended, the best first, of equals the earlier found; of those that are told alike only the best."""
 
     texts: list[tuple[float, Hypothesis]] = field(default_factory=list)  # (value, text): the higher the better
 
     def add(self, value: float, text: Hypothesis) -> None:
-        insort(self.texts, (value, text), key=lambda entry: -entry[0])
+        alike = [entry for entry in self.texts if entry[1].told == text.told]
+        if all(entry[0] < value for entry in alike):
+            self.texts = [entry for entry in self.texts if entry not in alike]
+            insort(self.texts, (value, text), key=lambda entry: -entry[0])
 
     def count_from(self, value: float) -> int:
         """How many have this value or a higher one."""
@@ -146,7 +156,7 @@ class Group(ABC):
         return taken
 
     def finish(self, beam: Beam, finish: Finish) -> None:
-        text = beam.ended(finish, self.settings.alpha)
+        text = beam.ended(finish, self.ending.tell(beam.text), self.settings.alpha)
         self.pool.add(self.value(beam, text), text)
         self.finished += 1
 
@@ -224,9 +234,8 @@ class Drawn(Group):
 
 
 def tell_best(groups: Iterable[Group], n_best: int) -> list[Hypothesis]:
-    """The best texts of all groups, the best first; one that several groups have found counts once."""
-    found: dict[tuple[int, ...], Hypothesis] = {}
-    for group in groups:
-        for _, text in group.pool.texts:
-            found.setdefault(text.ids, text)
-    return sorted(found.values(), key=lambda text: -text.score)[:n_best]
+    """The best texts of all groups, the best first; one that several groups have found counts once, as the best of them."""
+    found: dict[str | tuple[int, ...], Hypothesis] = {}
+    for text in sorted((text for group in groups for _, text in group.pool.texts), key=lambda text: -text.score):
+        found.setdefault(text.told, text)
+    return list(found.values())[:n_best]

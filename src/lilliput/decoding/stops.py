@@ -10,6 +10,7 @@ as well.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 
 from lilliput.data.tokenizers import Decoder, Tokenizer
@@ -31,9 +32,24 @@ def count_open(text: str, stops: Sequence[str]) -> int:
     return 0
 
 
-def build_stops(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int], Sequence[int]], bool]:
-    """The rule for texts that are not told as they grow (beams): is there a stop string in what follows this prompt?"""
-    return lambda prompt, ids: find_stop(text_after(tokenizer, prompt, ids), stops) is not None
+def build_stops(
+    tokenizer: Tokenizer, stops: Sequence[str]
+) -> Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]:
+    """The rule for texts that are not told as they grow (beams): what is told of what follows this prompt, and whether a
+    stop string ends it."""
+
+    def read(prompt: Sequence[int], ids: Sequence[int]) -> tuple[str, bool]:
+        text, half = decode_whole(tokenizer, ids) if tokenizer.byte_level else (text_after(tokenizer, prompt, ids), "")
+        at = find_stop(text, stops)
+        return (text + half)[:at], at is not None
+
+    return read
+
+
+def decode_whole(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, str]:
+    """The text of byte-level ids, and half a character at its end, which no stop string has: it waits for its rest."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return decoder.decode(b"".join(map(tokenizer.token_bytes, ids))), decoder.decode(b"", final=True)
 
 
 def text_after(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:

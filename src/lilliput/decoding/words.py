@@ -7,8 +7,8 @@ tokens are one word. It stands by itself: where a letter, digit or underscore co
 another word ("cat" is in neither "concatenate" nor "cats"). A capital is another letter. A phrase is a word with spaces in it.
 
 What a token spells is known for byte-level tokenizers; for others it is what the token adds to a text that ends in a letter,
-so that tokens that are words bring the space before them. A word that the tokenizer does not know cannot be written: it is
-ignored where it is forbidden, and refused where it is forced.
+so that tokens that are words bring the space before them. A word that the tokenizer does not know may still stand within a token
+("cats" in "cats."): it is forbidden there, and refused where it is forced.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+import tokenizers as library
+from tokenizers import normalizers
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
@@ -78,12 +80,18 @@ class Spellings:
                 return ids
         return None
 
-    def spell_word(self, word: str) -> bytes | None:
+    def spell_word(self, word: str) -> bytes:
         """As the tokenizer writes it (in small letters, say), without the space that comes before it in a text."""
         ids = self.encode_word(word)
         if ids is None:
-            return None
+            text = word.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as the tokenizer mends it
+            return (self.normaliser.normalize_str(text) if self.normaliser else text).encode()
         return self.spell(ids) if word[:1].isspace() else self.spell(ids).removeprefix(b" ")
+
+    @cached_property
+    def normaliser(self) -> normalizers.Normalizer | None:
+        found: normalizers.Normalizer | None = library.Tokenizer.from_str(self.tokenizer.to_json()).normalizer
+        return found
 
 
 @lru_cache(maxsize=2)  # a sampler and a server ask for every strategy that they make
@@ -173,9 +181,13 @@ class ForcedWords:
         for row, text in enumerate(texts):
             missing, last = self.state(text)
             # Counted without what is begun or could still become another word: a free token may undo both.
-            tight = text.left <= sum(len(ids) for ids in missing + last)
+            room = sum(len(ids) for ids in missing + last)
+            tight = text.left <= room
             if tight and missing:
-                demanded[row] = following(text.ids[text.prompt :], missing)
+                next_id, begun = following(text.ids[text.prompt :], missing)
+                # "cats" is not made of "the cat" where there is no room to write that again.
+                undone = bool(last) and text.left < room - begun
+                demanded[row] = missing[0][0] if undone else next_id
             forbidden.append([self.tokenizer.end] if missing else self.continuing if tight and last else [])
         return demand(forbid(logits, forbidden), demanded)
 
@@ -222,12 +234,12 @@ class ForcedWords:
         return sum(len(ids) for ids, _, _ in self.patterns)
 
 
-def following(written: Sequence[int], words: Sequence[Sequence[int]]) -> int:
-    """The next id of the word of which the most is written, of the first one if none is begun."""
+def following(written: Sequence[int], words: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The next id of the word of which the most is written, of the first one if none is begun; and how much of it is."""
     best, next_id = 0, words[0][0]
     for ids in words:
         for begun in range(min(len(ids) - 1, len(written)), best, -1):
             if list(written[-begun:]) == list(ids[:begun]):
                 best, next_id = begun, ids[begun]
                 break
-    return next_id
+    return next_id, best

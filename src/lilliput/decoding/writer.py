@@ -115,12 +115,13 @@ class Writer:
         at each token and so many of the likeliest tokens there.
         """
         how = self.checked(how)
-        strategy = build_strategy(how, self.tokenizer)
-        if how.beams is None:
-            return self.write_along(prompts, seed, how, strategy, batch, alternatives)
-        if alternatives is not None:
+        check_asked(prompts, {"batch": batch, "alternatives": alternatives})
+        if how.beams is not None and alternatives is not None:
             raise UserError("a beam search tells no alternatives", hint="alternatives, or beams")
-        found = self.find(prompts, seed, how, strategy, 1, batch)
+        engine, strategy = self.ready(how)
+        if how.beams is None:
+            return self.write_along(engine, prompts, seed, how, strategy, batch, alternatives)
+        found = self.find(engine, prompts, seed, how, strategy, 1, batch)
         return (piece for row, (ids, texts) in enumerate(found) for piece in self.retell(row, ids, texts[0], how.stop))
 
     def samples(
@@ -132,8 +133,8 @@ class Writer:
         alternatives: int | None = None,
     ) -> list[Sample]:
         """The finished texts, one for each prompt, in the order of the prompts."""
-        texts = [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt) for prompt in prompts]
-        return collect(texts, self.write(prompts, seed, how, batch, alternatives))
+        pieces = self.write(prompts, seed, how, batch, alternatives)
+        return collect([self.tell_prompt(prompt) for prompt in prompts], pieces)
 
     def generate(
         self,
@@ -153,7 +154,7 @@ class Writer:
 
     def beams(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         seed: int = 0,
         how: GenerateSettings | None = None,
         batch: int | None = None,
@@ -164,16 +165,24 @@ class Writer:
         `how.beams` is the width (None: 1, which is greedy).
         """
         how = self.checked(how)
+        check_asked(prompts, {"batch": batch, "n_best": n_best})
         width = how.beams or 1
         if n_best > width:
             what = f"the {n_best} best texts are more than generate.beams {width} finds"
             raise UserError(what, hint=f"generate.beams {n_best}")
         how = replace(how, beams=width)
-        found = self.find(prompts, seed, how, build_strategy(how, self.tokenizer), n_best, batch)
+        engine, strategy = self.ready(how)
+        found = self.find(engine, prompts, seed, how, strategy, n_best, batch)
         return (
             [replace(collect([prompt], self.retell(0, ids, text, how.stop))[0], score=text.score) for text in texts]
-            for prompt, (ids, texts) in zip(prompts, found, strict=True)
+            for prompt, (ids, texts) in zip(map(self.tell_prompt, prompts), found, strict=True)
         )
+
+    def ready(self, how: GenerateSettings) -> tuple[Engine, Strategy]:
+        """What writes by these settings, or why nothing does: told before the first token is asked for."""
+        self.encode_prompt("")  # a classifier is refused here
+        strategy = build_strategy(how, self.tokenizer)  # before an engine that may have to be compiled
+        return self.engine_for(how), strategy
 
     def engine_for(self, how: GenerateSettings, tell: Callable[[str], None] | None = None) -> Engine:
         """The engine that these settings ask for. `tell` hears what there is to say about the choice, once, and at once if
@@ -194,6 +203,9 @@ class Writer:
             raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
         return [self.tokenizer.start, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
 
+    def tell_prompt(self, prompt: Prompt) -> str:
+        return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+
     def checked(self, how: GenerateSettings | None, changes: Mapping[str, Any] | None = None) -> GenerateSettings:
         """The settings, the run's own if none are given, with changes; right each by itself and all together."""
         config = replace(self.config, generate=how or self.config.generate)
@@ -201,6 +213,7 @@ class Writer:
 
     def write_along(
         self,
+        engine: Engine,
         prompts: Sequence[Prompt],
         seed: int,
         how: GenerateSettings,
@@ -217,11 +230,12 @@ class Writer:
                 tellers.append(Teller(self.tokenizer, ids, how.stop))
                 yield Request(ids, how.tokens, strategy, seed + row, tellers[row], alternatives)
 
-        for written in stream(self.engine_for(how), ask(), self.tokenizer.end, batch):
+        for written in stream(engine, ask(), self.tokenizer.end, batch):
             yield self.tell(tellers[written.row], written)
 
     def find(
         self,
+        engine: Engine,
         prompts: Sequence[Prompt],
         seed: int,
         how: GenerateSettings,
@@ -245,7 +259,7 @@ class Writer:
         together = max(1, len(prompts) if batch is None else batch // how.beams)
         for start in range(0, len(prompts), together):
             ids = [self.encode_prompt(prompt) for prompt in prompts[start : start + together]]
-            found = search(self.engine_for(how), ids, settings, strategy, self.tokenizer.end, seed + start, stops)
+            found = search(engine, ids, settings, strategy, self.tokenizer.end, seed + start, stops)
             yield from zip(ids, found, strict=True)
 
     def retell(self, row: int, prompt: Sequence[int], text: Hypothesis, stops: Sequence[str]) -> Iterator[Piece]:
@@ -269,6 +283,15 @@ class Writer:
             written.entropy,
             tuple(Alternative(id_, token(id_), logprob) for id_, logprob in written.alternatives),
         )
+
+
+def check_asked(prompts: Sequence[Prompt], counts: Mapping[str, int | None]) -> None:
+    """What is not in the settings; a count of None is not given."""
+    if isinstance(prompts, str):
+        raise UserError("a text in place of a list of prompts: each letter would be one", hint=f"[{prompts[:40]!r}]")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UserError(f"{name} is {count}: it should be greater than or equal to 1")
 
 
 def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Sample]:
