@@ -105,7 +105,8 @@ CASES = [
         "train mytext.txt --train.balance-label",
         ("there is no setting train.balance_label\n", "try train.balance_labels"),
     ),
-    Case("size without value", "train mytext.txt --size", "expected one argument"),
+    Case("size without value", "train mytext.txt --size", ("expected one argument", "lilliput train --help")),
+    Case("a value that begins with a dash", "generate mine --prompt -hello", ("expected one", "try --prompt=-hello")),
     Case(
         "dim and heads",
         "train mytext.txt --model.dim 30 --model.heads 4",

@@ -146,9 +146,8 @@ def no_naive_bayes(model: ModelSettings) -> list[tuple[bool, str]]:
 def writing_conflicts(how: GenerateSettings) -> list[tuple[str, str]]:
     """Those of `generate.*` by themselves; each is named after the setting that could be left out."""
     found = []
-    drawn = how.temperature != 0.0 and (how.beams is None or how.sample_beams)
     for name in SHAPE_A_DRAW:
-        if not drawn and getattr(how, name) is not None:
+        if not how.is_drawn and getattr(how, name) is not None:
             if how.beams is None or how.sample_beams:
                 why = "at generate.temperature 0 nothing is drawn"
             else:

@@ -314,6 +314,11 @@ class GenerateSettings:
     )
     quantise: Literal["int8"] | None = describe("weights of one byte each for the numba engine", None)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether chance has a part in it, so that another seed gives another text."""
+        return self.temperature != 0.0 and (self.beams is None or self.sample_beams)
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LogSettings:

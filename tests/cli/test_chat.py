@@ -77,6 +77,19 @@ def test_again_undo_and_seed(chat: Hold) -> None:
     assert told.err == "there is no turn to take back\n  try a line, or Enter\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
+@pytest.mark.parametrize("flags", [("--temperature", "0"), ("--beams", "2")])
+def test_again_says_where_nothing_is_drawn(flags: tuple[str, ...]) -> None:
+    with terminal("chat", "mine", "--tokens", "4", *flags) as (screen, process):
+        screen.wait_for("\n> ")
+        screen.type("Once\n")
+        screen.wait_for("\n> ")
+        screen.type("/again\n")
+        assert "(nothing is drawn: it writes the same again)" in screen.wait_for("\n> ")
+        screen.type("\x04")
+        assert process.wait(PATIENCE) == 0
+
+
 def test_settings_are_changed_and_shown(chat: Hold) -> None:
     greedy = written("Once", 0, "--temperature", "0", "--tokens", "5")
     told = chat("/set temperature 0", "/set tokens 5", "/set bad-words cat 'hot dog'", "Once", "/show settings")

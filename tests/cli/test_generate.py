@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from lilliput.cli.flags import changed, flag
+from lilliput.cli.generate import count_written
 from lilliput.errors import UserErrors
 from lilliput.settings import GenerateSettings
 from small import FLAGS, Told, lilliput, small_config, train_small, trained, write_text
@@ -173,7 +174,7 @@ def test_alternatives_as_a_table() -> None:
     (text,) = texts(*write)
     told = lilliput("generate", "mine", *write, "--alternatives", "2").out.splitlines()
     assert told[0] == f"Once{text}"
-    assert told[1].split() == ["token", "probability", "entropy", "likeliest"]
+    assert told[1].split() == ["token", "probability", "entropy,", "bits", "likeliest"]
     assert len(told) == 5
     assert all(re.search(r'^".+" +\d+\.\d% +\d\.\d\d  ".+" \d+\.\d%  +".+" \d+\.\d%$', line) for line in told[2:]), told
 
@@ -192,6 +193,15 @@ def test_the_best_texts_of_a_beam_search() -> None:
         f"--- best {sample['rank']} of 3, score {sample['score']:.4f}\nOnce{sample['text']}\n" for sample in found
     )
     assert lilliput("generate", "mine", *search[:4], "--tokens", "8").out == f"Once{found[0]['text']}\n"
+
+
+def test_of_a_search_only_its_best_text_counts() -> None:
+    found = as_json("--prompt", "Once", "--beams", "4", "--n-best", "3", "--tokens", "8")["samples"]
+    assert count_written(found) == found[0]["tokens"] == 8
+    assert (
+        count_written(as_json("--prompt", "Once", "--samples", "3", "--tokens", "4", "--min-tokens", "4")["samples"])
+        == 12
+    )
 
 
 def test_headings_count_what_was_found(prompts: Path) -> None:

@@ -184,6 +184,24 @@ def test_a_reader_that_has_enough(in_trained: None) -> None:
             assert process.wait(PATIENCE) in (0, 1)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
+def test_output_that_cannot_be_written_is_told(in_trained: None) -> None:
+    """At once, or when what was kept is written at the end."""
+    for words in (["--help"], ["info", "mine"], ["generate", "mine"], ["generate", "mine", "--json"]):
+        for unbuffered in ("", "1"):
+            with open("/dev/full", "w") as full:
+                told = subprocess.run(
+                    [sys.executable, "-m", "lilliput", *words],
+                    stdout=full,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                    env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+                )
+            what = "lilliput: the output could not be written: No space left on device\n"
+            assert (told.returncode, told.stderr) == (2, what), words
+
+
 def test_a_mistake_ends_with_2_and_an_ascii_terminal_is_enough(in_trained: None) -> None:
     with started("train", "nothere") as process:
         out, err = process.communicate(timeout=PATIENCE)

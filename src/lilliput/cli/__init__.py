@@ -11,6 +11,7 @@ SIGTERM (under torchrun 0: to it, whoever ends otherwise has failed).
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -43,6 +44,8 @@ begin with
   lilliput generate demo --prompt "Once"   let it write
 """
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of stdout: those of files are UserErrors before they come here
+
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
@@ -62,10 +65,20 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nlilliput: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader (`| head`) has what it wanted; closing stdout again at exit must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has what it wanted
+        drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        drop_output()
+        print(f"lilliput: the output could not be written: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def drop_output() -> None:
+    """Closing stdout again at exit must not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def dispatch(argv: list[str]) -> int:

@@ -251,8 +251,8 @@ class Chat:
         )
 
     def again(self, _: str) -> None:
-        if self.how.temperature == 0.0:
-            self.note("(at temperature 0 nothing is drawn: it writes the same again)")
+        if not self.how.is_drawn:
+            self.note("(nothing is drawn: it writes the same again)")
         turn = self.last_turn()
         self.story.turns.pop()
         try:

@@ -244,7 +244,7 @@ def tell_way(how: dict[str, Any], seed: int) -> str:
     """How tokens were chosen (drawn, the likeliest, or beams), and all else of the settings that is not as by default."""
     default = asdict(GenerateSettings())
     others = {name for name in default if how[name] != default[name]} - {"prompt", "tokens", "temperature", "engine"}
-    drawn = how["temperature"] > 0 and (how["beams"] is None or how["sample_beams"])
+    drawn = GenerateSettings(**how).is_drawn
     parts = [f"temperature {how['temperature']:g}"] if drawn else ["greedy"] if how["beams"] is None else []
     parts += [f"{name} {tell(how[name])}" for name in default if name in others]
     return ", ".join(parts + ([f"seed {seed}"] if drawn else []))

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -68,9 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
         began = time.monotonic()
         told = (write_beams if how.beams else write_texts)(writer, prompts, how, task, show=not arguments.json)
     if arguments.json:
-        speed = sum(text["tokens"] for text in told) / (time.monotonic() - began)
+        speed = count_written(told) / (time.monotonic() - began)
         print_json({"samples": told, "tokens_per_second": speed, "engine": engine.name})
     return 0
+
+
+def count_written(told: Iterable[dict[str, Any]]) -> int:
+    """The tokens of all texts; of a beam search those of its best, however many are told."""
+    return sum(text["tokens"] for text in told if text["rank"] in (None, 1))
 
 
 def asked(arguments: argparse.Namespace) -> tuple[Task, list[str] | None]:
@@ -213,7 +218,7 @@ def tell_alternatives(pieces: Sequence[Piece]) -> None:
     """
     from rich.cells import cell_len
 
-    rows = [["token", "probability", "entropy", "likeliest"]]
+    rows = [["token", "probability", "entropy, bits", "likeliest"]]
     for piece in pieces:
         assert piece.entropy is not None
         others = (f"{quoted(other.token)} {math.exp(other.logprob):.1%}" for other in piece.alternatives)

@@ -299,8 +299,8 @@ BY_VALUE = (Filter, Temperature, Typical)  # processors that look at logits only
 
 def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer) -> Strategy:
     """What the settings ask for, in the order that stands above; what is off is left out."""
-    drawn = settings.temperature != 0.0 and (settings.beams is None or settings.sample_beams)
-    return Strategy((*text_rules(settings, tokenizer), *(shapes(settings) if drawn else ())), sample=drawn)
+    shaping = shapes(settings) if settings.is_drawn else ()
+    return Strategy((*text_rules(settings, tokenizer), *shaping), sample=settings.is_drawn)
 
 
 def text_rules(settings: GenerateSettings, tokenizer: Tokenizer) -> list[Processor]:

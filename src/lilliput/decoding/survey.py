@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lilliput.decoding.text import Ids, Values
+from lilliput.errors import UserError
 from lilliput.model.kernels.machine_code import Kernel
 
 Doubles = NDArray[np.float64]
@@ -108,5 +109,7 @@ def find_peaks(values: Values) -> Values:
 
 
 def tell(peaks: Values, largest: Values, mass: Values) -> Survey:
-    assert np.isfinite(largest).all(), "no processor takes a row's last token"
+    # No processor takes a row's last token, so that it is the model's own fault.
+    if not (np.isfinite(largest).all() and np.isfinite(mass).all()):
+        raise UserError("the model's logits are not finite numbers: some of its weights are not, or are too large")
     return Survey(peaks, largest.astype(np.float64), np.log(mass, dtype=np.float64))
