@@ -106,7 +106,6 @@ CASES = [
         ("there is no setting train.balance_label\n", "try train.balance_labels"),
     ),
     Case("size without value", "train mytext.txt --size", ("expected one argument", "lilliput train --help")),
-    Case("a value that begins with a dash", "generate mine --prompt -hello", ("expected one", "try --prompt=-hello")),
     Case(
         "dim and heads",
         "train mytext.txt --model.dim 30 --model.heads 4",

@@ -204,6 +204,16 @@ def test_of_a_search_only_its_best_text_counts() -> None:
     )
 
 
+def test_a_value_that_begins_with_a_dash_is_joined_to_its_flag() -> None:
+    told = refused("--stop", "The end", "--prompt", "-hello")
+    assert told == "argument --prompt: expected one argument\n  try --prompt=-hello\n"
+    assert refused("--stop", "a", "--stop", "--$", "--tokens", "3").endswith("\n  try --stop='--$'\n")
+    assert lilliput("generate", "mine", "--prompt=-hello", "--tokens", "2").out.startswith("-hello")
+    for words in (["--prompt", "--tokens", "3"], ["--prompt", "--tokens=3"], ["--tokens", "3", "--prompt"]):
+        told = refused(*words)
+        assert told == "argument --prompt: expected one argument\n  try lilliput generate --help\n"
+
+
 def test_headings_count_what_was_found(prompts: Path) -> None:
     """Two groups that are not led away from each other find the same two texts."""
     search = ["--beams", "4", "--beam-groups", "2", "--diversity", "0", "--n-best", "4", "--tokens", "4"]

@@ -7,14 +7,14 @@ Owns: one parser for all verbs, whose mistakes are sentences with the nearest ri
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import shutil
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from lilliput.errors import UserError, nearest
@@ -32,8 +32,18 @@ class Verb(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
+    words: Sequence[str] = ()  # that are parsed
+
     def error(self, message: str) -> NoReturn:
-        raise UserError(message, None, f"{self.prog} --help")
+        raise UserError(message, None, self.join_dashed(message) or f"{self.prog} --help")
+
+    def join_dashed(self, message: str) -> str | None:
+        """The flag that lacks its value with the word after it, if that only looks like a flag."""
+        for name, value in itertools.pairwise(self.words):
+            looks = value.startswith("-") and value.split("=")[0] not in self._option_string_actions
+            if looks and message.startswith(f"argument {name}: expected"):
+                return f"{name}={shlex.quote(value)}"
+        return None
 
 
 def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Namespace:
@@ -53,23 +63,12 @@ def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Na
         print(parser.format_help() + (settings_help() if module.TAKES_SETTINGS else ""), end="")
         sys.exit(0)
     settings, rest = take_settings(argv, flags) if module.TAKES_SETTINGS else ({}, argv)
-    try:
-        arguments, unknown = parser.parse_known_intermixed_args(rest)  # a flag may stand between RUN and TEXT
-    except UserError as error:
-        raise with_dash(error, rest) from None
+    parser.words = rest
+    arguments, unknown = parser.parse_known_intermixed_args(rest)  # a flag may stand between RUN and TEXT
     if unknown:
         raise unknown_argument(verb, unknown[0], flags, module.TAKES_SETTINGS)
     arguments.settings = settings
     return arguments
-
-
-def with_dash(error: UserError, words: list[str]) -> UserError:
-    """What was given after a flag and begins with a dash was taken for a flag; behind an equals sign it is a value."""
-    flags = error.what.removeprefix("argument ").partition(": expected one argument")[0].split("/")
-    for flag, word in pairwise(words):
-        if flag in flags and word.startswith("-"):
-            return UserError(error.what, None, f"{flag}={shlex.quote(word)}")
-    return error
 
 
 def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: bool) -> UserError:

@@ -86,16 +86,16 @@ def survey(values: Values) -> Survey:
     asked = Asked(values.ctypes.data, rows, width, values.strides[0] // values.itemsize, found.ctypes.data)
     numbers = np.array(asked, dtype=np.int64)
     find_function()(numbers.ctypes.data)
-    return tell(found[:, :SETS], found[:, SETS], found[:, SETS + 1])
+    return tell(values, found[:, :SETS], found[:, SETS], found[:, SETS + 1])
 
 
 def survey_plainly(values: Values) -> Survey:
     """The same in NumPy, in any precision."""
     peaks = find_peaks(values)
     largest = peaks.max(axis=1)
-    with np.errstate(invalid="ignore"):  # of a row of -inf, which is a defect and told as such
+    with np.errstate(invalid="ignore"):  # of rows that `tell` refuses
         below = values - largest[:, None]
-    return tell(peaks, largest, np.exp(below, out=below).sum(axis=1))
+    return tell(values, peaks, largest, np.exp(below, out=below).sum(axis=1))
 
 
 def find_peaks(values: Values) -> Values:
@@ -108,8 +108,8 @@ def find_peaks(values: Values) -> Values:
     return peaks
 
 
-def tell(peaks: Values, largest: Values, mass: Values) -> Survey:
-    # No processor takes a row's last token, so that it is the model's own fault.
-    if not (np.isfinite(largest).all() and np.isfinite(mass).all()):
-        raise UserError("the model's logits are not finite numbers: some of its weights are not, or are too large")
+def tell(values: Values, peaks: Values, largest: Values, mass: Values) -> Survey:
+    if not np.isfinite(largest + mass).all():
+        assert not (values < np.inf).all(), "no processor takes a row's last token"
+        raise UserError("the model's logits are not finite numbers", hint="an earlier checkpoint of the run")
     return Survey(peaks, largest.astype(np.float64), np.log(mass, dtype=np.float64))
