@@ -181,6 +181,8 @@ def label_points(
         ]
         best = min(sides, key=lambda side: sum(overlap(side[4], other) for other in taken) + outside(side[4], borders))
         taken.append(best[4])
+        corner = (0.0 if best[0] > 0 else 1.0, 0.0 if best[1] > 0 else 1.0)  # of the label, the one next to its point
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
         axes.annotate(
             text,
             point[:2],
@@ -191,9 +193,7 @@ def label_points(
             color=colour,
             size=size,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
-            if abs(best[1]) > gap
-            else None,
+            arrowprops=line | {"relpos": corner} if abs(best[1]) > gap else None,
         )
 
 
