@@ -55,6 +55,7 @@ PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
     "repeated_sentences": ("sentences that come again", "{:.1%}".format),
 }
 
+FEW = 3  # names that are read in a sentence
 # Of the model beside baselines, by their intervals; of those without one, by whether their figure is the better one.
 VERDICTS = {"loses": "loses to {}", "ties": "ties with {}", "ahead": "is ahead of {}"}
 UNTOLD = {
@@ -289,7 +290,8 @@ def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
 
 
 def tell_verdicts(rows: list[dict[str, Any]], key: str) -> str:
-    """No more than intervals say; of a row without one, that it has none, and whether its figure is the better one."""
+    """No more than intervals say; of a row without one, that it has none, and whether its figure is the better one. More than a
+    few are counted: the table has their names."""
     (own,) = (row[key] for row in rows if row.get("own"))
     of, sign = ("accuracy", 1) if key == "accuracy" else ("loss", -1)
     parts: dict[str, list[str]] = {form: [] for form in (*VERDICTS.values(), *UNTOLD.values())}
@@ -297,7 +299,11 @@ def tell_verdicts(rows: list[dict[str, Any]], key: str) -> str:
         if not row.get("own"):
             better = sign * row[key] > sign * own
             parts[VERDICTS[row["verdict"]] if row["verdict"] else UNTOLD[better]].append(row["name"])
-    return f"by {of} it " + "; ".join(form.format(" / ".join(names)) for form, names in parts.items() if names)
+
+    def tell_names(names: list[str]) -> str:
+        return " / ".join(names) if len(names) <= FEW else f"{len(names)} of them"
+
+    return f"by {of} it " + "; ".join(form.format(tell_names(names)) for form, names in parts.items() if names)
 
 
 def points(share: float) -> str:
