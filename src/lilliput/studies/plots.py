@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 BARS = 4  # pictures that rules choose, at most
 FLAT = 0.8  # of the largest: figures that all lie above it are shown without bars, which would have to begin at zero
 COSTS = ("s", "tokens/s", "MB", "TFLOP")  # units of what something costs, for the trade-off
-
-
 CUT = " Intervals that reach below zero, where there is nothing, are cut there."
 
 
