@@ -206,7 +206,7 @@ def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
     summary = summarise([150.0, 200.0])
     assert summary is not None and summary.interval is not None and summary.interval.low < 0
     assert ends_of(summary, find_figure("tokens_per_second")) == (0.0, summary.interval.high)
-    below = summarise([-1.0, 1.0])
+    below = summarise([0.1, 1.0])  # what may be negative is drawn there, though no seed was
     assert below is not None and ends_of(below, find_figure("validation.above_floor"))[0] < 0  # type: ignore[index]
     assert all(picture.caption.endswith("are cut there.") for picture in draw_study(outcome))
 

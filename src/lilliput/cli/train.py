@@ -6,8 +6,10 @@ import argparse
 import shlex
 import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from lilliput.cli.output import chatter, figures, print_json, progress, readable
@@ -192,7 +194,7 @@ def follow(session: Session, console: Console) -> int | None:
     received: list[int] = []
     training = True
 
-    def on_signal(number: int, frame: object) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         received.append(number)
         trainer.stop()
         if world.launch is not None:
@@ -207,9 +209,8 @@ def follow(session: Session, console: Console) -> int | None:
     observer = ConsoleObserver(console, trainer.train.bytes_per_prediction if task == "language" else None)
     seconds = config.log.sample_seconds if task != "classifier" else None
     sampled = time.monotonic()
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     interrupted = False
-    try:
+    with listening(on_signal):
         try:
             for event in session.events([observer]):
                 interrupted = isinstance(event, Finished) and event.interrupted
@@ -230,6 +231,14 @@ def follow(session: Session, console: Console) -> int | None:
         command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
         console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
         return received[-1] if received else signal.SIGTERM  # another process's
+
+
+@contextmanager
+def listening(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Signals that ask to stop go to the handler."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-import tokenizers as library
-from tokenizers import normalizers
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
@@ -84,14 +82,8 @@ class Spellings:
         """As the tokenizer writes it (in small letters, say), without the space that comes before it in a text."""
         ids = self.encode_word(word)
         if ids is None:
-            text = word.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as the tokenizer mends it
-            return (self.normaliser.normalize_str(text) if self.normaliser else text).encode()
+            return self.tokenizer.normalise(word).encode()
         return self.spell(ids) if word[:1].isspace() else self.spell(ids).removeprefix(b" ")
-
-    @cached_property
-    def normaliser(self) -> normalizers.Normalizer | None:
-        found: normalizers.Normalizer | None = library.Tokenizer.from_str(self.tokenizer.to_json()).normalizer
-        return found
 
 
 @lru_cache(maxsize=2)  # a sampler and a server ask for every strategy that they make

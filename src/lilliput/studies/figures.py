@@ -13,7 +13,8 @@ from typing import Literal
 @dataclass(frozen=True)
 class Figure:
     """Shown as value x `scale` with so many `digits` after the point. `better` is None for what is neither good nor bad in
-    itself, such as a budget. `of_a_text`: more where longer texts are asked for, whatever writes them."""
+    itself, such as a budget. `of_a_text`: more where longer texts are asked for, whatever writes them.
+    `signed`: may be negative."""
 
     title: str
     unit: str
@@ -21,6 +22,7 @@ class Figure:
     digits: int
     scale: float = 1.0
     of_a_text: bool = False
+    signed: bool = False
 
 
 ORDERS = (1, 2, 3, 4)  # of n-grams
@@ -35,7 +37,7 @@ OF_A_SPLIT = {
     "word_perplexity": Figure("perplexity of words", "", "lower", 2),
     "word_perplexity_spelled": Figure("perplexity of words, unknown ones spelled", "", "lower", 2),
     "unknown_rate": Figure("unknown words", "%", "lower", 2, 100.0),
-    "above_floor": Figure("bits per byte above the floor", "%", "lower", 1, 100.0),
+    "above_floor": Figure("bits per byte above the floor", "%", "lower", 1, 100.0, signed=True),
     "accuracy": Figure("accuracy", "%", "higher", 1, 100.0),
     "tokens": Figure("tokens judged", "", None, 0),
 }

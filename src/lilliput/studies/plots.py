@@ -129,7 +129,7 @@ def draw_bars(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
         " Cells are compared seed by seed, so that they may differ where these intervals overlap." if several else ""
     )
     caption += " The axis does not begin at zero." if flat else ""
-    caption += CUT if any(is_cut(summary) for _, summary in found) else ""
+    caption += CUT if any(is_cut(summary, figure) for _, summary in found) else ""
     return finish(drawing, name, f"{capital(figure.title)} of each cell: {told}.", caption)
 
 
@@ -138,11 +138,11 @@ def ends_of(summary: Summary, figure: Figure) -> tuple[float, float] | None:
     if summary.interval is None:
         return None
     low, high = (end * figure.scale for end in summary.interval)
-    return 0.0 if is_cut(summary) else low, high
+    return 0.0 if is_cut(summary, figure) else low, high
 
 
-def is_cut(summary: Summary) -> bool:
-    return summary.interval is not None and summary.interval.low < 0.0 <= min(summary.values)
+def is_cut(summary: Summary, figure: Figure) -> bool:
+    return not figure.signed and summary.interval is not None and summary.interval.low < 0.0
 
 
 def draw_bar(axes: Axes, at: int, summary: Summary, figure: Figure, colour: str, flat: bool) -> None:
@@ -210,7 +210,7 @@ def draw_scatter(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
         else f"{capital(upward.title)} against {across.title}, one seed."
     )
     caption += f" The best corner is the {' '.join(wanted)}." if wanted else ""
-    caption += CUT if any(is_cut(x) or is_cut(y) for _, x, y in found) else ""
+    caption += CUT if any(is_cut(x, across) or is_cut(y, upward) for _, x, y in found) else ""
     return finish(drawing, name, f"{capital(upward.title)} against {across.title}: {told}.", caption)
 
 

@@ -111,8 +111,7 @@ class Tokenizer:
             with told_panics("the tokenizer fails on a text", self._where):
                 found = self._encode(texts, counted if unknown_words is not None else None)
         except (UnicodeEncodeError, TypeError):
-            # Half a surrogate pair (a terminal's broken byte, say) is no text: it becomes U+FFFD, as everywhere else.
-            mended = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+            mended = [mend(text) for text in texts]
             if mended == texts:
                 raise
             return self.encode_arrays(mended, unknown_words)
@@ -150,6 +149,11 @@ class Tokenizer:
                     group, size = [], 0
         if group:
             yield group
+
+    def normalise(self, text: str) -> str:
+        """The text as its tokens are looked for in it: in small letters, say."""
+        normaliser = self._inner.normalizer
+        return normaliser.normalize_str(mend(text)) if normaliser else mend(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, without special tokens; ids that the vocabulary lacks are skipped."""
@@ -232,6 +236,11 @@ class Tokenizer:
             hint = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
             raise UserError("no such tokenizer", str(file), hint)
         return Tokenizer.from_json(read_text(file, "tokenizer", LARGEST_FILE), str(file))
+
+
+def mend(text: str) -> str:
+    """Half a surrogate pair (a terminal's broken byte, say) is no text: it becomes U+FFFD, as everywhere else."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _checked_size(vocabulary: dict[str, int], where: str) -> int:
