@@ -50,9 +50,9 @@ import decoding_peers as peers
 from contest import THREADS, contest, median, row, show
 from decoding_peers import BEAMS, DIM, LAYERS, ONE, WORKS, Work, Write, build_net
 from lilliput.data.corpora import open_corpus
-from lilliput.decoding.beam import Beams, search
+from lilliput.decoding.beam_search import Beams, search
 from lilliput.decoding.engines import Engine
-from lilliput.decoding.engines.eager import TorchEngine
+from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.processors import GREEDY, Strategy, TopK
 from lilliput.decoding.stream import Request, stream
 from lilliput.decoding.writer import load
@@ -75,7 +75,7 @@ ROOT = Path(__file__).parents[1]
 def build_engine(kind: str, model: Transformer) -> Engine:
     if kind == "torch":
         return TorchEngine(model)
-    from lilliput.decoding.engines.compiled import NumbaEngine
+    from lilliput.decoding.engines.compiled_engine import NumbaEngine
 
     return NumbaEngine(model, threads=THREADS, quantise="int8" if kind == "numba int8" else None)
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.model.transformer import Transformer, build_model
-from lilliput.settings import ModelSettings
+from lilliput.settings.tree import ModelSettings
 
 DIM, LAYERS, HEADS, HIDDEN, VOCABULARY, CONTEXT = 288, 6, 6, 1152, 4096, 256
 INSIDE = 2 * HIDDEN // 3  # of a gated feed-forward

@@ -52,7 +52,7 @@ def write_text(path: Path, size: int) -> None:
 def ours(name: str) -> dict[str, float]:
     from lilliput.data.corpora import open_corpus
     from lilliput.data.duplicates import find_near
-    from lilliput.settings import DataSettings
+    from lilliput.settings.tree import DataSettings
 
     corpus = open_corpus(DataSettings(source=str(Path(os.environ[FOLDER]) / f"{name}.txt")))
     documents = sum(1 for _ in corpus.stream())

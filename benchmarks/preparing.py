@@ -54,8 +54,8 @@ def settings(text: str, cache: str) -> list[str]:
 
 
 def prepare_text() -> dict[str, float]:
-    from lilliput.config import load_config
     from lilliput.data.prepare import prepare
+    from lilliput.settings.loading import load_config
 
     source, *flags = settings("small", str(Path(os.environ[FOLDER]) / "speed"))
     named = {name.removeprefix("--"): value for name, value in zip(flags[::2], flags[1::2], strict=True)}
@@ -69,7 +69,7 @@ def prepare_text() -> dict[str, float]:
 def encode_text() -> dict[str, float]:
     from lilliput.data.corpora import open_corpus
     from lilliput.data.tokenizers import make_tokenizer
-    from lilliput.settings import DataSettings, TokenizerSettings
+    from lilliput.settings.tree import DataSettings, TokenizerSettings
 
     path = Path(os.environ[FOLDER])
     tokenizer = make_tokenizer(TokenizerSettings(kind="gpt2", path=str(DATA / "gpt2-bpe")), ())

@@ -36,14 +36,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contest import THREADS, contest, median, row, show
-from lilliput.config import load_config
 from lilliput.devices import choose_device, prepare_machine
 from lilliput.errors import UserError
 from lilliput.model.layers import LanguageHead
 from lilliput.model.loss import head_loss, language_loss
 from lilliput.model.recompute import measure_kept, use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model
-from lilliput.settings import Config
+from lilliput.settings.loading import load_config
+from lilliput.settings.tree import Config
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import build_precision
 from lilliput.training.session import open_session

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from contest import THREADS, show
-from lilliput.config import config_to_dict, load_config
-from lilliput.runs import differences
+from lilliput.settings.loading import config_to_dict, load_config
+from lilliput.storage.run_folders import differences
 
 ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes" / "stories.toml"

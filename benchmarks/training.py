@@ -26,10 +26,10 @@ WARM_UP, STEPS = 2, 6
 
 
 def ours() -> Callable[[], float]:
-    from lilliput.config import load_config
     from lilliput.devices import prepare_machine
     from lilliput.model.loss import language_loss
     from lilliput.model.transformer import build_model
+    from lilliput.settings.loading import load_config
     from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
 
     settings = {

@@ -39,7 +39,7 @@ def wanted(kind: str) -> list[str]:
 
 
 def write_binary(path: Path) -> None:
-    from lilliput.data.vectors.fasttext import MAGIC
+    from lilliput.data.vectors.fasttext_format import MAGIC
 
     generator = np.random.default_rng(0)
     with open(path, "wb") as file:
@@ -61,9 +61,9 @@ def write_text(path: Path) -> None:
 
 def ours(path: Path, words: list[str]) -> None:
     from lilliput.data.progress import silent
-    from lilliput.data.vectors.files import open_vectors
     from lilliput.data.vectors.lookup import look_up
-    from lilliput.settings import VectorSettings
+    from lilliput.data.vectors.vector_files import open_vectors
+    from lilliput.settings.tree import VectorSettings
 
     found = look_up(open_vectors(path), list(words), VectorSettings(), silent)
     assert found.covered.sum() == len(words) - (0 if path.suffix == ".bin" else ABSENT)

@@ -14,8 +14,8 @@ import numpy as np
 from playwright.sync_api import Browser, Page, Playwright
 
 import lilliput
-from lilliput.attention_view import Attention
 from lilliput.decoding.writer import Writer
+from lilliput.interpret import Attention
 from lilliput.model.transformer import build_model
 from small import trained
 

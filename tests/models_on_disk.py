@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lilliput.data.vectors.fasttext import MAGIC
+from lilliput.data.vectors.fasttext_format import MAGIC
 
 
 def write_model(

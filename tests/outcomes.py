@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from lilliput.studies.grid import Axis, Study, cells
-from lilliput.studies.outcome import Outcome, Row
 from lilliput.studies.study_files import Plot
+from lilliput.studies.study_results import Outcome, Row
 
 ABOUT: dict[str, Any] = {
     "command": "lilliput study window",

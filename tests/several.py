@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.loop import Trainer
+from lilliput.training.process_group import World, leave, open_world
 from lilliput.training.session import open_session
-from lilliput.training.world import World, leave, open_world
 from small import small_config
 
 

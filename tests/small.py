@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 
 from lilliput.cli import main
-from lilliput.config import load_config
-from lilliput.runs import Run
-from lilliput.settings import Config
+from lilliput.settings.loading import load_config
+from lilliput.settings.tree import Config
+from lilliput.storage.run_folders import Run
 from lilliput.training.events import TIMES, Event
 from lilliput.training.session import open_session
 

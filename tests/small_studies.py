@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lilliput.studies.outcome import Outcome
+from lilliput.studies.study_results import Outcome
 from small import SETTINGS, write_text
 
 AXES = {"window": {"full": {}, "4 tokens": {"model.window": 4}}}

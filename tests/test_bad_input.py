@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from lilliput.checkpoints import FILES, MANIFEST
+from lilliput.storage.checkpoints import FILES, MANIFEST
 from small import FLAGS, SETTINGS, copy_of_trained, lilliput
 
 

@@ -11,16 +11,13 @@ import lilliput
 
 SOURCE = Path(lilliput.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-# Data flows one way, and so do imports; rooms of the last line but one are each other's equals.
-ORDER = ["data", "model", "decoding", "evaluation", "training"]
-LAST = ["studies", "attention_view", "serving", "exporting"]
-# What stands in no room serves all of them; it may use what is below it only.
-SHARED = {"__init__", "errors", "dotted", "settings", "config", "conflicts", "files", "checkpoints", "runs", "devices"}
+# A room imports only itself and the rooms before it (docs/architecture.md). `cli` and the package's own modules come last.
+ORDER = ["errors", "settings", "storage", "devices", "kernels", "data", "model", "decoding", "evaluation", "training"]
+ORDER += ["interpret", "reports", "studies", "page", "exporting", "serving", "cli"]
 
 
 def room(path: Path) -> str:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return parts[0] if len(parts) > 1 or parts[0] in ("cli", "__main__") else "shared"
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
 def imported(path: Path) -> set[str]:
@@ -46,37 +43,27 @@ def imported(path: Path) -> set[str]:
 
 
 def rooms_used(path: Path) -> set[str]:
-    names = {name.split(".")[1] for name in imported(path) if name.startswith("lilliput.")}
-    return {name for name in names if (SOURCE / name).is_dir()}
+    return {name.split(".")[1] for name in imported(path) if name.startswith("lilliput.")} & {*ORDER}
 
 
 def test_there_is_something_to_check() -> None:
-    assert {room(path) for path in MODULES} >= {*ORDER, "cli", "shared"}
+    assert {room(path) for path in MODULES} >= {"kernels", "training", "cli"}
     assert rooms_used(SOURCE / "training" / "session.py") >= {"data", "model", "decoding", "evaluation", "training"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_one_way(path: Path) -> None:
-    here, used = room(path), rooms_used(path)
-    if here in ORDER:
-        allowed = {*ORDER[: ORDER.index(here) + 1]}
-    elif here in LAST:
-        allowed = {
-            *ORDER,
-            here,
-            *(["attention_view"] if here == "studies" else []),
-        }  # a report shows what heads look at
-    elif here == "shared":
-        allowed = set()
-    else:
-        allowed = {*ORDER, *LAST, "cli"}
+    here = room(path)
+    allowed = {*ORDER} if here in ("__init__", "__main__") else {*ORDER[: ORDER.index(here) + 1]}
     if here == "model":
-        allowed -= {"data"}  # a model knows integers, not where they come from
-    assert used <= allowed, f"{here} may not use {used - allowed}"
+        allowed -= {"data"}  # a model sees integers, not where they come from
+    assert not rooms_used(path) - allowed
 
 
-def test_what_serves_all_rooms_is_named() -> None:
-    assert {path.stem for path in MODULES if room(path) == "shared"} <= SHARED
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_kernels_are_compiled(path: Path) -> None:
+    compilers = {name.split(".")[0] for name in imported(path)} & {"numba", "llvmlite"}
+    assert not compilers or room(path) == "kernels"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

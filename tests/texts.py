@@ -10,7 +10,7 @@ from pathlib import Path
 from lilliput.data.corpora.documents import END_OF_TEXT
 from lilliput.data.prepare import prepare
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.settings import Config, DataSettings, TokenizerSettings
+from lilliput.settings.tree import Config, DataSettings, TokenizerSettings
 
 SPLITS = ("train", "validation")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lilliput.model.mixing import PairEmbedding
 from lilliput.model.transformer import Transformer, build_model
-from lilliput.settings import ModelSettings, VectorSettings
+from lilliput.settings.tree import ModelSettings, VectorSettings
 
 AXES: dict[str, tuple[Any, ...]] = {
     "norm": ("layer", "rms"),

@@ -14,25 +14,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lilliput.config import load_config as load_config
     from lilliput.data.prepare import prepare as prepare
     from lilliput.decoding.writer import load as load
     from lilliput.errors import UserError as UserError
-    from lilliput.evaluation.judged import evaluate as evaluate
-    from lilliput.settings import Config as Config
-    from lilliput.settings import GenerateSettings as GenerateSettings
+    from lilliput.evaluation.evaluate import evaluate as evaluate
+    from lilliput.settings.loading import load_config as load_config
+    from lilliput.settings.tree import Config as Config
+    from lilliput.settings.tree import GenerateSettings as GenerateSettings
     from lilliput.studies.runner import study as study
     from lilliput.training.session import train as train
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "Config": "lilliput.settings",
-    "GenerateSettings": "lilliput.settings",
+    "Config": "lilliput.settings.tree",
+    "GenerateSettings": "lilliput.settings.tree",
     "UserError": "lilliput.errors",
-    "evaluate": "lilliput.evaluation.judged",
+    "evaluate": "lilliput.evaluation.evaluate",
     "load": "lilliput.decoding.writer",
-    "load_config": "lilliput.config",
+    "load_config": "lilliput.settings.loading",
     "prepare": "lilliput.data.prepare",
     "study": "lilliput.studies.runner",
     "train": "lilliput.training.session",

@@ -7,7 +7,7 @@ from lilliput.cli import main
 
 code = main()
 if os.environ.get("WORLD_SIZE", "1") != "1":
-    from lilliput.training.world import leave
+    from lilliput.training.process_group import leave
 
     leave(code)
 sys.exit(code)

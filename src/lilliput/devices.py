@@ -1,8 +1,8 @@
 """What the machine does well.
 
-Owns: choosing the device and the type of numbers, the number of threads, what torch and the memory allocator are told once
-at the start, and how fast products are here: measured once, and remembered for the machine in the user's cache folder. Does
-not own: anything that is computed there.
+Owns: choosing the device and the type of numbers, the number of threads, what torch and the memory allocator
+are told once at the start, and how fast products are here: measured once, and remembered for the machine in
+the user's cache folder. Does not own: anything that is computed there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from lilliput.errors import UserError
-from lilliput.files import json_bytes, parse_object, write_whole
+from lilliput.storage.atomic_files import json_bytes, parse_object, write_whole
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -49,34 +49,34 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"there is no kind of device {name!r}", None, "cpu, cuda, mps or auto") from error
 
 
-class Choice(NamedTuple):
+class PrecisionChoice(NamedTuple):
     """The type that products are computed in, and what there is to say about it."""
 
     dtype: torch.dtype
     note: str | None
 
 
-def choose_precision(name: str, device: torch.device) -> Choice:
+def choose_precision(name: str, device: torch.device) -> PrecisionChoice:
     """`auto` is bfloat16 where it is measured to be faster than float32, else float32; never float16, which can overflow."""
     wanted = PRECISIONS["bfloat16" if name == "auto" else name]
     if wanted in (torch.float32, torch.float64):
         if wanted is torch.float64 and device.type == "mps":
             raise UserError("train.precision is float64, and mps knows no float64", hint="--train.device cpu")
-        return Choice(wanted, None)
+        return PrecisionChoice(wanted, None)
     here, called = "CPU" if device.type == "cpu" else device.type, "bfloat16" if name == "auto" else name
     try:
         ratio = known_flops(device, wanted) / known_flops(device, torch.float32)
     except (RuntimeError, TypeError) as error:  # what torch raises for a type that a device does not have
         if name == "auto":
-            return Choice(torch.float32, f"this {here} has no bfloat16: using float32")
+            return PrecisionChoice(torch.float32, f"this {here} has no bfloat16: using float32")
         raise UserError(
             f"train.precision is {name}, and this {here} has no {name}", hint="--train.precision auto"
         ) from error
     how = f"{called} is {tell_ratio(ratio)} than float32 on this {here}"
     if name == "auto":
         chosen = wanted if ratio >= WORTH else torch.float32
-        return Choice(chosen, f"{how}: using {'bfloat16' if chosen is wanted else 'float32'}")
-    return Choice(wanted, how if ratio < 1.0 else None)
+        return PrecisionChoice(chosen, f"{how}: using {'bfloat16' if chosen is wanted else 'float32'}")
+    return PrecisionChoice(wanted, how if ratio < 1.0 else None)
 
 
 def tell_ratio(ratio: float) -> str:

@@ -1,7 +1,8 @@
 """The one kind of failure that a user sees without a traceback.
 
-Owns: `UserError` and how it is told. Does not own: deciding what is a mistake (each room does that) or the exit
-code (`cli` does that). An `assert` is for what only a defect of Lilliput can break; a `UserError` is for the rest.
+Owns: `UserError` and how it is told. Does not own: deciding what is a mistake (each room does that) or the
+exit code (`cli` does that). An `assert` is for what only a defect of Lilliput can break; a `UserError` is for
+the rest.
 """
 
 from __future__ import annotations

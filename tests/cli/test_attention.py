@@ -49,7 +49,7 @@ def test_a_text_makes_a_folder(home: Path) -> None:
 
 def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
     import lilliput as library
-    from lilliput.attention_view import capture_text
+    from lilliput.interpret import capture_text
 
     assert lilliput("attention", "mine", "A bee.", "--layers", "1", "--heads", "1", "--pictures", "none").code == 0
     with np.load("attention/mine/attention.npz") as arrays:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from judged_runs import judged_runs
-from lilliput.cli.evaluate import EXAMPLES, Writing
-from lilliput.cli.evaluated import sentences, tell_verdicts, tell_way
-from lilliput.settings import GenerateSettings
+from lilliput.cli.evaluate import EXAMPLES, OverlapFlags
+from lilliput.cli.evaluation_tables import sentences, tell_verdicts, tell_way
+from lilliput.settings.tree import GenerateSettings
 from small import lilliput
 
 
@@ -222,7 +222,7 @@ def test_stories_for_people_and_programs() -> None:
 
 
 def test_its_flags_are_those_of_the_settings() -> None:
-    assert vars(Writing()).items() <= vars(GenerateSettings()).items()
+    assert vars(OverlapFlags()).items() <= vars(GenerateSettings()).items()
 
 
 def test_mistakes_come_before_torch() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from lilliput.cli.flags import changed, flag
 from lilliput.cli.generate import count_written
+from lilliput.cli.generation_flags import changed, flag
 from lilliput.errors import UserErrors
-from lilliput.settings import GenerateSettings
+from lilliput.settings.tree import GenerateSettings
 from small import FLAGS, Told, lilliput, small_config, train_small, trained, write_text
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from lilliput.cli import VERBS
 from lilliput.cli.parsing import parse, settings_help
-from lilliput.config import setting_types
+from lilliput.settings.loading import setting_types
 from small import FLAGS, SETTINGS, lilliput, write_text
 
 HEAVY = ("torch", "tyro", "pydantic", "numpy", "rich", "tokenizers")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lilliput.config import recipe_schema
-from lilliput.runs import Run
+from lilliput.settings.loading import recipe_schema
+from lilliput.storage.run_folders import Run
 from small import FLAGS, SETTINGS, copy_of_trained, lilliput, trained
 
 

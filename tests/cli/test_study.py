@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lilliput.studies.processes import Interrupted
 from lilliput.studies.study_files import shipped_studies
+from lilliput.studies.subprocesses import Interrupted
 from small import lilliput
 from small_studies import write_study
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from labelled import labelled_changes, write_labelled
-from lilliput.config import shipped_recipes
-from lilliput.runs import Run
-from lilliput.settings import SIZES
+from lilliput.settings.loading import shipped_recipes
+from lilliput.settings.tree import SIZES
+from lilliput.storage.run_folders import Run
 from shared_data import DATA, needs_data
 from small import FLAGS, SETTINGS, TEXT, lilliput, write_text
 from torture import outcome

@@ -21,7 +21,7 @@ from lilliput.data.batches import (
     LanguageBatch,
     OverlappingRows,
     PackedRows,
-    Rows,
+    RowSource,
 )
 from lilliput.data.prepare.token_files import TokenFile
 
@@ -174,7 +174,7 @@ def test_a_process_without_rows_gets_padding() -> None:
 
 
 def test_little_is_padded() -> None:
-    """Rows of like length are put together: sizes are spread evenly, so unsorted batches would pad by nearly half."""
+    """RowSource of like length are put together: sizes are spread evenly, so unsorted batches would pad by nearly half."""
     sizes = np.random.default_rng(0).integers(1, 65, 4000).tolist()
     rows = make_rows(sizes, 64)
     assert rows.row_sizes.sum() / (len(rows) * 64) > 0.98, "packing"
@@ -367,13 +367,13 @@ def test_no_rows_of_both_are_one_token_of_padding() -> None:
 
 @pytest.mark.parametrize("kind", ["packed", "overlapping", "labelled", "both"])
 def test_token_files_are_mapped_and_not_read(tmp_path: Path, kind: str) -> None:
-    """Rows see the file through the map: what is not asked for is not in memory."""
+    """RowSource see the file through the map: what is not asked for is not in memory."""
     file = make_file([900, 100], "<u2", labels=[0, 1])
     file.tokens.tofile(tmp_path / "tokens")
     mapped = TokenFile(
         np.memmap(tmp_path / "tokens", dtype="<u2", mode="r"), file.offsets, file.document_bytes, file.labels
     )
-    makers: dict[str, Callable[[TokenFile], Rows[Any]]] = {
+    makers: dict[str, Callable[[TokenFile], RowSource[Any]]] = {
         "packed": lambda file: PackedRows(file, 16, START),
         "overlapping": lambda file: OverlappingRows(file, 16, START),
         "labelled": lambda file: DocumentRows(file, 16),

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.data import duplicates, minhash
+from lilliput.data import duplicates
 from lilliput.data.corpora import open_corpus
 from lilliput.data.duplicates import NearDuplicates, count_exact, find_dropped, find_near, hash_text
-from lilliput.settings import DataSettings
+from lilliput.kernels import minhash
+from lilliput.settings.tree import DataSettings
 from mistakes import refusal
 from shared_data import DATA, needs_data
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lilliput.data.tokenizers import byte_tokenizer
-from lilliput.decoding.penalties import MinTokens, NoRepeat, Penalties
 from lilliput.decoding.processors import (
     AHEAD,
     GREEDY,
@@ -32,10 +31,11 @@ from lilliput.decoding.processors import (
     draw_packed,
     pack,
 )
-from lilliput.decoding.survey import find_peaks
-from lilliput.decoding.text import Processor, Text
-from lilliput.decoding.words import BadWords, ForcedWords
-from lilliput.settings import GenerateSettings
+from lilliput.decoding.repetition_penalties import MinTokens, NoRepeat, Penalties
+from lilliput.decoding.row_history import Processor, RowHistory
+from lilliput.decoding.word_constraints import BadWords, ForcedWords
+from lilliput.kernels.logit_statistics import find_peaks
+from lilliput.settings.tree import GenerateSettings
 from mistakes import refusal
 from tiny import assert_same
 from tiny import draw as random_logits
@@ -43,7 +43,7 @@ from tiny import draw as random_logits
 CHI_SQUARE_5 = 20.52  # 0.999 quantile, five degrees of freedom
 MARGIN = 1e-9  # a sum that is so near a border proves nothing: rounding decides
 BYTES = byte_tokenizer()
-NO_TEXT = Text([0], 1, 9)
+NO_TEXT = RowHistory([0], 1, 9)
 
 logits = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=9)  # few values: many ties
 probabilities = st.floats(0.01, 0.99)
@@ -53,7 +53,7 @@ banned_logits = st.lists(st.just(-math.inf) | st.integers(-4, 4).map(float), min
 )
 
 
-def apply(process: Processor, row: list[float], text: Text = NO_TEXT) -> list[float]:
+def apply(process: Processor, row: list[float], text: RowHistory = NO_TEXT) -> list[float]:
     given = torch.tensor([row], dtype=torch.float64)
     processed: list[float] = process([text], given).tolist()[0]
     assert given.tolist() == [row], "what is given is not changed"
@@ -80,13 +80,13 @@ def test_temperature_is_a_power_of_the_shares(row: list[float], temperature: flo
 
 
 def test_a_schedule_goes_in_equal_steps_from_the_first_token_to_the_last() -> None:
-    texts = [Text([1] * (3 + written), 3, 5) for written in range(5)]
+    texts = [RowHistory([1] * (3 + written), 3, 5) for written in range(5)]
     hot = Temperature(0.5, final=2.5)(texts, torch.ones(5, 2, dtype=torch.float64))
     assert_same(1 / hot[:, 0], torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5], dtype=torch.float64))
 
 
 def test_a_schedule_over_one_token_is_its_start() -> None:
-    assert apply(Temperature(0.5, final=2.5), [1.0], Text([1], 1, 1)) == [2.0]
+    assert apply(Temperature(0.5, final=2.5), [1.0], RowHistory([1], 1, 1)) == [2.0]
 
 
 @pytest.mark.parametrize("process", [Temperature(1e-300), Temperature(1e-300, final=1e-300)])
@@ -133,7 +133,7 @@ def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> 
     for row, found in zip(logits, kept, strict=True):
         border = row.sort(descending=True).values[min(k, vocabulary) - 1]
         assert torch.equal(found, row.where(row >= border, -torch.inf))
-    # With the peaks of a survey the same tokens are found by looking at fewer, also after a temperature.
+    # With the peaks of a statistics the same tokens are found by looking at fewer, also after a temperature.
     values = logits.numpy()
     for peaks in (None, find_peaks(values)):
         few = TopK(k).narrow(Packed(values, None, peaks))
@@ -150,7 +150,7 @@ def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> 
         (TopP(0.9), Typical(0.5), TopK(k)),
     ):
         strategies, seeds = [Strategy(processors, sample=True)] * 9, range(9)
-        texts = [Text([0] * written, 1, 12) for written in range(1, 10)]
+        texts = [RowHistory([0] * written, 1, 12) for written in range(1, 10)]
         found = choose(strategies, texts, logits, generators(*seeds), find_peaks(values))
         assert found == choose(strategies, texts, logits, generators(*seeds))
 
@@ -256,7 +256,7 @@ PROCESSORS: list[Processor] = [
     ForcedWords(("ab", "ba b"), BYTES),
 ]
 texts_of_bytes = st.builds(
-    lambda ids, prompt, room: Text([256, *ids], 1 + min(prompt, len(ids)), len(ids) + room),
+    lambda ids, prompt, room: RowHistory([256, *ids], 1 + min(prompt, len(ids)), len(ids) + room),
     st.lists(st.sampled_from(b"ab "), max_size=12),
     st.integers(0, 4),
     st.integers(1, 9),
@@ -280,7 +280,9 @@ def rows_of_logits(rows: int, seed: int, banned: bool) -> Tensor:
 @pytest.mark.parametrize("process", PROCESSORS, ids=lambda process: type(process).__name__)
 @settings(max_examples=30)
 @given(texts=st.lists(texts_of_bytes, min_size=1, max_size=5), seed=st.integers(0, 99), banned=st.booleans())
-def test_a_row_does_not_depend_on_the_batch(process: Processor, texts: list[Text], seed: int, banned: bool) -> None:
+def test_a_row_does_not_depend_on_the_batch(
+    process: Processor, texts: list[RowHistory], seed: int, banned: bool
+) -> None:
     for dtype in (torch.float64, torch.float32):
         table = rows_of_logits(len(texts), seed, banned).to(dtype)
         together = process(texts, table)
@@ -290,7 +292,7 @@ def test_a_row_does_not_depend_on_the_batch(process: Processor, texts: list[Text
 
 
 @given(texts=st.lists(texts_of_bytes, min_size=1, max_size=6), seed=st.integers(0, 99), banned=st.booleans())
-def test_texts_alone_and_in_any_batch_are_equal(texts: list[Text], seed: int, banned: bool) -> None:
+def test_texts_alone_and_in_any_batch_are_equal(texts: list[RowHistory], seed: int, banned: bool) -> None:
     """Rows of different strategies, in float64 and float32: the same tokens, of the same generators, in every company."""
     ways = [
         Strategy((TopK(5), TopP(0.9)), sample=True),
@@ -326,7 +328,10 @@ def test_what_is_drawn_among_few_is_what_is_drawn_among_all(
     """Filters leave few tokens, on which the rest works; also where a rule about the text comes after some of them."""
     if late is not None:
         shapes.insert(late, BadWords(("a",), BYTES))
-    table, texts = 3 * random_logits(4, 5000, seed=seed).float(), [Text([256, 98], 1, 3 + row) for row in range(4)]
+    table, texts = (
+        3 * random_logits(4, 5000, seed=seed).float(),
+        [RowHistory([256, 98], 1, 3 + row) for row in range(4)],
+    )
     processed = table
     for process in shapes:
         processed = process(texts, processed)
@@ -516,9 +521,9 @@ def test_rules_that_leave_nothing_yield_to_those_before_them() -> None:
     table = random_logits(1, 257, seed=1)
     table[0, 128:256] = -math.inf
     for drawn in (False, True):
-        text = Text([256, *b"b "], 1, 9)
+        text = RowHistory([256, *b"b "], 1, 9)
         (chosen,) = choose([Strategy(rules, drawn)], [text], table, generators(0))
         assert chosen == ord("b")
     table[0, ord("b")] = -math.inf  # now the end is all that is left
     for drawn in (False, True):
-        assert choose([Strategy(rules, drawn)], [Text([256], 1, 9)], table, generators(0)) == [256]
+        assert choose([Strategy(rules, drawn)], [RowHistory([256], 1, 9)], table, generators(0)) == [256]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from lilliput.decoding.engines.compiled import NumbaEngine
-from lilliput.decoding.engines.eager import TorchEngine, TorchRows
+from lilliput.decoding.engines.compiled_engine import NumbaEngine
+from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
 from lilliput.decoding.processors import GREEDY, Draws, Strategy, Temperature, TopK, choose
+from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.stream import Request, Written, read, stream
-from lilliput.decoding.text import Text
 from lilliput.model.attention import Capture
 from lilliput.model.transformer import Transformer, evaluating
 from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
@@ -40,7 +40,7 @@ class Until:
 def write_plainly(model: Transformer, request: Request, end: int | None = None) -> list[tuple[int, float]]:
     """(id, logprob) of one row: the whole view through the model for every token, the view halved when it is full."""
     context, half = model.settings.context, max(1, model.settings.context // 2)
-    text = Text(list(request.prompt), len(request.prompt), request.tokens)
+    text = RowHistory(list(request.prompt), len(request.prompt), request.tokens)
     view, generator = list(request.prompt), Draws(request.seed)
     stop = replace(request.stop, seen=[]) if isinstance(request.stop, Until) else None
     written: list[tuple[int, float]] = []
@@ -333,7 +333,7 @@ def test_entropy_of_a_distribution_with_holes_is_finite() -> None:
 def test_processors_see_the_rows_so_far_in_order() -> None:
     seen: list[list[tuple[list[int], int, int]]] = []
 
-    def look(texts: Sequence[Text], logits: torch.Tensor) -> torch.Tensor:
+    def look(texts: Sequence[RowHistory], logits: torch.Tensor) -> torch.Tensor:
         seen.append([(list(text.ids), text.written, text.left) for text in texts])
         return logits
 

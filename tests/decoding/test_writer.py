@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from lilliput.config import replace
-from lilliput.decoding.engines.compiled.machine_code import PASS
-from lilliput.decoding.engines.eager import TorchEngine
+from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.processors import Strategy
-from lilliput.decoding.stops import build_stops
+from lilliput.decoding.stop_strings import build_stops
 from lilliput.decoding.stream import Request, stream
-from lilliput.decoding.survey import SURVEY
 from lilliput.decoding.writer import Alternative, Writer, collect, load
 from lilliput.errors import UserError
-from lilliput.model.kernels import machine_code
+from lilliput.kernels import code_cache as machine_code
+from lilliput.kernels.decoding_pass.function import PASS
+from lilliput.kernels.logit_statistics import STATISTICS
 from lilliput.model.transformer import build_model
-from lilliput.runs import Run
-from lilliput.settings import GenerateSettings
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import GenerateSettings
+from lilliput.storage.run_folders import Run
 from mistakes import refusal
 from small import copy_of_trained, small_config, train_small, trained
 
@@ -272,7 +272,7 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     caplog.clear()
     single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
     PASS.load()
-    SURVEY.load()  # the other compilation there may be
+    STATISTICS.load()  # the other compilation there may be
     place = PASS.find_place()
     assert place is not None
     code = machine_code.read(place)

@@ -18,8 +18,8 @@ from lilliput.decoding.writer import Sample, Writer, load
 from lilliput.errors import UserError
 from lilliput.evaluation.bleu import tell_bleu
 from lilliput.evaluation.overlap import Continuation, Overlap, compare_overlaps, measure_overlap
-from lilliput.evaluation.tasks import OverlapTask
-from lilliput.settings import GenerateSettings
+from lilliput.evaluation.overlap_settings import OverlapTask
+from lilliput.settings.tree import GenerateSettings
 from small import small_config, train_small
 
 TASK = OverlapTask(prompts=4, prompt_tokens=5, tokens=12, batch=3)

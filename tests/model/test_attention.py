@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lilliput.decoding.engines.eager import TorchEngine
-from lilliput.model.attention import Capture, Pass, Sight, attend, attention_weights, first_keys, visible
-from lilliput.model.cache import Cache, LayerCache
-from lilliput.model.kernels.attention import can_attend, find_threads
+from lilliput.decoding.engines.torch_engine import TorchEngine
+from lilliput.kernels.training_attention import can_attend, find_threads
+from lilliput.model.attention import Capture, PassState, Visibility, attend, attention_weights, first_keys, visible
+from lilliput.model.kv_cache import Cache, LayerCache
 from tiny import assert_same, draw, draw_ids, tiny_model
 
 positions = st.lists(st.integers(-1, 6), min_size=1, max_size=5)
@@ -51,14 +51,14 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Ten
     return out, weights
 
 
-def sight_masks(kind: str, tokens: int, keys: int) -> tuple[Sight, Tensor]:
+def sight_masks(kind: str, tokens: int, keys: int) -> tuple[Visibility, Tensor]:
     if kind == "all":
-        return Sight(), torch.ones(2, tokens, keys, dtype=torch.bool)
+        return Visibility(), torch.ones(2, tokens, keys, dtype=torch.bool)
     if kind == "lower":
-        return Sight(lower=True), torch.ones(2, tokens, keys, dtype=torch.bool).tril()
+        return Visibility(lower=True), torch.ones(2, tokens, keys, dtype=torch.bool).tril()
     mask = draw(2 if kind == "mask" else 1, tokens, keys, seed=7) > 0.3
     mask[0, 1] = mask[0, -1] = False  # two queries that see nothing
-    return Sight(mask[:, None]), mask.expand(2, -1, -1)
+    return Visibility(mask[:, None]), mask.expand(2, -1, -1)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
@@ -86,9 +86,9 @@ def test_blind_queries_give_zeros_in_every_block_of_the_kernel(dtype: torch.dtyp
     mask = draw(1, 1, 70, 600, seed=5) > 0.0
     mask[..., 3, :] = mask[..., 69, :] = False
     mask[..., 10:20, :512] = False
-    out = attend(q, k, v, Sight(mask))
+    out = attend(q, k, v, Visibility(mask))
     out.square().sum().backward()
-    weights = attention_weights(q, k, Sight(mask))
+    weights = attention_weights(q, k, Visibility(mask))
     assert torch.equal(out[:, :, [3, 69]], torch.zeros(1, 2, 2, 16, dtype=dtype))
     assert_same(out, weights @ v, 1e-12 if dtype == torch.float64 else 1e-5)
     assert all(torch.isfinite(part.grad).all() for part in (q, k, v))
@@ -125,8 +125,8 @@ def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: i
     doc[0, 13:], doc[:, 35:] = 2, 0
     pos = torch.arange(40).expand(2, -1).clone()
     pos[0, 13:] -= 13
-    now = Pass(ids, True, pos if packed else None, doc if packed else None, None, None)
-    sight = now.sight(window, now.pos)
+    state = PassState(ids, True, pos if packed else None, doc if packed else None, None, None)
+    sight = state.sight(window, state.pos)
     assert sight.starts is not None
     q, k, v = (draw(2, 2, 40, 16, seed=seed).float().requires_grad_() for seed in range(3))
     assert can_attend(q, k, v) == (find_threads() is not None)
@@ -135,7 +135,7 @@ def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: i
     assert_same(attend(q, k, v, sight), by_mask, 1e-6)
 
 
-def expand(sight: Sight, tokens: int, keys: int, rows: int) -> Tensor:
+def expand(sight: Visibility, tokens: int, keys: int, rows: int) -> Tensor:
     full = torch.ones(tokens, keys, dtype=torch.bool)
     full = full.tril() if sight.lower else full
     return full.expand(rows, -1, -1) if sight.mask is None else sight.mask[:, 0].expand(rows, -1, -1)
@@ -158,10 +158,10 @@ def test_sight_through_a_cache_is_the_predicate(
         gaps = torch.tensor([[tokens - count if padding_first else 0] for count in counts])
         real = (at >= gaps) & (at < gaps + torch.tensor(counts)[:, None])
         pos = torch.where(real, torch.tensor(before)[:, None] + at - gaps, -1)
-        now = Pass(draw_ids(2, tokens), True, None if real.all() else pos, None, cache, None)
+        state = PassState(draw_ids(2, tokens), True, None if real.all() else pos, None, cache, None)
         k = pos[:, None, :, None].double()  # a key is its position
-        k, _, k_pos = layer.update(k, k, now.pos)
-        seen = expand(now.sight(window, k_pos), tokens, k.shape[2], 2)
+        k, _, k_pos = layer.update(k, k, state.pos)
+        seen = expand(state.sight(window, k_pos), tokens, k.shape[2], 2)
         cache.advance(tokens)
         assert cache.lengths == [length + count for length, count in zip(before, counts, strict=True)]
         for row, token in real.nonzero().tolist():
@@ -177,8 +177,8 @@ def test_sight_without_a_cache_is_the_predicate(
     causal: bool, window: int | None, documents: list[list[int]] | None
 ) -> None:
     doc = None if documents is None else torch.tensor(documents)
-    now = Pass(draw_ids(2, 6), causal, None, doc, None, None)
-    seen = expand(now.sight(window, now.pos), 6, 6, 2)
+    state = PassState(draw_ids(2, 6), causal, None, doc, None, None)
+    seen = expand(state.sight(window, state.pos), 6, 6, 2)
     expected = torch.ones(2, 6, 6, dtype=torch.bool) if doc is None else doc[:, :, None] == doc[:, None, :]
     for q in range(6):
         for k in range(6):

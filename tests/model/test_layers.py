@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lilliput.model.layers import ACTIVATIONS, ClassifierHead, FeedForward, gated_width
 from lilliput.model.norms import build_norm
 from lilliput.model.transformer import build_model
-from lilliput.settings import VectorSettings
+from lilliput.settings.tree import VectorSettings
 from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 
 
@@ -63,7 +63,7 @@ def test_a_gated_feed_forward_takes_two_thirds(hidden: int, width: int) -> None:
 
 
 class Half(nn.Module):
-    def forward(self, x: Tensor, now: object) -> Tensor:
+    def forward(self, x: Tensor, state: object) -> Tensor:
         return 0.5 * x
 
 

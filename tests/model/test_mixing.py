@@ -46,13 +46,13 @@ def test_a_fresh_model_is_the_one_without_mixing(placement: str) -> None:
 def test_each_block_begins_from_its_own_mixture() -> None:
     """Written out: the embedding is what the stream began from, learned positions included."""
     model, ids = tiny_model(mix_embedding=True, positions="learned"), draw_ids(2, 7)
-    now = model.begin(ids, None, None)
-    found = model.trunk(ids, now)
+    state = model.begin(ids, None, None)
+    found = model.trunk(ids, state)
     embedding = model.embedding.table.weight[ids] + model.positions.table.weight[:7]
     x = embedding
     for block in model.blocks:
         x = block.mix.shares[0] * x + block.mix.shares[1] * embedding
-        x = block.feed_forward(block.attention(x, now), now)
+        x = block.feed_forward(block.attention(x, state), state)
     assert_same(found, model.norm(x))
 
 
@@ -99,8 +99,8 @@ def test_a_listed_pair_adds_its_row() -> None:
     pairs, listed = model.pairs, [(row[at].item(), row[at + 1].item()) for row in ids for at in (0, 4, 7)]
     assert isinstance(pairs, PairEmbedding)
     chosen = sorted({*listed})[:5]
-    now, x = model.begin(ids, pos, None), draw(3, 9, 16)
-    assert_same(pairs(x, now), x)  # none is listed yet
+    state, x = model.begin(ids, pos, None), draw(3, 9, 16)
+    assert_same(pairs(x, state), x)  # none is listed yet
     pairs.listed[: len(chosen)] = torch.tensor([first * 17 + second for first, second in chosen])
     expected, hits = x.clone(), 0
     for row, at in itertools.product(range(3), range(1, 9)):
@@ -109,4 +109,4 @@ def test_a_listed_pair_adds_its_row() -> None:
             expected[row, at] += pairs.table.weight[chosen.index(pair)].detach()
             hits += 1
     assert hits >= 4
-    assert_same(pairs(x, now), expected)
+    assert_same(pairs(x, state), expected)

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lilliput.errors import UserError
 from lilliput.model import recompute
-from lilliput.model.attention import Capture, Pass
+from lilliput.model.attention import Capture, PassState
 from lilliput.model.recompute import measure_kept, run_again, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
 from small import assert_equal_tensors, small_config, timeless, train_small
@@ -32,7 +32,7 @@ from tiny import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant,
 KINDS = ("block", "feed-forward")
 POS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, -1], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
 DOC = torch.tensor([[1, 1, 1, 1, 2, 2, 2, 3, 0], [1] * 9])
-NOW = Pass(draw_ids(1, 1), True, None, None, None, None)  # for parts that ask it nothing
+NOW = PassState(draw_ids(1, 1), True, None, None, None, None)  # for parts that ask it nothing
 
 Learned = dict[str, Tensor]
 
@@ -86,7 +86,7 @@ def test_torch_own_checkpointing_finds_the_same() -> None:
     ours = learn(model)
     use_recompute(model, None, 1)
     for block in model.blocks:
-        block.run_block = lambda part, x, now: checkpoint(part, x, now, use_reentrant=False)
+        block.run_block = lambda part, x, state: checkpoint(part, x, state, use_reentrant=False)
     assert_equal_tensors(learn(model), ours)
 
 
@@ -258,24 +258,24 @@ def test_a_backward_pass_through_a_part_of_the_graph(kind: Any) -> None:
 
 
 def scale_by(weight: Tensor) -> Part:
-    return lambda x, now: (x * weight).sin() * nn.functional.dropout(x, 0.5)
+    return lambda x, state: (x * weight).sin() * nn.functional.dropout(x, 0.5)
 
 
 def test_segments_in_segments() -> None:
     x, weight = draw(4, 5).requires_grad_(), draw(5, seed=1).requires_grad_()
     inner = scale_by(weight)
 
-    def nested(x: Tensor, now: Pass) -> Tensor:
-        return inner(run_again(inner, inner(x, now), now), now).exp()
+    def nested(x: Tensor, state: PassState) -> Tensor:
+        return inner(run_again(inner, inner(x, state), state), state).exp()
 
-    def deep(x: Tensor, now: Pass) -> Tensor:
-        return run_again(nested, x.tanh(), now) * weight
+    def deep(x: Tensor, state: PassState) -> Tensor:
+        return run_again(nested, x.tanh(), state) * weight
 
-    def straight(x: Tensor, now: Pass) -> Tensor:
-        return inner(inner(inner(x.tanh(), now), now), now).exp() * weight
+    def straight(x: Tensor, state: PassState) -> Tensor:
+        return inner(inner(inner(x.tanh(), state), state), state).exp() * weight
 
     found = []
-    for part in (straight, lambda x, now: run_again(deep, x, now)):
+    for part in (straight, lambda x, state: run_again(deep, x, state)):
         torch.manual_seed(0)
         found.append(torch.autograd.grad(part(x, NOW).sum(), (x, weight)))
     for actual, expected in zip(found[1], found[0], strict=True):
@@ -294,8 +294,8 @@ def test_an_input_that_needs_no_gradient() -> None:
 def test_an_exception_in_the_middle_leaves_everything_as_it_was() -> None:
     x, weight, failing = draw(4, 5).requires_grad_(), draw(5, seed=1).requires_grad_(), [False]
 
-    def part(x: Tensor, now: Pass) -> Tensor:
-        y = scale_by(weight)(x, now)
+    def part(x: Tensor, state: PassState) -> Tensor:
+        y = scale_by(weight)(x, state)
         if failing[0]:
             raise KeyboardInterrupt
         return y.exp()
@@ -327,21 +327,21 @@ def kept_by_hooks(x: Tensor) -> int:
 def changing(*parts: Part) -> Part:
     """Another part at each run."""
     turns = iter(parts)
-    return lambda x, now: next(turns)(x, now)
+    return lambda x, state: next(turns)(x, state)
 
 
 @pytest.mark.parametrize(
     ("again", "told"),
     [
-        (lambda x, now: x.sin(), "2 tensors were saved, now 1"),
-        (lambda x, now: x[:2].sin().exp(), r"\(4, 5\).* was saved, now \(\(2, 5\)"),
-        (lambda x, now: x.float().sin().exp(), "float64.* was saved, now .*float32"),
+        (lambda x, state: x.sin(), "2 tensors were saved, now 1"),
+        (lambda x, state: x[:2].sin().exp(), r"\(4, 5\).* was saved, now \(\(2, 5\)"),
+        (lambda x, state: x.float().sin().exp(), "float64.* was saved, now .*float32"),
     ],
     ids=["fewer", "another shape", "another type"],
 )
 def test_a_part_that_does_something_else_is_refused(again: Part, told: str) -> None:
     x = draw(4, 5).requires_grad_()
-    out = run_again(changing(lambda x, now: x.sin().exp(), again), x, NOW)
+    out = run_again(changing(lambda x, state: x.sin().exp(), again), x, NOW)
     with pytest.raises(RuntimeError, match=f"did not do the same again: .*{told}"):
         out.sum().backward()
 
@@ -359,7 +359,7 @@ def test_a_weight_that_was_changed_in_between_is_refused() -> None:
 def test_an_input_that_was_changed_in_between_is_refused() -> None:
     x = draw(4, 5).requires_grad_()
     stream = x * 2.0
-    out = run_again(lambda x, now: x.sin(), stream, NOW).sum()
+    out = run_again(lambda x, state: x.sin(), stream, NOW).sum()
     stream.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lilliput.model.transformer import Transformer, build_model, load_weights, weights
-from lilliput.settings import ModelSettings, VectorSettings
+from lilliput.settings.tree import ModelSettings, VectorSettings
 from tiny import (
     AXES,
     VARIANTS,
@@ -51,7 +51,7 @@ def test_the_matrix_can_fail() -> None:
         for index in range(3):
             block = model.blocks[index]
             model.blocks[index] = nn.Identity()
-            model.blocks[index].forward = lambda x, now: x  # type: ignore[method-assign]
+            model.blocks[index].forward = lambda x, state: x  # type: ignore[method-assign]
             assert (model(ids) - whole).abs().max() > 1e-3, (case, index)
             model.blocks[index] = block
 
@@ -297,8 +297,8 @@ def test_copying_heads_begin_by_passing_on_half_of_what_they_look_at() -> None:
     ids = draw_ids(2, 1)  # one token: all that there is to look at
     x = draw(2, 1, 16)
     for attention in later:
-        now = model.begin(ids, None, None)
-        torch.testing.assert_close(attention(x, now), 0.5 * x, rtol=0, atol=1e-6)  # weights were drawn in float32
+        state = model.begin(ids, None, None)
+        torch.testing.assert_close(attention(x, state), 0.5 * x, rtol=0, atol=1e-6)  # weights were drawn in float32
     assert not any(block.feed_forward.inner.down.weight.any() for block in model.blocks)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from lilliput.model.count import count
+from lilliput.model.counting import count
 from lilliput.model.layers import MendedEmbedding, PretrainedEmbedding
 from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors, weights
-from lilliput.settings import OptimizerSettings, VectorSettings
+from lilliput.settings.tree import OptimizerSettings, VectorSettings
 from lilliput.training.optimizers import build_optimizer
 from tiny import assert_same, draw_ids, tiny_settings
 

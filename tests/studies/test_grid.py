@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lilliput.config import load_config
 from lilliput.errors import UserError
+from lilliput.settings.loading import load_config
 from lilliput.studies.grid import budget_of, cell_config, cells, load_study, study_from_dict
 from mistakes import refusal
 from small import SETTINGS

@@ -15,13 +15,13 @@ import torch
 from labelled import labelled_changes
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError, UserErrors
-from lilliput.evaluation.judged import evaluate, open_judged
+from lilliput.evaluation.evaluate import evaluate, open_evaluation
 from lilliput.evaluation.overlap import measure_overlap
-from lilliput.evaluation.tasks import OverlapTask
+from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
-from lilliput.runs import Run
-from lilliput.studies.figures import FIGURES, find_figure
+from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import GIVES, MEASURES, Watched, givers, main, measure, read_settings
+from lilliput.studies.metric_display import FIGURES, find_figure
 from small import small_config, train_small, trained
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}
@@ -127,7 +127,7 @@ def test_a_language_model_has_no_accuracy() -> None:
     "strategy", [{"generate.temperature": 0.0}, {"generate.beams": 3, "generate.temperature": 0.0}]
 )
 def test_overlap_is_that_of_the_evaluation(strategy: dict[str, Any]) -> None:
-    found, judged = taken("overlap", SHORT | strategy), open_judged(run_of_all())
+    found, judged = taken("overlap", SHORT | strategy), open_evaluation(run_of_all())
     how = judged.writer.checked(None, {name.removeprefix("generate."): value for name, value in strategy.items()})
     told = measure_overlap(judged.writer, judged.file, how, OverlapTask(prompts=5, tokens=9, seed=3, batch=2)).as_dict()
     assert [found[f"bleu.{order}"] for order in (1, 2, 3, 4)] == [told["bleu"][str(order)] for order in (1, 2, 3, 4)]

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from lilliput.cli.study import tell_outcome
-from lilliput.runs import Run, list_runs
+from lilliput.storage.run_folders import Run, list_runs
 from lilliput.studies.grid import load_study
-from lilliput.studies.outcome import METRICS, PROCESSES, Outcome, read_lines, read_outcome
 from lilliput.studies.runner import Event, Failed, Waiting, run_study, training_left
+from lilliput.studies.study_results import METRICS, PROCESSES, Outcome, read_lines, read_outcome
 from small import MEMORY
 from small_studies import timeless, write_study
 

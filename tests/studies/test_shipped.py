@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lilliput.config import replace
-from lilliput.model.count import count, recomputed_flops
-from lilliput.settings import Config
-from lilliput.studies.figures import FIGURES, find_figure
+from lilliput.model.counting import count, recomputed_flops
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import Config
 from lilliput.studies.grid import Study, budget_of, cell_config, cells, load_study
+from lilliput.studies.job_plan import Measurement, Training, plan, tokens_for
 from lilliput.studies.measures import MEASURES, MeasureSettings
+from lilliput.studies.metric_display import FIGURES, find_figure
 from lilliput.studies.study_files import shipped_studies
-from lilliput.studies.work import Measurement, Training, plan, tokens_for
 
 NAMES = [
     "accumulation", "checkpointing", "decoding", "embeddings", "kv-cache", "norm",

@@ -24,10 +24,10 @@ import pytest
 import torch
 
 from labelled import labelled_changes
-from lilliput.config import config_from_dict
-from lilliput.model.count import count
-from lilliput.runs import Run
-from lilliput.settings import ModelSettings, VectorSettings
+from lilliput.model.counting import count
+from lilliput.settings.loading import config_from_dict
+from lilliput.settings.tree import ModelSettings, VectorSettings
+from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.session import open_session
 from small import FLAGS, MEMORY, small_config, write_text

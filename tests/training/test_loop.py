@@ -18,13 +18,13 @@ from lilliput.errors import UserError
 from lilliput.evaluation.classification import batch_logits, label_nats
 from lilliput.evaluation.likelihood import batch_nats
 from lilliput.model.transformer import weights
-from lilliput.runs import Run, describe
+from lilliput.storage.run_folders import Run, describe
 from lilliput.training import budget
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.loop import Trainer
+from lilliput.training.process_group import World
 from lilliput.training.session import open_session
-from lilliput.training.world import World
 from small import SETTINGS, assert_equal_tensors, small_config, train_small, trained, write_text
 
 

@@ -20,7 +20,7 @@ from lilliput.errors import UserError
 from lilliput.evaluation.classification import batch_logits
 from lilliput.model.mixing import PairEmbedding
 from lilliput.model.transformer import Transformer, evaluating
-from lilliput.runs import Run
+from lilliput.storage.run_folders import Run
 from lilliput.training import naive_bayes
 from lilliput.training.events import Stepped
 from lilliput.training.naive_bayes import begin_as_naive_bayes, list_pairs, read_documents

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from labelled import labelled_changes, token_file, write_labelled
-from lilliput.config import load_config
 from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
 from lilliput.model.layers import BothHeads
 from lilliput.model.transformer import Transformer
-from lilliput.runs import describe
+from lilliput.settings.loading import load_config
+from lilliput.storage.run_folders import describe
 from lilliput.training.events import Evaluated
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.objectives import DocumentLabel, NextToken, TokenAndLabel, balanced_weights, weigh

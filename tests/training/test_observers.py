@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lilliput.errors import UserError
-from lilliput.runs import Run
+from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.observers import ConsoleObserver, MetricsFile, clock

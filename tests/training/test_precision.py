@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lilliput.errors import UserError
-from lilliput.evaluation.judged import evaluate
+from lilliput.evaluation.evaluate import evaluate
 from lilliput.model.loss import Nats, language_loss
 from lilliput.model.transformer import Transformer
-from lilliput.settings import VectorSettings
+from lilliput.settings.tree import VectorSettings
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import FIRST_SCALE, PATIENCE, Precision, build_precision
 from small import abandon, assert_equal_tensors, small_config, timeless, train_small

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.conflicts import conflicts
-from lilliput.settings import Config, ScheduleSettings, TrainSettings
+from lilliput.settings.rules import conflicts
+from lilliput.settings.tree import Config, ScheduleSettings, TrainSettings
 from lilliput.training.schedules import SHAPES, learning_rate, warm_up_note
 
 schedules = st.builds(

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from labelled import labelled_changes, write_labelled
-from lilliput.config import replace
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
-from lilliput.runs import Run
-from lilliput.settings import Config
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import Config
+from lilliput.storage.run_folders import Run
 from lilliput.training import session as session_module
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped
 from lilliput.training.precision import Precision

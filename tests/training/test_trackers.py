@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lilliput.errors import UserError
-from lilliput.runs import Run
+from lilliput.storage.run_folders import Run
 from lilliput.training import trackers
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests

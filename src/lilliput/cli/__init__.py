@@ -1,12 +1,12 @@
 """The command line: verbs -> functions. Nothing else knows about it.
 
-Owns: the table of verbs, finding the verb, telling a mistake, exit codes. A verb is a module of this package with
-`add_arguments(parser)` and `run(arguments)`, and a line in `VERBS`; it is imported when it is called, so that
-`lilliput --help` costs neither torch nor pydantic. Does not own: what the verbs do (their rooms), nor shared parsing
-(`cli.parsing`).
+Owns: the table of verbs, finding the verb, telling a mistake, exit codes. A verb is a module of this package
+with `add_arguments(parser)` and `run(arguments)`, and a line in `VERBS`; it is imported when it is called, so
+that `lilliput --help` costs neither torch nor pydantic. Does not own: what the verbs do (their rooms), nor
+shared parsing (`cli.parsing`).
 
-Exit codes: 0 done; 1 a study that lacks some of its figures; 2 a mistake that the user can mend; 130 stopped by Ctrl-C, 143 by
-SIGTERM (under torchrun 0: to it, whoever ends otherwise has failed).
+Exit codes: 0 done; 1 a study that lacks some of its figures; 2 a mistake that the user can mend; 130 stopped
+by Ctrl-C, 143 by SIGTERM (under torchrun 0: to it, whoever ends otherwise has failed).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def dispatch(argv: list[str]) -> int:
     try:
         arguments = parse(verb, VERBS[verb], module, rest)
     except UserError:
-        from lilliput.training.world import open_world
+        from lilliput.training.process_group import open_world
 
         with open_world():  # of several processes with this command line, one tells it
             raise

@@ -1,7 +1,7 @@
 """`lilliput attention`: what each head looks at, in numbers, in pictures, and on one page.
 
-Owns: the flags, and what is told on the console. Does not own: capture, scores, pictures and page (`attention_view`), nor
-finding a run's documents (`evaluation.judged`).
+Owns: the flags, and what is told on the console. Does not own: capture, scores, pictures and page
+(`interpret`), nor finding a run's documents (`evaluation.evaluate`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.flags import add_flags, changed, flag, gather, said, values
+from lilliput.cli.generation_flags import add_flags, changed, flag, gather, said, values
 from lilliput.cli.output import chatter, figures, print_json, progress, readable, say
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Seed, describe
+from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Seed, describe
 
 if TYPE_CHECKING:
-    from lilliput.attention_view import Attention
-    from lilliput.attention_view.summary import HeadSummary, Tally
     from lilliput.data.progress import Report
     from lilliput.decoding.writer import Writer
-    from lilliput.settings import Config
+    from lilliput.interpret import Attention
+    from lilliput.interpret.head_scores import HeadSummary, Tally
+    from lilliput.settings.tree import Config
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -37,7 +37,7 @@ EXAMPLES = """
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Task:
+class AttentionFlags:
     """What is looked at."""
 
     generate: Count | None = describe("let the model write so many tokens after the text, and look at that, too", None)
@@ -46,10 +46,10 @@ class Task:
     documents: Count = describe("with --on: over so many documents, each from its beginning", 100)
 
 
-class Asked(NamedTuple):
+class AttentionRequest(NamedTuple):
     """What was asked for, checked."""
 
-    task: Task
+    task: AttentionFlags
     layers: list[int] | None
     heads: list[int] | None
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", nargs="?", help="what the model reads")
     parser.add_argument("--layers", metavar="A,B-C", help="only these, numbered from 0: 0,2 or 0-3 [all]")
     parser.add_argument("--heads", metavar="A,B-C", help="only these of each layer [all]")
-    add_flags(parser, Task, with_default=True)
+    add_flags(parser, AttentionFlags, with_default=True)
     parser.add_argument(
         "--on", metavar="SET", help="score heads over documents: train, validation, a test's name, or a file of texts"
     )
@@ -100,14 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def look(arguments: argparse.Namespace, asked: Asked, report: Report) -> Looked:
-    from lilliput.attention_view import summarise_documents
-    from lilliput.attention_view.folder import open_folder, write_folder, write_scores
-    from lilliput.attention_view.summary import Tally
+def look(arguments: argparse.Namespace, asked: AttentionRequest, report: Report) -> Looked:
     from lilliput.decoding.writer import load
-    from lilliput.evaluation.judged import open_judged
+    from lilliput.evaluation.evaluate import open_evaluation
+    from lilliput.interpret import summarise_documents
+    from lilliput.interpret.attention_folder import open_folder, write_folder, write_scores
+    from lilliput.interpret.head_scores import Tally
 
-    judged = None if arguments.on is None else open_judged(arguments.run, arguments.on, arguments.device, report)
+    judged = None if arguments.on is None else open_evaluation(arguments.run, arguments.on, arguments.device, report)
     writer = load(arguments.run, arguments.device) if judged is None else judged.writer
     name = name_of(writer)
     attention = None if arguments.text is None else capture(arguments.text, asked, writer, arguments.pad, name)
@@ -139,13 +139,13 @@ def name_of(writer: Writer) -> str:
 # Flags ------------------------------------------------------------------------------------------------------------------
 
 
-def check(arguments: argparse.Namespace) -> Asked:
+def check(arguments: argparse.Namespace) -> AttentionRequest:
     """What was asked for, or all mistakes at once; nothing here needs torch."""
-    from lilliput.config import config_from_dict
-    from lilliput.runs import resolve_checkpoint
+    from lilliput.settings.loading import config_from_dict
+    from lilliput.storage.run_folders import resolve_checkpoint
 
     mistakes: list[UserError] = []
-    task = gather(mistakes, lambda: values(Task, said(arguments, Task))) or Task()
+    task = gather(mistakes, lambda: values(AttentionFlags, said(arguments, AttentionFlags))) or AttentionFlags()
     found = gather(mistakes, lambda: resolve_checkpoint(arguments.run))
     config = gather(mistakes, lambda: config_from_dict(found.config(), str(found.folder))) if found else None
     there = (config.model.layers, config.model.heads) if config else (None, None)
@@ -154,11 +154,11 @@ def check(arguments: argparse.Namespace) -> Asked:
     mistakes += misfits(arguments, task, config)
     if mistakes:
         raise UserErrors(mistakes)
-    return Asked(task, layers, heads)
+    return AttentionRequest(task, layers, heads)
 
 
-def misfits(arguments: argparse.Namespace, task: Task, config: Config | None) -> list[UserError]:
-    from lilliput.attention_view.definitions import SCORES
+def misfits(arguments: argparse.Namespace, task: AttentionFlags, config: Config | None) -> list[UserError]:
+    from lilliput.interpret.head_score_definitions import SCORES
 
     found = idle(arguments)
     if arguments.text is None and arguments.on is None:
@@ -179,7 +179,7 @@ def misfits(arguments: argparse.Namespace, task: Task, config: Config | None) ->
     if arguments.out is not None and Path(arguments.out).is_file():
         found.append(UserError(f"{arguments.out} is a file, not a folder", hint="--out FOLDER"))
     if config is not None and arguments.on is not None:
-        from lilliput.evaluation.sets import check_name
+        from lilliput.evaluation.evaluation_sets import check_name
 
         gather(found, lambda: check_name(config.data, arguments.on))
     return found
@@ -187,7 +187,7 @@ def misfits(arguments: argparse.Namespace, task: Task, config: Config | None) ->
 
 def idle(arguments: argparse.Namespace) -> list[UserError]:
     """What was given and would change nothing."""
-    given, text, on = said(arguments, Task), arguments.text is not None, arguments.on is not None
+    given, text, on = said(arguments, AttentionFlags), arguments.text is not None, arguments.on is not None
     writes = "generate" in given
     needs = [
         ("--temperature", "temperature" in given and not writes, "--generate"),
@@ -220,8 +220,8 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
 # Looking ------------------------------------------------------------------------------------------------------------------
 
 
-def capture(text: str, asked: Asked, writer: Writer, pad: bool, name: str) -> Attention:
-    from lilliput.attention_view import capture_text
+def capture(text: str, asked: AttentionRequest, writer: Writer, pad: bool, name: str) -> Attention:
+    from lilliput.interpret import capture_text
 
     task, words = asked.task, " ".join(text.split())
     title = f"{name}: {words if len(words) <= 80 else words[:79] + '…'}" if words else name
@@ -236,7 +236,7 @@ def capture(text: str, asked: Asked, writer: Writer, pad: bool, name: str) -> At
     return found
 
 
-def writing(writer: Writer, task: Task) -> GenerateSettings:
+def writing(writer: Writer, task: AttentionFlags) -> GenerateSettings:
     """The run's settings, but token by token, and as long as was asked for."""
     given: dict[str, Any] = {"tokens": str(task.generate), "beams": "none"}
     if task.temperature is not None:
@@ -253,7 +253,7 @@ def writing(writer: Writer, task: Task) -> GenerateSettings:
 
 
 def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
-    from lilliput.attention_view.summary import sort_heads
+    from lilliput.interpret.head_scores import sort_heads
 
     attention, tally, text = looked.attention, looked.tally, None
     if attention is not None:
@@ -278,7 +278,7 @@ def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
 
 
 def tell(arguments: argparse.Namespace, looked: Looked) -> None:
-    from lilliput.attention_view.summary import sort_heads
+    from lilliput.interpret.head_scores import sort_heads
 
     attention, tally, console = looked.attention, looked.tally, figures()
     if attention is not None and attention.wrote is not None:
@@ -299,8 +299,8 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
     """The heads as they are sorted, then what an even head would have, once for all layers that see the same."""
     from rich.table import Table
 
-    from lilliput.attention_view.definitions import SCORES
-    from lilliput.attention_view.summary import merge_even
+    from lilliput.interpret.head_score_definitions import SCORES
+    from lilliput.interpret.head_scores import merge_even
 
     table = Table(box=None, pad_edge=False)
     for title in ("layer", "head", *SCORES):

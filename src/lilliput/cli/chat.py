@@ -1,10 +1,11 @@
 """`lilliput chat`: a story partner in a terminal. Its user writes a line, the model goes on, and so in turns.
 
-Owns: the loop of lines and /commands, what Ctrl-C means in it, and how it looks on a terminal and in a pipe. Does not own: the
-story and its sentences (`cli.story`), settings from words (`cli.flags`), nor the writing (`decoding`).
+Owns: the loop of lines and /commands, what Ctrl-C means in it, and how it looks on a terminal and in a pipe.
+Does not own: the story and its sentences (`decoding.chat_turns`), settings from words (`generation_flags`),
+nor the writing (`decoding`).
 
-The whole story is the prompt of every turn. The engine keeps what it has read as a prompt, so a turn reads what was added and
-written since the last prompt, and not the story before it (`decoding.prefixes`).
+The whole story is the prompt of every turn. The engine keeps what it has read as a prompt, so a turn reads
+what was added and written since the last prompt, and not the story before it (`decoding.prefix_cache`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,23 @@ from pydantic.dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from lilliput.cli.flags import add_writing, changed, check_writing, is_list, kinds, naming, said, tell, values
+from lilliput.cli.generation_flags import (
+    add_writing,
+    changed,
+    check_writing,
+    is_list,
+    kinds,
+    naming,
+    said,
+    tell,
+    values,
+)
 from lilliput.cli.output import figures, say
 from lilliput.cli.parsing import kind_name
-from lilliput.cli.prompts import as_text
-from lilliput.cli.story import Sentences, Story, Turn, Wrap
+from lilliput.cli.prompt_input import as_text
+from lilliput.decoding.chat_turns import Sentences, Story, Turn, Wrap
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings import STRICT, Count, GenerateSettings, Seed, describe
+from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:
     from lilliput.decoding.stream import Finish

@@ -1,7 +1,7 @@
 """`lilliput evaluate`: how good a run is, on documents that it has not seen or on any others.
 
-Owns: the flags, and refusing what does not fit before torch is imported. Does not own: the figures (`evaluation`), or how they
-are shown (`cli.evaluated`).
+Owns: the flags, and refusing what does not fit before torch is imported. Does not own: the figures
+(`evaluation`), or how they are shown (`evaluation_tables`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.flags import add_flags, changed, gather, naming, said, values
+from lilliput.cli.generation_flags import add_flags, changed, gather, naming, said, values
 from lilliput.cli.output import chatter, print_json, progress, say
 from lilliput.errors import UserError, UserErrors
-from lilliput.evaluation.tasks import OverlapTask
-from lilliput.settings import STRICT, Count, GenerateSettings, NotNegative, Probability, describe
+from lilliput.evaluation.overlap_settings import OverlapTask
+from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Probability, describe
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -33,7 +33,7 @@ PARTS = ("position", "frequency", "label", "set")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Task:
+class EvaluateFlags:
     """How a text is read, and what is written to be judged."""
 
     stride: Count | None = describe(
@@ -43,7 +43,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Writing:
+class OverlapFlags:
     """What of the run's `generate` settings is most often compared."""
 
     temperature: NotNegative = describe("0 is greedy", 0.7)
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="validation",
         help="train, validation, a test set by its name, tests (all of them), or a file or folder of texts [validation]",
     )
-    add_flags(parser, Task, with_default=True)
+    add_flags(parser, EvaluateFlags, with_default=True)
     parser.add_argument(
         "--overlapping",
         action="store_true",
@@ -80,19 +80,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     overlap.add_argument("--overlap-csv", metavar="FILE", help="write each prompt, reference and text into this file")
     add_flags(overlap, OverlapTask, with_default=True)
     how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
-    add_flags(how, Writing, with_default=False)
+    add_flags(how, OverlapFlags, with_default=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     asked = check(arguments)
-    from lilliput.evaluation.judged import evaluate
+    from lilliput.evaluation.evaluate import evaluate
 
     with progress(chatter()) as report, naming():
         found = evaluate(arguments.run, report=report, **asked)
     if arguments.json:
         print_json(found)
     else:
-        from lilliput.cli.evaluated import show
+        from lilliput.cli.evaluation_tables import show
 
         show(found, arguments.by)
     return 0
@@ -100,18 +100,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `evaluate` is asked for; all mistakes at once."""
-    from lilliput.evaluation.judged import check_asked, settings_of
+    from lilliput.evaluation.evaluate import check_asked, settings_of
 
     mistakes: list[UserError] = []
     task = gather(mistakes, lambda: values(OverlapTask, said(arguments, OverlapTask)))
-    gather(mistakes, lambda: values(Writing, said(arguments, Writing)))
-    own = gather(mistakes, lambda: values(Task, said(arguments, Task))) or Task()
+    gather(mistakes, lambda: values(OverlapFlags, said(arguments, OverlapFlags)))
+    own = gather(mistakes, lambda: values(EvaluateFlags, said(arguments, EvaluateFlags))) or EvaluateFlags()
     for flag in ("csv", "overlap_csv"):
         gather(mistakes, lambda flag=flag: check_place(flag, getattr(arguments, flag)))  # type: ignore[misc]
     gather(mistakes, lambda: check_apart(arguments.csv, arguments.overlap_csv))
     given = {**said(arguments, OverlapTask), **with_overlap(arguments)}
     if own.stories is None:
-        given |= said(arguments, Writing)
+        given |= said(arguments, OverlapFlags)
     if given and not arguments.overlap:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         mistakes.append(UserError(f"{names} {'are' if len(given) > 1 else 'is'} for --overlap", None, "--overlap, too"))
@@ -125,7 +125,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
             lambda: check_asked(config, arguments.on, own.stride, arguments.overlapping, overlap, stories),
         )
         if (overlap or stories) and not mistakes:
-            how = gather(mistakes, lambda: way_of(config.generate, said(arguments, Writing)))
+            how = gather(mistakes, lambda: way_of(config.generate, said(arguments, OverlapFlags)))
     if mistakes:
         raise UserErrors(mistakes)
     return {

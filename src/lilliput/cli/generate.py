@@ -1,7 +1,7 @@
 """`lilliput generate`: a run writes, and its user reads along.
 
-Owns: the flags, what is told of each text, and how it is shown. Does not own: flags from settings (`cli.flags`), reading
-prompts (`cli.prompts`), nor the writing (`decoding`).
+Owns: the flags, what is told of each text, and how it is shown. Does not own: flags from settings
+(`generation_flags`), reading prompts (`prompt_input`), nor the writing (`decoding`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.flags import add_writing, changed, check_writing, gather, naming, said, without_beams
+from lilliput.cli.generation_flags import add_writing, changed, check_writing, gather, naming, said, without_beams
 from lilliput.cli.output import print_json, say
-from lilliput.cli.prompts import STDIN, as_text, read_prompts
+from lilliput.cli.prompt_input import STDIN, as_text, read_prompts
 from lilliput.errors import UserError, UserErrors
-from lilliput.settings import STRICT, Count, GenerateSettings, Seed, describe
+from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:
     from lilliput.decoding.writer import Piece, Sample, Writer
@@ -39,7 +39,7 @@ EXAMPLES = """
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Task:
+class GenerateFlags:
     """What is written, and what is told of it; how it is written are the run's own settings."""
 
     samples: Count = describe("how many texts to write for each prompt", 1)
@@ -50,7 +50,7 @@ class Task:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_writing(parser, Task)
+    add_writing(parser, GenerateFlags)
     parser.add_argument("--prompts", metavar="FILE", help="a prompt on each line of this file; - is stdin")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, when all is written")
 
@@ -78,10 +78,10 @@ def count_written(told: Iterable[dict[str, Any]]) -> int:
     return sum(text["tokens"] for text in told if text["rank"] in (None, 1))
 
 
-def asked(arguments: argparse.Namespace) -> tuple[Task, list[str] | None]:
+def asked(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | None]:
     """What can be checked before torch is imported, with all mistakes at once; the prompts of a file, if one is named."""
     mistakes: list[UserError] = []
-    task, prompts = check_writing(arguments, Task, mistakes), None
+    task, prompts = check_writing(arguments, GenerateFlags, mistakes), None
     if arguments.prompts is not None and arguments.prompt is not None:
         mistakes.append(UserError("--prompt is one prompt, and --prompts a file of them", hint="one of the two"))
     elif arguments.prompts is not None and not (mistakes and arguments.prompts == STDIN):  # nobody types in vain
@@ -91,7 +91,7 @@ def asked(arguments: argparse.Namespace) -> tuple[Task, list[str] | None]:
     return task, prompts
 
 
-def fitting(task: Task, writer: Writer, given: dict[str, Any]) -> GenerateSettings:
+def fitting(task: GenerateFlags, writer: Writer, given: dict[str, Any]) -> GenerateSettings:
     """The run's settings with what was said in their place, if all of it fits together."""
     mistakes: list[UserError] = []
     run, unfit = writer.config.generate, misfits_of_beams(task)
@@ -113,7 +113,7 @@ def fitting(task: Task, writer: Writer, given: dict[str, Any]) -> GenerateSettin
     return how
 
 
-def misfits_of_beams(task: Task) -> list[UserError]:
+def misfits_of_beams(task: GenerateFlags) -> list[UserError]:
     """What is asked for and a beam search does not give."""
     found = []
     if task.samples > 1:
@@ -135,7 +135,7 @@ def tell_long(writer: Writer, prompts: Sequence[str]) -> None:
 
 
 def write_texts(
-    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: Task, show: bool
+    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: GenerateFlags, show: bool
 ) -> list[dict[str, Any]]:
     from lilliput.decoding.writer import collect
 
@@ -149,7 +149,7 @@ def write_texts(
 
 
 def write_beams(
-    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: Task, show: bool
+    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: GenerateFlags, show: bool
 ) -> list[dict[str, Any]]:
     """The best texts of each prompt, when they are found."""
     told: list[dict[str, Any]] = []
@@ -166,7 +166,7 @@ def write_beams(
     return told
 
 
-def as_object(sample: Sample, task: Task, rank: int | None = None) -> dict[str, Any]:
+def as_object(sample: Sample, task: GenerateFlags, rank: int | None = None) -> dict[str, Any]:
     told = {name: getattr(sample, name) for name in ("prompt", "text", "tokens", "logprob", "finish", "score")}
     told["rank"] = rank
     if task.alternatives is not None:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
-        from lilliput.config import recipe_schema
+        from lilliput.settings.loading import recipe_schema
 
         print_json(recipe_schema())
         return 0
@@ -44,7 +44,7 @@ def tell_all(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from lilliput.runs import list_runs
+    from lilliput.storage.run_folders import list_runs
 
     found = list_runs(arguments.folder)
     if arguments.json:
@@ -91,7 +91,7 @@ def tell_two(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from lilliput.runs import differences
+    from lilliput.storage.run_folders import differences
 
     first, second = (describe_run(name, arguments.folder) for name in arguments.runs)
     found = differences(first["config"], second["config"])
@@ -110,9 +110,9 @@ def tell_two(arguments: argparse.Namespace) -> None:
 
 def describe_run(name: str, folder: str) -> dict[str, Any]:
     """All that is known of a run, its counts included."""
-    from lilliput.config import config_from_dict
-    from lilliput.model.count import count
-    from lilliput.runs import Run, describe, find_run
+    from lilliput.model.counting import count
+    from lilliput.settings.loading import config_from_dict
+    from lilliput.storage.run_folders import Run, describe, find_run
 
     run = find_run(name, folder)
     if not isinstance(run, Run):
@@ -124,7 +124,7 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
 
 
 def tell_loss(found: dict[str, Any]) -> str:
-    from lilliput.runs import tell_figures
+    from lilliput.storage.run_folders import tell_figures
 
     return ", ".join([f"loss {found['loss']:.4f}", *tell_figures(found)])
 

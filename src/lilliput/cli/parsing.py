@@ -1,7 +1,8 @@
 """Flags, plain and dotted.
 
-Owns: one parser for all verbs, whose mistakes are sentences with the nearest right name; taking dotted settings
-(`--model.layers 8`) out of the arguments of the verbs that accept them; the help text of the settings, from their types.
+Owns: one parser for all verbs, whose mistakes are sentences with the nearest right name; taking dotted
+settings (`--model.layers 8`) out of the arguments of the verbs that accept them; the help text of the
+settings, from their types.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: boo
         )
     known: Iterable[str] = flags
     if takes_settings:
-        from lilliput.config import setting_types
+        from lilliput.settings.loading import setting_types
 
         known = [*flags, *(f"--{name}" for name in setting_types())]
     name = word.split("=")[0]
@@ -90,7 +91,7 @@ def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: boo
 
 def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], list[str]]:
     """Settings (a dotted name, or one of the two without a dot) and the arguments that are left."""
-    from lilliput.config import setting_types
+    from lilliput.settings.loading import setting_types
 
     kinds = setting_types()
     settings: dict[str, str] = {}
@@ -124,8 +125,8 @@ def settings_help() -> str:
 
     from pydantic.fields import FieldInfo
 
-    from lilliput.config import setting_types
-    from lilliput.settings import SIZES, Config
+    from lilliput.settings.loading import setting_types
+    from lilliput.settings.tree import SIZES, Config
 
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
     lines = ["", "settings (in a recipe, [model] layers = 8 says the same as --model.layers 8):"]

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from lilliput.config import load_config
     from lilliput.data.prepare import prepare
+    from lilliput.settings.loading import load_config
 
     config = load_config(arguments.target, arguments.settings)
     with progress(chatter()) as report:

@@ -13,7 +13,7 @@ from lilliput.cli.output import figures, print_json
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
-    from lilliput.runs import Run
+    from lilliput.storage.run_folders import Run
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -32,20 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from lilliput.studies.page import check_place
+    from lilliput.reports.document import check_place
 
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
         check_place(out)
     study = find_study_folder(arguments.target, arguments.folder)
     if study is not None:
-        from lilliput.studies.outcome import read_outcome
-        from lilliput.studies.report import write_report
+        from lilliput.studies.study_report import write_report
+        from lilliput.studies.study_results import read_outcome
 
         page, markdown = write_report(read_outcome(study), out)
     else:
         found = find_trained(arguments.target, arguments.folder)
-        from lilliput.studies.run_report import write_run_report
+        from lilliput.reports.run_report import write_run_report
 
         page, markdown = write_run_report(found, out)
     if arguments.json:
@@ -64,7 +64,7 @@ def tell_report(page: Path) -> None:
 
 def find_study_folder(target: str, folder: str) -> Path | None:
     """The folder of a study that was begun; None where the target is something else."""
-    from lilliput.studies.outcome import STUDY
+    from lilliput.studies.study_results import STUDY
 
     for place in (Path(target), Path(folder) / target):
         if target and os.path.isfile(place / STUDY):
@@ -74,7 +74,7 @@ def find_study_folder(target: str, folder: str) -> Path | None:
 
 def find_trained(target: str, folder: str) -> Run:
     """A run, also by one of its checkpoints; of a study that nobody ran, how to run it."""
-    from lilliput.runs import Run, find_run
+    from lilliput.storage.run_folders import Run, find_run
     from lilliput.studies.study_files import shipped_studies
 
     try:

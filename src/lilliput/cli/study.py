@@ -1,4 +1,5 @@
-"""`lilliput study`: techniques side by side, from a grid of settings to a report; or the list of those that are shipped."""
+"""`lilliput study`: techniques side by side, from a grid of settings to a report; or the list of those that are
+shipped."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from lilliput.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lilliput.settings import Config, DataSettings
+    from lilliput.settings.tree import Config, DataSettings
     from lilliput.studies.grid import Study
-    from lilliput.studies.outcome import Outcome
-    from lilliput.studies.pace import Pace
+    from lilliput.studies.job_plan import Job, Measurement, Training
     from lilliput.studies.runner import Event, Report
-    from lilliput.studies.work import Job, Measurement, Training
+    from lilliput.studies.study_results import Outcome
+    from lilliput.studies.time_estimate import Pace
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -54,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.study is None:
         return list_studies(arguments)
     from lilliput.studies.grid import load_study
-    from lilliput.studies.processes import Interrupted
     from lilliput.studies.runner import run_study
+    from lilliput.studies.subprocesses import Interrupted
 
     study = load_study(arguments.study, arguments.quick, seeds)
     folder = Path(arguments.folder) / study.folder_name
@@ -121,9 +122,9 @@ def list_studies(arguments: argparse.Namespace) -> int:
 
 def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
     from lilliput.studies.grid import budget_of, cells
-    from lilliput.studies.outcome import PROCESSES, STUDY, read_lines, read_outcome
-    from lilliput.studies.pace import Pace
-    from lilliput.studies.work import Training, plan, preparation_key
+    from lilliput.studies.job_plan import Training, plan, preparation_key
+    from lilliput.studies.study_results import PROCESSES, STUDY, read_lines, read_outcome
+    from lilliput.studies.time_estimate import Pace
 
     work = plan(study)
     trainings = [job for job in work if isinstance(job, Training)]
@@ -169,8 +170,8 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
 
 def find_lack(settings: DataSettings) -> str | None:
     """Why this data cannot be read; the hub, which a plan does not ask, is believed."""
-    from lilliput.config import is_hub_name
     from lilliput.data.corpora import open_corpus
+    from lilliput.settings.loading import is_hub_name
 
     if is_hub_name(settings.source):
         return None
@@ -183,7 +184,7 @@ def find_lack(settings: DataSettings) -> str | None:
 
 def expect(pace: Pace, job: Training | Measurement) -> float:
     """Seconds: as it took before, else by the FLOPs of a training, and the start of a process."""
-    from lilliput.studies.work import Training
+    from lilliput.studies.job_plan import Training
 
     known = pace.expect(job)
     if known is not None:
@@ -192,8 +193,8 @@ def expect(pace: Pace, job: Training | Measurement) -> float:
 
 
 def training_seconds(config: Config, settings: dict[str, Any]) -> float:
-    from lilliput.cli.costs import assume_data, expected_seconds
-    from lilliput.config import replace
+    from lilliput.cli.dry_run import assume_data, expected_seconds
+    from lilliput.settings.loading import replace
 
     try:
         config = assume_data(config)
@@ -262,9 +263,9 @@ def clock(seconds: float) -> str:
 def tell_outcome(outcome: Outcome, as_json: bool) -> int:
     from lilliput.cli.report import tell_report
     from lilliput.studies.comparison import find_missing
-    from lilliput.studies.outcome import TABLE
-    from lilliput.studies.report import write_report
-    from lilliput.studies.text import verdict_lines
+    from lilliput.studies.study_report import write_report
+    from lilliput.studies.study_results import TABLE
+    from lilliput.studies.study_text import verdict_lines
 
     page, markdown = write_report(outcome) if outcome.rows else (None, None)
     missing, failed, verdict = find_missing(outcome), outcome.about["failed"], verdict_lines(outcome)

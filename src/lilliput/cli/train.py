@@ -18,9 +18,9 @@ from lilliput.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lilliput.settings import Config
+    from lilliput.settings.tree import Config
+    from lilliput.training.process_group import World
     from lilliput.training.session import Session
-    from lilliput.training.world import World
 
 TAKES_SETTINGS = True
 EXAMPLES = """
@@ -55,16 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from lilliput.training.world import open_world
+    from lilliput.training.process_group import open_world
 
     with open_world() as world:
         config = shared_config(arguments, world)
         if arguments.dry_run:
-            from lilliput.cli.costs import tell_costs
+            from lilliput.cli.dry_run import tell_costs
 
             return tell_costs(config, arguments.json) if world.first else 0
         if arguments.find_lr:
-            from lilliput.cli.finding import tell_rates
+            from lilliput.cli.find_lr import tell_rates
 
             return tell_rates(arguments, config, world)
         from lilliput.training.session import open_session
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print_json(describe_run(str(session.run.folder), config.log.folder))
     else:
-        from lilliput.cli.summary import summarise
+        from lilliput.cli.training_summary import summarise
 
         summarise(session, figures(), console)
     return 0
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def shared_config(arguments: argparse.Namespace, world: World) -> Config:
     """As the first process finds them: the others may be on machines that have neither recipes nor runs."""
-    from lilliput.config import config_from_dict, config_to_dict
+    from lilliput.settings.loading import config_from_dict, config_to_dict
 
     config = wanted_config(arguments) if world.first else None
     told = world.share(config_to_dict(config) if config else None)
@@ -108,7 +108,7 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
         raise UserError("--dry-run trains nothing, and --find-lr tries learning rates by training", None, "one of them")
     if arguments.resume:
         return resumed_config(arguments)
-    from lilliput.config import load_config
+    from lilliput.settings.loading import load_config
 
     config = load_config(arguments.target, arguments.settings, arguments.size)
     if arguments.start_from is None:
@@ -119,12 +119,12 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
     if said:
         what = f"{said[0]} cannot change what --from brings: the model and its tokenizer"
         raise UserError(what, None, f"leave {said[0]} out")
-    from lilliput.runs import resolve_checkpoint
+    from lilliput.storage.run_folders import resolve_checkpoint
 
     origin = resolve_checkpoint(
         arguments.start_from, config.log.folder
     )  # a wrong name is told before torch is imported
-    from lilliput.training.beginning import adopt
+    from lilliput.training.run_start import adopt
 
     return adopt(config, origin)
 
@@ -134,11 +134,18 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
 
     What a recipe says by now does not matter; but a setting that is asked for and is not the run's is refused.
     """
-    from lilliput.config import BUILT_IN_CORPORA, config_from_dict, config_to_dict, find_recipe, load_config, replace
-    from lilliput.dotted import flatten
-    from lilliput.runs import Run, looks_like_run
-    from lilliput.settings import SIZES
-    from lilliput.training.beginning import FREE
+    from lilliput.settings.dotted import flatten
+    from lilliput.settings.loading import (
+        BUILT_IN_CORPORA,
+        config_from_dict,
+        config_to_dict,
+        find_recipe,
+        load_config,
+        replace,
+    )
+    from lilliput.settings.tree import SIZES
+    from lilliput.storage.run_folders import Run, looks_like_run
+    from lilliput.training.run_start import FREE
     from lilliput.training.session import run_folder
 
     spread = {name: value for name, value in arguments.settings.items() if name == "train.parallel"}

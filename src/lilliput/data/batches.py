@@ -1,12 +1,14 @@
 """Which tokens step n sees.
 
-Owns: rows (windows of a language model's text, labelled documents, or labelled windows), batches of them, and the order of rows,
-a pure function of (seed, epoch) that is sliced over processes: neither evaluation, nor a restart, nor the number of processes
-changes it. Does not own: token files (`token_files`), the arithmetic of windows (`windows`) or tensors (NumPy arrays go out).
+Owns: rows (windows of a language model's text, labelled documents, or labelled windows), batches of them, and
+the order of rows, a pure function of (seed, epoch) that is sliced over processes: neither evaluation, nor a
+restart, nor the number of processes changes it. Does not own: token files (`token_files`), the arithmetic of
+windows (`packed_windows`) or tensors (NumPy arrays go out).
 
-A row of a language model is one or more windows, each a document of its own to the model; a window's first input is the token
-before it, and that of a document's first window is `start`. A row of a classifier is the beginning of one document. A row of
-both is one window. Rows of like length are put together, so that little is padded.
+A row of a language model is one or more windows, each a document of its own to the model; a window's first
+input is the token before it, and that of a document's first window is `start`. A row of a classifier is the
+beginning of one document. A row of both is one window. RowSource of like length are put together, so that
+little is padded.
 
 B rows, T positions.
 """
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.data.windows import Integers, OverlappingWindows, cut_windows, pack, predictions_of
+from lilliput.data.packed_windows import Integers, OverlappingWindows, cut_windows, pack, predictions_of
 
 if TYPE_CHECKING:
     from lilliput.data.prepare.token_files import TokenFile
@@ -98,7 +100,7 @@ class LabelledBatch(Batch):
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 
 
-class Rows(ABC, Generic[AnyBatch]):
+class RowSource(ABC, Generic[AnyBatch]):
     """The rows of one split."""
 
     def __init__(self, file: TokenFile, context: int) -> None:
@@ -138,7 +140,7 @@ class Rows(ABC, Generic[AnyBatch]):
         return rows[np.argsort(-self.sizes(rows), kind="stable")]
 
 
-class WindowRows(Rows[AnyBatch]):
+class WindowRows(RowSource[AnyBatch]):
     """Rows of windows. `start` is the first input of a document."""
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
@@ -241,7 +243,7 @@ class LabelledWindowRows(WindowRows[BothBatch]):
         return BothBatch(plain.ids, pos, rows, plain.targets, None, labels)
 
 
-class DocumentRows(Rows[LabelledBatch]):
+class DocumentRows(RowSource[LabelledBatch]):
     """Labelled documents: the first `context` tokens of each, without what begins and ends it."""
 
     def __init__(self, file: TokenFile, context: int) -> None:
@@ -276,7 +278,7 @@ def shuffled(count: int, generator: np.random.Generator) -> NDArray[Any]:
 class Batches(Generic[AnyBatch]):
     """The endless sequence of micro-batches of a run, with its position."""
 
-    def __init__(self, rows: Rows[AnyBatch], batch: int, seed: int, rank: int = 0, processes: int = 1) -> None:
+    def __init__(self, rows: RowSource[AnyBatch], batch: int, seed: int, rank: int = 0, processes: int = 1) -> None:
         self.rows, self.size, self.seed = rows, batch, seed
         self.rank, self.processes = rank, processes
         self.position = 0  # micro-batches taken
@@ -292,7 +294,7 @@ class Batches(Generic[AnyBatch]):
     def at(self, position: int) -> Integers:
         """All processes' rows of a micro-batch: a pure function of (seed, position).
 
-        Rows are shuffled, sorted by length within each pool of them, cut into batches, and those shuffled again. Only
+        RowSource are shuffled, sorted by length within each pool of them, cut into batches, and those shuffled again. Only
         the batch that is asked for is made.
         """
         epoch, index = divmod(position, self.epoch_batches)

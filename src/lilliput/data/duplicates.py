@@ -1,12 +1,17 @@
 """Is the split clean? Documents that stand there twice, or in training and in what it is judged by.
 
-Owns: counting exact duplicates from hashes, the pass that finds near duplicates (its result, speed and memory), and which
-training documents are left out for either. Does not own: the hashes on disk (`prepare`), the compiled search itself (`minhash`).
+Owns: counting exact duplicates from hashes, the pass that finds near duplicates (its result, speed and
+memory), and which training documents are left out for either. Does not own: the hashes on disk (`prepare`),
+the compiled search itself (`kernels.minhash`).
 
-A near twin is a document whose set of five-word shingles has a Jaccard similarity of at least the threshold. Two readings of the
-corpus: the first keeps a signature of 224 bytes of each document, from which come the pairs that are probably alike; the second
-writes the shingles of those few to a file and compares them exactly. So nothing below the threshold is ever told; at the
-threshold itself about one pair in 170 is not found, at 0.85 one in 7,000. Memory: about 250 bytes for each document, 40 MB, and
+A near twin is a document whose set of five-word shingles has a Jaccard similarity of at least the threshold. Two
+readings of the
+corpus: the first keeps a signature of 224 bytes of each document, from which come the pairs that are probably alike;
+the second
+writes the shingles of those few to a file and compares them exactly. So nothing below the threshold is ever told; at
+the
+threshold itself about one pair in 170 is not found, at 0.85 one in 7,000. Memory: about 250 bytes for each document,
+40 MB, and
 seven times the longest document.
 """
 
@@ -28,7 +33,7 @@ from numpy.typing import NDArray
 
 from lilliput.data.progress import Report, silent
 from lilliput.errors import UserError
-from lilliput.files import cannot_write
+from lilliput.storage.atomic_files import cannot_write
 
 if TYPE_CHECKING:
     from lilliput.data.corpora import Corpus
@@ -246,7 +251,7 @@ def find_near(
     if not 0.5 <= threshold <= 1:
         what = f"near duplicates have a similarity of 0.5 to 1, not {threshold}"
         raise UserError(what, hint="0.8, which lets one sentence of ten differ")
-    from lilliput.data import minhash
+    from lilliput.kernels import minhash
 
     began, memory, size = time.perf_counter(), _Memory(), 0
     hashes, splits, signatures, wordless = bytearray(), array("H"), bytearray(), array("q")
@@ -289,7 +294,7 @@ def _compare(
     report: Report, memory: _Memory, folder: Path | None,
 ) -> tuple[Positions, NDArray[np.float64], list[Twins]]:  # fmt: skip
     """The second reading: which pairs are as alike as the threshold, how much, and the closest that are not equal."""
-    from lilliput.data import minhash
+    from lilliput.kernels import minhash
 
     wanted = np.zeros(len(documents.splits), dtype=bool)
     wanted[pairs] = True
@@ -330,7 +335,7 @@ def _compare(
 
 def _judge(documents: _Documents, pairs: Positions) -> tuple[Mask, Mask, Positions]:
     """Which documents repeat an earlier one of their split, which have a twin across, and which of train are left out."""
-    from lilliput.data import minhash
+    from lilliput.kernels import minhash
 
     same = documents.splits[pairs[:, 0]] == documents.splits[pairs[:, 1]]
     repeated, shared = documents.again, documents.shared.copy()

@@ -1,6 +1,7 @@
 """How long work tells of itself, to whoever shows it.
 
-Owns: the one type of such a report, and telling while a stream of texts goes by. Does not own: bars (`cli.output`).
+Owns: the one type of such a report, and telling while a stream of texts goes by. Does not own: bars
+(`cli.output`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """What happens between the model's logits and the next token.
 
-Owns: the processors that shape a distribution (temperature, and filters that leave the rest's shares as they are), their
-composition with all others into a strategy, and the choice of one token a row. Does not own: the loop (`stream`), rules about
-the text (`penalties`, `words`). All work on whole batches and treat each row by itself.
+Owns: the processors that shape a distribution (temperature, and filters that leave the rest's shares as they
+are), their composition with all others into a strategy, and the choice of one token a row. Does not own: the
+loop (`stream`), rules about the text (`repetition_penalties`, `word_constraints`). All work on whole batches
+and treat each row by itself.
 
-The order of a strategy: rules about the text act on the model's own logits, penalties before bans; then temperature, top-k,
-typical, top-p, min-p, so that each filter sees what the one before has left. A ban that would leave a row without any token is
-not obeyed in that row; so of the bans the earlier one holds: bad words, least length, forced words, n-grams. A filter always
-keeps a token. Without a draw (temperature 0, or beams that are not drawn) temperature and filters are left out: the likeliest
-token is taken, or the likeliest texts, by the probabilities that the rules have left.
+The order of a strategy: rules about the text act on the model's own logits, penalties before bans; then
+temperature, top-k, typical, top-p, min-p, so that each filter sees what the one before has left. A ban that
+would leave a row without any token is not obeyed in that row; so of the bans the earlier one holds: bad
+words, least length, forced words, n-grams. A filter always keeps a token. Without a draw (temperature 0, or
+beams that are not drawn) temperature and filters are left out: the likeliest token is taken, or the likeliest
+texts, by the probabilities that the rules have left.
 
 B rows, V vocabulary, K the most tokens that a row has left.
 """
@@ -27,12 +29,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.decoding.penalties import LARGEST, MinTokens, NoRepeat, Penalties
-from lilliput.decoding.survey import SETS
-from lilliput.decoding.text import Ids, Processor, Text, Values
-from lilliput.decoding.words import BadWords, ForcedWords
+from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
+from lilliput.decoding.row_history import Processor, RowHistory
+from lilliput.decoding.word_constraints import BadWords, ForcedWords
 from lilliput.errors import UserError
-from lilliput.settings import GenerateSettings
+from lilliput.kernels.logit_statistics import SETS, Ids, Values
+from lilliput.settings.tree import GenerateSettings
 
 # Below any difference of two float32 logits that is worth a thought; not so far that dividing by it overflows float32.
 LEAST_TEMPERATURE = LARGEST / 1e38
@@ -51,7 +53,7 @@ class Temperature:
     temperature: float
     final: float | None = None
 
-    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
+    def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
         if self.final is None:
             return torch.from_numpy(values / max(self.temperature, LEAST_TEMPERATURE))
@@ -67,7 +69,7 @@ class Filter(ABC):
     def border(self, values: Values) -> Values:
         """The least logit that remains in each row, (B, 1)."""
 
-    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
+    def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
         left = np.full_like(values, -np.inf)
         np.copyto(left, values, where=values >= self.border(values))
@@ -134,7 +136,7 @@ class Typical:
 
     p: float
 
-    def __call__(self, texts: Sequence[Text], logits: Tensor) -> Tensor:
+    def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
         far = np.concatenate([self.untypical(own) for own in blocks(values)])
         return torch.from_numpy(np.where(far, -np.inf, values))
@@ -188,12 +190,12 @@ GREEDY = Strategy()
 
 def choose(
     strategies: Sequence[Strategy],
-    texts: Sequence[Text],
+    texts: Sequence[RowHistory],
     logits: Tensor,
     draws: Sequence[Draws],
     peaks: Values | None = None,
 ) -> list[int]:
-    """One token for each row of logits (B, V); `peaks` of them, where they are known (`survey`), save time."""
+    """One token for each row of logits (B, V); `peaks` of them, where they are known (`logit_statistics`), save time."""
     first = strategies[0]
     if all(strategy is first or strategy == first for strategy in strategies):
         return choose_together(first, texts, logits, draws, peaks)
@@ -210,7 +212,7 @@ def choose(
 
 
 def choose_together(
-    strategy: Strategy, texts: Sequence[Text], logits: Tensor, draws: Sequence[Draws], peaks: Values | None
+    strategy: Strategy, texts: Sequence[RowHistory], logits: Tensor, draws: Sequence[Draws], peaks: Values | None
 ) -> list[int]:
     rest = strategy.processors
     while rest and not (strategy.sample and all(isinstance(process, BY_VALUE) for process in rest)):

@@ -1,11 +1,13 @@
 """The only loop that writes. A generator: `generate` drains it, the command line prints it, a server sends it.
 
-Owns: rows that end and leave, waiting ones that take their places, and the rule for texts longer than the context. Does not
-own: what a token is in text (`data.tokenizers`), how it is chosen (`processors`), or how logits are computed (`engines`).
+Owns: rows that end and leave, waiting ones that take their places, and the rule for texts longer than the
+context. Does not own: what a token is in text (`data.tokenizers`), how it is chosen (`processors`), or how
+logits are computed (`engines`).
 
-The rule for long texts: a row whose view has reached the context goes on from the last half of it, read anew. So the
-cost of the slide is paid once in context / 2 tokens, a row's text depends on that row alone, and no position is ever
-beyond the context. A prompt longer than the context is read in the same way: its last half-context is seen.
+The rule for long texts: a row whose view has reached the context goes on from the last half of it, read anew.
+So the cost of the slide is paid once in context / 2 tokens, a row's text depends on that row alone, and no
+position is ever beyond the context. A prompt longer than the context is read in the same way: its last
+half-context is seen.
 
 B rows, V vocabulary.
 """
@@ -21,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.decoding.engines import Engine, Rows
+from lilliput.decoding.engines import Engine, EngineRows
 from lilliput.decoding.processors import GREEDY, Draws, Strategy, choose
-from lilliput.decoding.survey import survey
-from lilliput.decoding.text import Text
+from lilliput.decoding.row_history import RowHistory
+from lilliput.kernels.logit_statistics import logit_statistics
 
 Finish = Literal["end", "stop", "length"]
 
@@ -69,7 +71,7 @@ class Line:
         assert request.prompt, "an empty prompt begins with the end-of-text token"
         assert request.tokens >= 1, "at least a token"
         self.row, self.request, self.start = row, request, 0
-        self.text = Text(list(request.prompt), len(request.prompt), request.tokens)
+        self.text = RowHistory(list(request.prompt), len(request.prompt), request.tokens)
         self.draws = Draws(request.seed)
 
     @property
@@ -94,7 +96,7 @@ def stream(
     waiting = Waiting(requests)
     lines: list[Line] = []  # those that `rows` and `logits` are about, in their order
     unread: list[Line] = []  # new ones, and those that slid
-    rows: Rows | None = None
+    rows: EngineRows | None = None
     logits: Tensor | None = None  # (B, V)
     while True:
         unread += waiting.take(None if batch is None else batch - len(lines) - len(unread))
@@ -148,7 +150,7 @@ class Waiting:
         return taken
 
 
-def begin(engine: Engine, lines: Sequence[Line]) -> tuple[Tensor, Rows]:
+def begin(engine: Engine, lines: Sequence[Line]) -> tuple[Tensor, EngineRows]:
     """Read the lines' views; of those that are too long the start moves."""
     views = [line.view for line in lines]
     logits, rows = read(engine, views)
@@ -157,7 +159,7 @@ def begin(engine: Engine, lines: Sequence[Line]) -> tuple[Tensor, Rows]:
     return logits, rows
 
 
-def read(engine: Engine, views: Sequence[list[int]]) -> tuple[Tensor, Rows]:
+def read(engine: Engine, views: Sequence[list[int]]) -> tuple[Tensor, EngineRows]:
     """Prefill. A view longer than the context is cut to its last half-context; one that several rows share is read once."""
     keep = max(1, engine.context // 2)
     for view in views:
@@ -176,7 +178,7 @@ def take_tokens(lines: Sequence[Line], logits: Tensor, end: int | None) -> list[
     """The next token of each line, which is added to its text."""
     texts, strategies = [line.text for line in lines], [line.request.strategy for line in lines]
     values = logits.cpu().numpy()
-    found = survey(values)
+    found = logit_statistics(values)
     chosen = choose(strategies, texts, logits, [line.draws for line in lines], found.peaks)
     logprobs = found.logprobs(values, np.arange(len(chosen)), chosen).tolist()
     tokens = []

@@ -1,7 +1,7 @@
 """A checkpoint made ready to write: model, tokenizer and settings, by path and nothing else.
 
-Owns: `load`, and `Writer`, text in and text out over `stream` and `beam`. Does not own: the loops, the choice of tokens, or
-the rules of stop strings (`stops`).
+Owns: `load`, and `Writer`, text in and text out over `stream` and `beam_search`. Does not own: the loops, the
+choice of tokens, or the rules of stop strings (`stop_strings`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 
 import torch
 
-from lilliput.checkpoints import Checkpoint
-from lilliput.config import config_from_dict
-from lilliput.config import replace as change
-from lilliput.conflicts import SHAPE_A_DRAW
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.decoding.beam import Beams, Hypothesis, search
+from lilliput.decoding.beam_search import Beams, Hypothesis, search
 from lilliput.decoding.engines import Engine
-from lilliput.decoding.engines.choice import choose_engine
-from lilliput.decoding.prefixes import Remembering
+from lilliput.decoding.engines.selection import choose_engine
+from lilliput.decoding.prefix_cache import Remembering
 from lilliput.decoding.processors import Strategy, build_strategy
-from lilliput.decoding.stops import Teller, build_stops
+from lilliput.decoding.stop_strings import IncrementalDecoder, build_stops
 from lilliput.decoding.stream import Finish, Request, Written, stream
 from lilliput.devices import choose_device
 from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer, build_model, load_weights
-from lilliput.runs import resolve_checkpoint
-from lilliput.settings import Config, GenerateSettings
+from lilliput.settings.loading import config_from_dict
+from lilliput.settings.loading import replace as change
+from lilliput.settings.rules import SHAPE_A_DRAW
+from lilliput.settings.tree import Config, GenerateSettings
+from lilliput.storage.checkpoints import Checkpoint
+from lilliput.storage.run_folders import resolve_checkpoint
 
 LOG = logging.getLogger("lilliput")
 
@@ -222,12 +222,12 @@ class Writer:
         alternatives: int | None,
     ) -> Iterator[Piece]:
         """Token by token, all rows in step."""
-        tellers: list[Teller] = []
+        tellers: list[IncrementalDecoder] = []
 
         def ask() -> Iterator[Request]:
             for row, prompt in enumerate(prompts):
                 ids = self.encode_prompt(prompt)
-                tellers.append(Teller(self.tokenizer, ids, how.stop))
+                tellers.append(IncrementalDecoder(self.tokenizer, ids, how.stop))
                 yield Request(ids, how.tokens, strategy, seed + row, tellers[row], alternatives)
 
         for written in stream(engine, ask(), self.tokenizer.end, batch):
@@ -264,14 +264,14 @@ class Writer:
 
     def retell(self, row: int, prompt: Sequence[int], text: Hypothesis, stops: Sequence[str]) -> Iterator[Piece]:
         """What a beam search found, token by token."""
-        teller = Teller(self.tokenizer, prompt, stops)
+        teller = IncrementalDecoder(self.tokenizer, prompt, stops)
         last = len(text.ids) - 1
         for at, (id_, logprob) in enumerate(zip(text.ids, text.logprobs, strict=True)):
             if id_ != self.tokenizer.end:
                 teller.push(id_)
             yield self.tell(teller, Written(row, id_, logprob, text.finish if at == last else None))
 
-    def tell(self, teller: Teller, written: Written) -> Piece:
+    def tell(self, teller: IncrementalDecoder, written: Written) -> Piece:
         token = self.tokenizer.token
         return Piece(
             written.row,

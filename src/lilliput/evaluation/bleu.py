@@ -1,12 +1,14 @@
 """How many n-grams written texts share with their references: BLEU and chrF, by sacrebleu.
 
-Owns: which of sacrebleu's figures are told, with their signatures, and intervals over texts from counts that are made once. Does
-not own: the formulas (sacrebleu), BLEU as other reports compute it (`conventions`), or who wrote the texts (`overlap`).
+Owns: which of sacrebleu's figures are told, with their signatures, and intervals over texts from counts that
+are made once. Does not own: the formulas (sacrebleu), BLEU as other reports compute it (`bleu_conventions`),
+or who wrote the texts (`overlap`).
 
-Everything here is between 0 and 100. sacrebleu's signature leaves out the order, so every figure is told under it:
-BLEU-n is cumulative (the geometric mean of the precisions of orders 1 to n, times the brevity penalty); *single* is the
-precision of order n alone, neither smoothed nor penalised; *sentence* is the mean of each text's own BLEU-n, of those orders only
-that the text is long enough for, as sacrebleu.sentence_bleu has it.
+Everything here is between 0 and 100. sacrebleu's signature leaves out the order, so every figure is told
+under it: BLEU-n is cumulative (the geometric mean of the precisions of orders 1 to n, times the brevity
+penalty); *single* is the precision of order n alone, neither smoothed nor penalised; *sentence* is the mean
+of each text's own BLEU-n, of those orders only that the text is long enough for, as sacrebleu.sentence_bleu
+has it.
 """
 
 from __future__ import annotations

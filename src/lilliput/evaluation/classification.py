@@ -1,7 +1,8 @@
 """How often a classifier is right about a text it has not seen.
 
-Owns: the loss of labelled documents, each judged once, and what the model said of which label (the confusion, and from it the
-accuracy). Does not own: the choice of rows (`data.batches`), the names of labels, or when to evaluate (`training`).
+Owns: the loss of labelled documents, each judged once, and what the model said of which label (the confusion,
+and from it the accuracy). Does not own: the choice of rows (`data.batches`), the names of labels, or when to
+evaluate (`training`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lilliput.data.batches import IGNORED, LabelledBatch
-from lilliput.data.windows import Integers
+from lilliput.data.packed_windows import Integers
 from lilliput.evaluation.likelihood import Total, alone
 from lilliput.model.loss import Nats
 from lilliput.model.transformer import Transformer, evaluating

@@ -1,9 +1,10 @@
 """How much a model repeats: itself within a text, and from one text to the next.
 
-Owns: distinct-n, repetition and self-BLEU of any texts. Does not own: likeness to references (`bleu`). To be read beside the same
-figures of the references: a model should neither repeat more than people do nor less.
+Owns: distinct-n, repetition and self-BLEU of any texts. Does not own: likeness to references (`bleu`). To be
+read beside the same figures of the references: a model should neither repeat more than people do nor less.
 
-A word is what sacrebleu's tokenizer 13a makes of a text, as for BLEU: a mark is one, and all figures count the same things.
+A word is what sacrebleu's tokenizer 13a makes of a text, as for BLEU: a mark is one, and all figures count
+the same things.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lilliput.evaluation.bleu import ORDERS
-from lilliput.evaluation.conventions import count_ngrams
+from lilliput.evaluation.bleu_conventions import count_ngrams
 
 
 def cut_words(texts: Sequence[str]) -> list[list[str]]:

@@ -1,8 +1,8 @@
 """How far a figure can be trusted: 95% intervals, and whether two figures differ.
 
-Owns: the percentile bootstrap over documents (Efron 1979), Student's t over seeds, and the paired form of both. Does not own:
-what is resampled or averaged. Documents are what is drawn, never tokens: tokens of one document hang together, and an
-interval over them would be far too narrow.
+Owns: the percentile bootstrap over documents (Efron 1979), Student's t over seeds, and the paired form of
+both. Does not own: what is resampled or averaged. Documents are what is drawn, never tokens: tokens of one
+document hang together, and an interval over them would be far too narrow.
 
 Everything is a function of the figures and a seed: the same figures have the same interval, always.
 """

@@ -1,7 +1,8 @@
 """How many nats a model needs for a text it has not seen.
 
-Owns: the loss over rows of a token file, each token scored once, summed and then divided once, and what follows from it
-(perplexity, bits per byte). Does not own: the choice of rows (`data.batches`) or when to evaluate (`training`).
+Owns: the loss over rows of a token file, each token scored once, summed and then divided once, and what
+follows from it (perplexity, bits per byte). Does not own: the choice of rows (`data.batches`) or when to
+evaluate (`training`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """How near a model's own words come to those that people wrote after the same beginning.
 
-Owns: doing the task (the first tokens of documents as prompts, so many tokens written after each, references cut to as many), its
-outcome, the table of samples, and the comparison of two ways to write. Does not own: the measures (`bleu`, `conventions`,
-`diversity`), the choice of documents (`passages`), or how tokens are chosen (`decoding`).
+Owns: doing the task (the first tokens of documents as prompts, so many tokens written after each, references
+cut to as many), its outcome, the table of samples, and the comparison of two ways to write. Does not own: the
+measures (`bleu`, `bleu_conventions`, `diversity`), the choice of documents (`prompt_selection`), or how
+tokens are chosen (`decoding`).
 
-Prompts are given as ids, not as text that would be cut into tokens again. Unknown words never flatter: one that the model wrote
-is scored as ■ and one of a reference as □, which match nothing and count as one word each.
+Prompts are given as ids, not as text that would be cut into tokens again. Unknown words never flatter: one
+that the model wrote is scored as ■ and one of a reference as □, which match nothing and count as one word
+each.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.decoding.stops import text_after
+from lilliput.decoding.stop_strings import text_after
 from lilliput.decoding.writer import Sample, Writer
 from lilliput.errors import UserError
 from lilliput.evaluation.bleu import ORDERS, count_bleu, tell_bleu, tell_chrf
-from lilliput.evaluation.conventions import Words, tell_convention
+from lilliput.evaluation.bleu_conventions import Words, tell_convention
 from lilliput.evaluation.diversity import tell_diversity
 from lilliput.evaluation.intervals import Paired, paired_bootstrap
 from lilliput.evaluation.likelihood import to_perplexity
-from lilliput.evaluation.passages import choose_documents, first_tokens, follow
-from lilliput.evaluation.tasks import OverlapTask
-from lilliput.files import write_whole
-from lilliput.settings import GenerateSettings
+from lilliput.evaluation.overlap_settings import OverlapTask
+from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, follow
+from lilliput.settings.tree import GenerateSettings
+from lilliput.storage.atomic_files import write_whole
 
 UNKNOWN_WRITTEN, UNKNOWN_GIVEN = "■", "□"
 COLUMNS = ("prompt", "reference", "hypothesis", "perplexity", "bleu")

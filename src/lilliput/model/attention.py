@@ -1,8 +1,9 @@
 """Who sees whom, and what they take from it.
 
-Owns: the one predicate `visible`, which is the truth for training, packing, prefill, decoding, encoders and the viewer;
-`attend`, the one function in which faster paths live (tests tie each to the predicate); the attention layer; capture of
-weights for whoever asks. Does not own: positions, norms, residuals, or the cache's storage.
+Owns: the one predicate `visible`, which is the truth for training, packing, prefill, decoding, encoders and
+the viewer; `attend`, the one function in which faster paths live (tests tie each to the predicate); the
+attention layer; capture of weights for whoever asks. Does not own: positions, norms, residuals, or the
+cache's storage.
 
 B rows, T queries, K keys, H heads, G heads of keys and values, D dim of a head, C dim.
 """
@@ -18,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lilliput.model.cache import Cache
-from lilliput.model.kernels.attention import attend_compiled, can_attend
-from lilliput.model.kernels.linear import Linear
+from lilliput.kernels.linear import Linear
+from lilliput.kernels.training_attention import attend_compiled, can_attend
+from lilliput.model.kv_cache import Cache
 from lilliput.model.positions import Positions, Turn
 
 
@@ -53,7 +54,7 @@ def first_keys(pos: Tensor, doc: Tensor, window: int | None) -> Tensor | None:
 
 
 @dataclass
-class Sight:
+class Visibility:
     """What `attend` needs of the predicate, in the forms that its paths take.
 
     `mask` None with `lower` false: all keys are visible; `lower`: the triangle. `starts`, where there are any, say the same as
@@ -69,7 +70,7 @@ class Sight:
         return self.visible() if callable(self.visible) else self.visible
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0, learns: bool = False) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Visibility, dropout: float = 0.0, learns: bool = False) -> Tensor:
     """(B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D). A query that sees nothing gets zeros.
 
     A net that learns is worth a kernel that may have to be compiled first; a net that is judged is computed alike everywhere.
@@ -81,7 +82,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float = 0.0, 
     )
 
 
-def attention_weights(q: Tensor, k: Tensor, sight: Sight) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, sight: Visibility) -> Tensor:
     """(B, H, T, K): the weights that `attend` applies, for those who want to look at them."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -99,14 +100,14 @@ class Capture:
     heads: tuple[int, ...] | None = None
     weights: dict[int, list[Tensor]] = field(default_factory=dict)  # layer -> one (B, chosen heads, T, K) for each pass
 
-    def take(self, layer: int, q: Tensor, k: Tensor, sight: Sight) -> None:
+    def take(self, layer: int, q: Tensor, k: Tensor, sight: Visibility) -> None:
         if self.layers is not None and layer not in self.layers:
             return
         weights = attention_weights(q, k, sight).detach()
         self.weights.setdefault(layer, []).append(weights if self.heads is None else weights[:, list(self.heads)])
 
 
-class Pass:
+class PassState:
     """The facts of one forward pass that all layers share: tokens, positions, documents, cache, capture, masks."""
 
     embedding: Tensor  # (B, T, C): where the residual stream begins; known once the trunk has begun
@@ -137,39 +138,39 @@ class Pass:
         self.cache = cache
         self.capture = capture
         self.turn: Turn | None = None  # what positions do to queries and keys
-        self.sights: dict[int | None, Sight] = {}
+        self.sights: dict[int | None, Visibility] = {}
 
-    def sight(self, window: int | None, k_pos: Tensor) -> Sight:
+    def sight(self, window: int | None, k_pos: Tensor) -> Visibility:
         """The same for all layers of one window, so it is made once a pass."""
         if window not in self.sights:
             self.sights[window] = self.look(window, k_pos)
         return self.sights[window]
 
-    def look(self, window: int | None, k_pos: Tensor) -> Sight:
+    def look(self, window: int | None, k_pos: Tensor) -> Visibility:
         tokens = self.pos.shape[1]
         if self.plain:
             unlimited = window is None or window >= self.before + tokens
             if self.causal and tokens == 1:
-                return Sight()  # a windowed layer shows no more than the window
+                return Visibility()  # a windowed layer shows no more than the window
             lower = unlimited and self.causal and not self.before
             if unlimited and not self.causal:
-                return Sight()
+                return Visibility()
             pos, k_pos = self.pos[:1], k_pos[:1]
             q_doc, k_doc = torch.ones_like(pos), torch.ones_like(k_pos)
         else:
             if self.cache is not None and tokens == 1 and window is not None and self.cache.filled(window):
-                return Sight()  # every row has its whole window and nothing else, wherever it is in its text
+                return Visibility()  # every row has its whole window and nothing else, wherever it is in its text
             lower, pos = False, self.pos
             q_doc = (pos >= 0).long() if self.doc is None else self.doc
             k_doc = (k_pos >= 0).long() if self.doc is None else self.doc
         compiled = self.causal and self.cache is None and pos.device.type == "cpu" and not torch.compiler.is_compiling()
         starts = first_keys(pos, q_doc, window) if compiled else None
         if lower:
-            return Sight(lower=True, starts=starts)
-        return Sight(lambda: visible(pos, k_pos, q_doc, k_doc, self.causal, window)[:, None], starts=starts)
+            return Visibility(lower=True, starts=starts)
+        return Visibility(lambda: visible(pos, k_pos, q_doc, k_doc, self.causal, window)[:, None], starts=starts)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Grouped-query attention with one projection for queries, keys and values."""
 
     def __init__(
@@ -194,22 +195,22 @@ class Attention(nn.Module):
         self.qk_norm, self.values = qk_norm, values
         self.out = Linear(dim, dim, bias=bias_output)
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
         rows, tokens, _ = x.shape
         qkv = self.qkv(x).view(rows, tokens, -1, self.head_dim)  # (B, T, H + 2G, D)
         # `split` and not slices: its gradient is one `cat`, theirs are zeros to fill and add.
         qk, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=2)
         # In this layout and together: half the calls, and what `attend` gives needs no copy to be projected.
-        qk = self.positions_of[0].rotate(self.qk_norm(qk), now.turn)
+        qk = self.positions_of[0].rotate(self.qk_norm(qk), state.turn)
         q, k = torch.split(qk, [self.heads, self.kv_heads], dim=2)
-        v = self.values(v, now)
+        v = self.values(v, state)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H | G, T, D)
-        k_pos = now.pos
-        if now.cache is not None:
-            k, v, k_pos = now.cache.layers[self.layer].update(k, v, now.pos)
-        sight = now.sight(self.window, k_pos)
-        if now.capture is not None:
-            now.capture.take(self.layer, q, k, sight)
+        k_pos = state.pos
+        if state.cache is not None:
+            k, v, k_pos = state.cache.layers[self.layer].update(k, v, state.pos)
+        sight = state.sight(self.window, k_pos)
+        if state.capture is not None:
+            state.capture.take(self.layer, q, k, sight)
         mixed = attend(q, k, v, sight, self.dropout if self.training else 0.0, self.training)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(rows, tokens, -1))
         return out

@@ -1,7 +1,7 @@
 """The parts of a block and the two ends of the model, each a class that is looked up by name when the model is built.
 
-Owns: residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, norms, how the parts are put
-together or how they are initialised (`transformer`).
+Owns: residual wrappers, feed-forwards, embeddings, heads. Does not own: attention, norms, how the parts are
+put together or how they are initialised (`transformer`).
 
 B rows, T positions, C dim.
 """
@@ -16,28 +16,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lilliput.model.attention import Attention, Pass
-from lilliput.model.count import gated_width
-from lilliput.model.kernels.linear import Linear
+from lilliput.kernels.linear import Linear
+from lilliput.model.attention import PassState, SelfAttention
+from lilliput.model.counting import gated_width
 
 
 class PreNorm(nn.Module):
     """x + f(norm(x))."""
 
-    def __init__(self, norm: nn.Module, inner: Attention | FeedForward, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, inner: SelfAttention | FeedForward, dropout: float) -> None:
         super().__init__()
         self.norm, self.inner, self.dropout = norm, inner, nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
-        added: Tensor = self.dropout(self.inner(self.norm(x), now))
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
+        added: Tensor = self.dropout(self.inner(self.norm(x), state))
         return x + added
 
 
 class PostNorm(PreNorm):
     """norm(x + f(x)), as in the first transformer."""
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
-        added: Tensor = self.norm(x + self.dropout(self.inner(x, now)))
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
+        added: Tensor = self.norm(x + self.dropout(self.inner(x, state)))
         return added
 
 
@@ -95,7 +95,7 @@ class FeedForward(nn.Module):
         self.down = Linear(inside, dim, bias=bias)
         self.activate = activation.function
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
         out: Tensor = self.down(self.activate(self.up(x)))
         return out
 
@@ -168,7 +168,7 @@ class LanguageHead(nn.Module):
         self.soft_cap = soft_cap  # for the loss, which makes logits chunk by chunk
         self.bound = nn.Identity() if soft_cap is None else SoftCap(soft_cap)
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
         logits: Tensor = self.bound(self.project(x))
         return logits
 
@@ -181,8 +181,8 @@ class ClassifierHead(nn.Module):
         self.inner = nn.Linear(dim, hidden)
         self.project = nn.Linear(hidden, classes)
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
-        real = ((now.pos >= 0) if now.doc is None else (now.doc != 0)).unsqueeze(-1)  # (B, T, 1)
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
+        real = ((state.pos >= 0) if state.doc is None else (state.doc != 0)).unsqueeze(-1)  # (B, T, 1)
         pooled = (x * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         logits: Tensor = self.project(F.relu(self.inner(pooled)))  # (B, classes)
         return logits.to(x.dtype)  # automatic casting leaves 16 bits, too few for the logarithms to come

@@ -1,7 +1,8 @@
 """From the trunk's output to nats: the head and its cross-entropy as one operation.
 
-Owns: the summed loss of a language model, computed over chunks of tokens so that the logits of a whole batch never exist.
-Does not own: dividing by tokens (the caller knows how many there are over all micro-batches and processes).
+Owns: the summed loss of a language model, computed over chunks of tokens so that the logits of a whole batch
+never exist. Does not own: dividing by tokens (the caller knows how many there are over all micro-batches and
+processes).
 
 N tokens, n tokens of a chunk, C dim, V vocabulary.
 """

@@ -1,9 +1,10 @@
 """What a net is given of its tokens beyond their embedding at the bottom of the residual stream.
 
-Owns: the mixture of two tensors with its gradient written out, and its two uses: a block that begins from the stream and the
-embedding, and values that also have a table by token. Both come from the speed runs of modded-nanogpt; there, as here, a
-share is one number. And a table of pairs of neighbours, added to the embedding. Does not own: which layers have a table
-(`count.value_layers`), which pairs have a row (`training.naive_bayes`), how tables are drawn (`transformer`).
+Owns: the mixture of two tensors with its gradient written out, and its two uses: a block that begins from the
+stream and the embedding, and values that also have a table by token. Both come from the speed runs of
+modded-nanogpt; there, as here, a share is one number. And a table of pairs of neighbours, added to the
+embedding. Does not own: which layers have a table (`count.value_layers`), which pairs have a row
+(`training.naive_bayes`), how tables are drawn (`transformer`).
 
 B rows, T positions, C dim, G heads of keys and values, D dim of a head.
 """
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lilliput.model.attention import Pass
+from lilliput.model.attention import PassState
 
 
 class Mix(torch.autograd.Function):
@@ -45,7 +46,7 @@ def mix(x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
 class Unmixed(nn.Module):
     """What a net without one of these tricks has in its place."""
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
         return x
 
 
@@ -56,8 +57,8 @@ class EmbeddingMixture(nn.Module):
         super().__init__()
         self.shares = nn.Parameter(torch.tensor([1.0, 0.0]))  # one vector: FSDP2 shards no scalars
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
-        return mix(x, now.embedding, self.shares)
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
+        return mix(x, state.embedding, self.shares)
 
 
 class ValueEmbedding(nn.Module):
@@ -71,8 +72,8 @@ class ValueEmbedding(nn.Module):
         self.table = nn.Embedding(vocab_size, width)
         self.shares = nn.Parameter(torch.tensor([0.5, 0.5]))
 
-    def forward(self, v: Tensor, now: Pass) -> Tensor:
-        return mix(v, self.table(now.ids).view_as(v), self.shares)  # (B, T, G, D)
+    def forward(self, v: Tensor, state: PassState) -> Tensor:
+        return mix(v, self.table(state.ids).view_as(v), self.shares)  # (B, T, G, D)
 
 
 class PairEmbedding(nn.Module):
@@ -90,11 +91,11 @@ class PairEmbedding(nn.Module):
         self.vocab_size, self.table = vocab_size, nn.Embedding(pairs, dim)
         self.register_buffer("listed", torch.full((pairs,), self.NONE))
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
-        number = now.ids.roll(1, dims=1) * self.vocab_size + now.ids  # (B, T)
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
+        number = state.ids.roll(1, dims=1) * self.vocab_size + state.ids  # (B, T)
         row = torch.searchsorted(self.listed, number).clamp_(max=len(self.listed) - 1)
         listed = (self.listed[row] == number) & (
-            now.pos > 0
+            state.pos > 0
         )  # a document's first token has none before it, nor has padding
         added: Tensor = self.table(row) * listed.unsqueeze(-1)
         return x + added

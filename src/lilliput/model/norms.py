@@ -1,7 +1,8 @@
 """Norms: LayerNorm is torch's own; RMSNorm is ours, for the layer and for each head of queries and keys.
 
-Owns: RMSNorm with its gradient written out. torch's is a chain of small operations on a CPU: three times the time of this one,
-and two more copies of its input kept for the backward pass. Does not own: where a norm stands (`layers`).
+Owns: RMSNorm with its gradient written out. torch's is a chain of small operations on a CPU: three times the
+time of this one, and two more copies of its input kept for the backward pass. Does not own: where a norm
+stands (`layers`).
 
 B rows, T positions, H heads, G heads of keys and values, D dim of a head.
 """
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-EPSILON = 1e-5  # one for both kinds, so that the choice changes the norm and nothing else
+from lilliput.kernels.decoding_pass.layout import NORM_EPSILON as EPSILON
 
 
 def normalise(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """How a model is told where a token stands.
 
-Owns: one class with two hooks, `embed` (added to the residual stream at the bottom) and `rotate` (applied to queries
-and keys in every layer); both do nothing by default, so "no positions" is the base class itself. Positions are explicit
-integers, absolute within their document, so that neither the cache nor packing is a special case. Does not own: who may
-see whom (`attention.visible`).
+Owns: one class with two hooks, `embed` (added to the residual stream at the bottom) and `rotate` (applied to
+queries and keys in every layer); both do nothing by default, so "no positions" is the base class itself.
+Positions are explicit integers, absolute within their document, so that neither the cache nor packing is a
+special case. Does not own: who may see whom (`attention.visible`).
 
 B rows, T positions, C dim, H heads, D dim of a head.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lilliput.settings import ModelSettings
+from lilliput.settings.tree import ModelSettings
 
 Turn = tuple[Tensor, Tensor]  # cosines and signed sines, (B or 1, T, 1, D)
 

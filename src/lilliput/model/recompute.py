@@ -1,12 +1,15 @@
-"""Gradient checkpointing: of a block, or of its feed-forward, only the input is kept for the backward pass (Chen et al. 2016).
+"""Gradient checkpointing: of a block, or of its feed-forward, only the input is kept for the backward pass (Chen et
+al. 2016).
 
-Owns: running a part of the model so that what autograd would save is dropped, and computed again, bit for bit, when the
-backward pass first asks for it; which parts are run so; measuring what is kept; compiling. Does not own: the parts
-(`transformer`), or when a setting asks for it (`training.session`).
 
-The graph is the one that a plain forward pass makes: hooks on saved tensors leave stubs in it, and whoever watches its nodes
-(DDP, FSDP2) sees what it always sees. What a part depends on besides its input is restored when it runs again: the random
-states and autocast. Its weights are asked for then, too, so that FSDP2 may free and gather them in between.
+Owns: running a part of the model so that what autograd would save is dropped, and computed again, bit for
+bit, when the backward pass first asks for it; which parts are run so; measuring what is kept; compiling. Does
+not own: the parts (`transformer`), or when a setting asks for it (`training.session`).
+
+The graph is the one that a plain forward pass makes: hooks on saved tensors leave stubs in it, and whoever
+watches its nodes (DDP, FSDP2) sees what it always sees. What a part depends on besides its input is restored
+when it runs again: the random states and autocast. Its weights are asked for then, too, so that FSDP2 may
+free and gather them in between.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lilliput.errors import UserError
-from lilliput.model.attention import Pass
+from lilliput.model.attention import PassState
 from lilliput.model.transformer import Block, Part, Transformer, run_straight
 
 Kind = Literal["block", "feed-forward"]
@@ -55,12 +58,12 @@ def use_compile(model: Transformer) -> None:
     compiled = torch.compile(run_straight)
     windows = set(model.windows)
 
-    def run_compiled(part: Part, x: Tensor, now: Pass) -> Tensor:
-        if now.cache is not None or now.capture is not None:  # decoding has another length at every step
-            return part(x, now)
+    def run_compiled(part: Part, x: Tensor, state: PassState) -> Tensor:
+        if state.cache is not None or state.capture is not None:  # decoding has another length at every step
+            return part(x, state)
         for window in windows:  # a part that makes a mask would be compiled apart from one that finds it
-            _ = now.sight(window, now.pos).mask
-        return compiled(part, x, now)
+            _ = state.sight(window, state.pos).mask
+        return compiled(part, x, state)
 
     for block in blocks_of(model):
         block.call = run_compiled
@@ -83,13 +86,13 @@ def measure_kept(model: Transformer, run: Callable[[], Tensor]) -> int:
     return sum(found.values())
 
 
-def run_again(part: Part, x: Tensor, now: Pass) -> Tensor:
+def run_again(part: Part, x: Tensor, state: PassState) -> Tensor:
     """part(x, now), of which x alone is kept. A cache or a capture would be filled twice: with them it runs straight."""
-    if not torch.is_grad_enabled() or now.cache is not None or now.capture is not None:
-        return part(x, now)
-    segment = Segment(part, x, now)
+    if not torch.is_grad_enabled() or state.cache is not None or state.capture is not None:
+        return part(x, state)
+    segment = Segment(part, x, state)
     with saved_tensors_hooks(segment.drop, Stub.take):
-        return part(x, now)
+        return part(x, state)
 
 
 class Stub:
@@ -126,8 +129,8 @@ class Segment:
     The stubs hold the segment and not the other way round, so that it ends with the last of them.
     """
 
-    def __init__(self, part: Part, x: Tensor, now: Pass) -> None:
-        self.part, self.now = part, now
+    def __init__(self, part: Part, x: Tensor, state: PassState) -> None:
+        self.part, self.now = part, state
         self.kept = keep(x)
         self.surroundings = Surroundings.of(x.device)
         self.stubs: list[weakref.ref[Stub]] = []

@@ -1,8 +1,10 @@
-"""The family: one trunk for the decoder language model, the encoder classifier, and the decoder that also tells a label.
+"""The family: one trunk for the decoder language model, the encoder classifier, and the decoder that also tells a
+label.
 
-Owns: putting the chosen parts together once, initialisation, the forward pass, and the model's own cache. Does not own:
-the parts, the loss (`loss`), the counts (`count`), text, or training. `forward` asks no setting anything: every choice
-was made when the model was built.
+
+Owns: putting the chosen parts together once, initialisation, the forward pass, and the model's own cache.
+Does not own: the parts, the loss (`loss`), the counts (`counting`), text, or training. `forward` asks no
+setting anything: every choice was made when the model was built.
 
 B rows, T positions, C dim, V vocabulary.
 """
@@ -19,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lilliput.model.attention import Attention, Capture, Pass
-from lilliput.model.cache import Cache, LayerCache
-from lilliput.model.count import Count, count, learned_rows, spans, value_layers
+from lilliput.model.attention import Capture, PassState, SelfAttention
+from lilliput.model.counting import Count, count, learned_rows, spans, value_layers
+from lilliput.model.kv_cache import Cache, LayerCache
 from lilliput.model.layers import (
     ACTIVATIONS,
     PLACEMENTS,
@@ -37,14 +39,14 @@ from lilliput.model.layers import (
 from lilliput.model.mixing import EmbeddingMixture, PairEmbedding, Unmixed, ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm, build_norm
 from lilliput.model.positions import build_positions
-from lilliput.settings import ModelSettings, VectorSettings
+from lilliput.settings.tree import ModelSettings, VectorSettings
 
-Part = Callable[[Tensor, Pass], Tensor]
-Runner = Callable[[Part, Tensor, Pass], Tensor]
+Part = Callable[[Tensor, PassState], Tensor]
+Runner = Callable[[Part, Tensor, PassState], Tensor]
 
 
-def run_straight(part: Part, x: Tensor, now: Pass) -> Tensor:
-    return part(x, now)
+def run_straight(part: Part, x: Tensor, state: PassState) -> Tensor:
+    return part(x, state)
 
 
 class Block(nn.Module):
@@ -60,12 +62,12 @@ class Block(nn.Module):
         self.mix, self.attention, self.feed_forward = mix, attention, feed_forward
         self.run_block = self.run_feed_forward = self.call = run_straight
 
-    def forward(self, x: Tensor, now: Pass) -> Tensor:
-        return self.run_block(self.compute, x, now)
+    def forward(self, x: Tensor, state: PassState) -> Tensor:
+        return self.run_block(self.compute, x, state)
 
-    def compute(self, x: Tensor, now: Pass) -> Tensor:
-        attended = self.call(self.attention, self.mix(x, now), now)
-        return self.run_feed_forward(partial(self.call, self.feed_forward), attended, now)
+    def compute(self, x: Tensor, state: PassState) -> Tensor:
+        attended = self.call(self.attention, self.mix(x, state), state)
+        return self.run_feed_forward(partial(self.call, self.feed_forward), attended, state)
 
 
 class Transformer(nn.Module):
@@ -87,7 +89,7 @@ class Transformer(nn.Module):
         with_table = value_layers(settings.value_embeddings, settings.layers)
         blocks = []
         for layer, window in enumerate(self.windows):
-            attention = Attention(
+            attention = SelfAttention(
                 settings.dim,
                 settings.heads,
                 kv_heads,
@@ -128,8 +130,8 @@ class Transformer(nn.Module):
         document numbers of packed rows, 0 for padding (None: a row is one document). `cache`: of earlier tokens, which
         is advanced.
         """
-        now = self.begin(ids, pos, doc, cache, capture)
-        logits: Tensor = self.head(self.trunk(ids, now), now)
+        state = self.begin(ids, pos, doc, cache, capture)
+        logits: Tensor = self.head(self.trunk(ids, state), state)
         return logits
 
     def begin(
@@ -139,19 +141,19 @@ class Transformer(nn.Module):
         doc: Tensor | None,
         cache: Cache | None = None,
         capture: Capture | None = None,
-    ) -> Pass:
-        now = Pass(ids, self.causal, pos, doc, cache, capture)
-        now.turn = self.positions.turn(now.pos[:1] if now.plain else now.pos, self.embedding.table.weight.dtype)
-        return now
+    ) -> PassState:
+        state = PassState(ids, self.causal, pos, doc, cache, capture)
+        state.turn = self.positions.turn(state.pos[:1] if state.plain else state.pos, self.embedding.table.weight.dtype)
+        return state
 
-    def trunk(self, ids: Tensor, now: Pass) -> Tensor:
+    def trunk(self, ids: Tensor, state: PassState) -> Tensor:
         """(B, T, C): everything but the head."""
-        x = self.pairs(self.embedding(ids), now)
-        x = now.embedding = self.dropout(self.positions.embed(x, now.pos))
+        x = self.pairs(self.embedding(ids), state)
+        x = state.embedding = self.dropout(self.positions.embed(x, state.pos))
         for block in self.blocks:
-            x = block(x, now)
-        if now.cache is not None:
-            now.cache.advance(ids.shape[1])
+            x = block(x, state)
+        if state.cache is not None:
+            state.cache.advance(ids.shape[1])
         normed: Tensor = self.norm(x)
         return normed
 
@@ -278,8 +280,8 @@ def initialise(model: Transformer, settings: ModelSettings, generator: torch.Gen
     ends small, so that a block begins as the identity and the loss at log V. copying: see `begin_by_copying`.
     """
     rule = settings.initialisation
-    writers = [module for module in model.modules() if isinstance(module, Attention | FeedForward)]
-    residual = {id(module.out if isinstance(module, Attention) else module.down) for module in writers}
+    writers = [module for module in model.modules() if isinstance(module, SelfAttention | FeedForward)]
+    residual = {id(module.out if isinstance(module, SelfAttention) else module.down) for module in writers}
     ends = {id(model.head.project)} if isinstance(model.head, LanguageHead) else set()
     for module in model.modules():
         if isinstance(module, nn.Embedding):
@@ -302,10 +304,10 @@ def initialise(model: Transformer, settings: ModelSettings, generator: torch.Gen
             if module.bias is not None:
                 module.bias.zero_()
     if rule == "copying":
-        begin_by_copying([module for module in writers if isinstance(module, Attention)][1:], generator)
+        begin_by_copying([module for module in writers if isinstance(module, SelfAttention)][1:], generator)
 
 
-def begin_by_copying(attentions: list[Attention], generator: torch.Generator) -> None:
+def begin_by_copying(attentions: list[SelfAttention], generator: torch.Generator) -> None:
     """Values and output projection as an orthogonal matrix and half its transpose: what a head looks at is passed on as
     it is, and a tied head reads it as the token that it was. To recall a word, the model has only to learn where to look.
     """

@@ -1,10 +1,11 @@
 """What a study's figures carry: means over seeds with their intervals, and differences paired by seed.
 
-Owns: the summary of one figure in one cell, the difference of two cells and what may be said of it, and which cell is the best.
-Does not own: Student's t (`evaluation.intervals`), words (`text`) and tables (`tables`).
+Owns: the summary of one figure in one cell, the difference of two cells and what may be said of it, and which
+cell is the best. Does not own: Student's t (`evaluation.intervals`), words (`study_text`) and tables
+(`study_tables`).
 
-A difference is only claimed where its 95% interval, paired by seed, leaves out zero; else it is a tie. Figures that are the same
-with every seed are equal. One seed has no interval, and carries no claim.
+A difference is only claimed where its 95% interval, paired by seed, leaves out zero; else it is a tie.
+Figures that are the same with every seed are equal. One seed has no interval, and carries no claim.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lilliput.evaluation.intervals import Interval, Paired, mean_and_error, mean_interval, paired_difference
-from lilliput.studies.figures import find_figure
 from lilliput.studies.grid import Axis, budget_of, cells
-from lilliput.studies.outcome import Outcome, Row
+from lilliput.studies.metric_display import find_figure
+from lilliput.studies.study_results import Outcome, Row
 
 Labels = Mapping[str, str]  # axis -> label: which cell
 Finding = Literal["higher", "lower", "tie", "equal", "one seed", "missing"]

@@ -1,11 +1,12 @@
 """A study: which settings are compared, with which seeds, at which budget, and what is measured.
 
-Owns: a study with its quick form put in, the cells of its grid, the checked settings of a cell, and telling all mistakes of a
-study at once with their lines. Does not own: the shape of its file (`study_files`), settings themselves (`config`), how cells
-become processes (`work`, `runner`), what can be measured (`measures`).
+Owns: a study with its quick form put in, the cells of its grid, the checked settings of a cell, and telling
+all mistakes of a study at once with their lines. Does not own: the shape of its file (`study_files`),
+settings themselves (`settings.loading`), how cells become processes (`job_plan`, `runner`), what can be
+measured (`measures`).
 
-Settings of a cell are dotted names. Those of `generate.*` and `measure.*` say how a trained model is measured, `budget.*` how
-long it is trained, all others what is trained.
+Settings of a cell are dotted names. Those of `generate.*` and `measure.*` say how a trained model is
+measured, `budget.*` how long it is trained, all others what is trained.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from lilliput.config import (
+from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.settings.dotted import flatten
+from lilliput.settings.loading import (
     BUILT_IN_CORPORA,
     INPUT_PATHS,
     Layer,
@@ -32,9 +35,7 @@ from lilliput.config import (
     shipped_recipes,
     target_layers,
 )
-from lilliput.dotted import flatten
-from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings import BUDGETS, STRICT, Config
+from lilliput.settings.tree import BUDGETS, STRICT, Config
 from lilliput.studies.study_files import (
     Amounts,
     Plot,
@@ -231,8 +232,8 @@ def with_inputs(study: Study, folder: Path) -> Study:
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """What is wrong with its seeds, measures, figures and settings, each mistake once."""
-    from lilliput.studies.figures import FIGURES, is_figure
     from lilliput.studies.measures import MEASURES, givers
+    from lilliput.studies.metric_display import FIGURES, is_figure
 
     def at(name: str) -> str:
         return f"{path.name}, line {line_of(text, name)}"

@@ -4,11 +4,12 @@ Owns: the measures, the settings `measure.*` that they take, and the process in 
 
     python -m lilliput.studies.measures RUN --spec '{"measures": ["training"], "settings": {}, "seed": 1}'
 
-prints one JSON object. Does not own: how a figure is computed (`evaluation`, `runs`, `model.count`), nor how it is shown
-(`figures`). torch is imported by those measures that need a model; `training` reads the run's own log and needs none.
+prints one JSON object. Does not own: how a figure is computed (`evaluation`, `storage.run_folders`,
+`model.counting`), nor how it is shown (`metric_display`). torch is imported by those measures that need a
+model; `training` reads the run's own log and needs none.
 
-A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the seed of the cell. What
-a run does not have (a classifier has no perplexity) is left out of its figures.
+A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the seed of
+the cell. What a run does not have (a classifier has no perplexity) is left out of its figures.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from lilliput.config import config_from_dict, sentence
-from lilliput.config import replace as change
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.runs import Run, best_validation, figures_of_tests
-from lilliput.settings import STRICT, Config, Count
-from lilliput.studies.figures import OF_A_SPLIT, ORDERS
+from lilliput.settings.loading import config_from_dict, sentence
+from lilliput.settings.loading import replace as change
+from lilliput.settings.tree import STRICT, Config, Count
+from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
+from lilliput.studies.metric_display import OF_A_SPLIT, ORDERS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lilliput.decoding.engines import Engine, Rows
+    from lilliput.decoding.engines import Engine, EngineRows
     from lilliput.decoding.writer import Sample, Writer
 
 Measure = Callable[[Path, Mapping[str, Any], int], dict[str, float]]
@@ -114,7 +115,7 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
 def count_costs(config: Config, tokens: int) -> dict[str, float]:
     """By arithmetic. Activations are those of a micro-batch of full rows, at the moment of the backward pass that holds most. Of
     a net with dropout they are not told: masks, and on some devices all weights of attention, come on top."""
-    from lilliput.model.count import activations, count, recomputed_flops
+    from lilliput.model.counting import activations, count, recomputed_flops
 
     model, train = config.model, config.train
     counted = count(model, config.vectors)
@@ -134,7 +135,7 @@ def count_costs(config: Config, tokens: int) -> dict[str, float]:
 
 def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Of the whole split `measure.on`, each token once."""
-    from lilliput.evaluation.judged import evaluate
+    from lilliput.evaluation.evaluate import evaluate
 
     task = read_settings(settings)
     judged = evaluate(run, on=task.on, stride=task.stride)
@@ -147,7 +148,7 @@ def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dic
 
 def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Of a classifier, on `measure.on`."""
-    from lilliput.evaluation.judged import evaluate
+    from lilliput.evaluation.evaluate import evaluate
 
     judged = evaluate(run, on=read_settings(settings).on)
     if "accuracy" not in judged:
@@ -161,11 +162,11 @@ def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
 def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Continuations of held-out documents beside what really followed, and the speed of writing them."""
     from lilliput.evaluation import overlap
-    from lilliput.evaluation.judged import open_judged
-    from lilliput.evaluation.tasks import OverlapTask
+    from lilliput.evaluation.evaluate import open_evaluation
+    from lilliput.evaluation.overlap_settings import OverlapTask
 
     task = read_settings(settings)
-    judged = open_judged(run, on=task.on)
+    judged = open_evaluation(run, on=task.on)
     writer = with_settings(judged.writer, settings)
     asked = OverlapTask(
         prompts=task.prompts, prompt_tokens=task.prompt_tokens, tokens=task.tokens, seed=seed, batch=task.batch
@@ -221,10 +222,10 @@ class Watched:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name, self.context = engine, engine.name, engine.context
-        self.rows: Rows | None = None
+        self.rows: EngineRows | None = None
         self.before = 0
 
-    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, Rows]:
+    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, EngineRows]:
         self.before = self.most
         logits, self.rows = self.engine.prefill(views)
         return logits, self.rows
@@ -237,7 +238,7 @@ class Watched:
 def measure_stories(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """The share of stories, written from nothing, that are stories of the built-in book."""
     from lilliput.decoding.writer import load
-    from lilliput.evaluation.stories import judge_stories
+    from lilliput.evaluation.generated_stories import judge_stories
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
     return {"stories.valid": judge_stories(writer, task.stories, seed).share}

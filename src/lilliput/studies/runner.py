@@ -1,8 +1,10 @@
-"""A study's work, done: one process after another, what is done already left alone, and a way back after every interruption.
+"""A study's work, done: one process after another, what is done already left alone, and a way back after every
+interruption.
 
-Owns: what has to be done still, what is told of it, and what becomes of a process that fails. Does not own: the processes
-themselves (`processes`), what they do (`work`), where the outcome is kept (`outcome`), how long it takes (`pace`), how it is
-shown (`cli.study`), nor the report.
+
+Owns: what has to be done still, what is told of it, and what becomes of a process that fails. Does not own:
+the processes themselves (`subprocesses`), what they do (`job_plan`), where the outcome is kept
+(`study_results`), how long it takes (`time_estimate`), how it is shown (`cli.study`), nor the report.
 
 Each run and each measurement is a process of its own, so that its memory is its own.
 """
@@ -20,23 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lilliput import files
 from lilliput.errors import UserError
-from lilliput.runs import Run, describe, looks_like_run
+from lilliput.storage import atomic_files as files
+from lilliput.storage.run_folders import Run, describe, looks_like_run
 from lilliput.studies.grid import Study, load_study
-from lilliput.studies.outcome import (
-    METRICS,
-    PROCESSES,
-    Outcome,
-    append_line,
-    close_outcome,
-    now,
-    open_outcome,
-    read_lines,
-)
-from lilliput.studies.pace import Pace
-from lilliput.studies.processes import LOOK, Signals, last_lines
-from lilliput.studies.work import (
+from lilliput.studies.job_plan import (
     LILLIPUT,
     Job,
     Measurement,
@@ -50,6 +40,18 @@ from lilliput.studies.work import (
     resuming,
     tokens_for,
 )
+from lilliput.studies.study_results import (
+    METRICS,
+    PROCESSES,
+    Outcome,
+    append_line,
+    close_outcome,
+    now,
+    open_outcome,
+    read_lines,
+)
+from lilliput.studies.subprocesses import LOOK, Signals, last_lines
+from lilliput.studies.time_estimate import Pace
 
 LOGS = "logs"  # folder of what the processes said
 MARK = ".process"  # locked by the process that is at work
@@ -117,7 +119,7 @@ def study(
     """Run a study to its end from Python, as `lilliput study` does, and write its report."""
     loaded = load_study(name_or_path, quick, seeds)
     outcome = run_study(loaded, Path(folder) / loaded.folder_name, report, overwrite)
-    from lilliput.studies.report import write_report
+    from lilliput.studies.study_report import write_report
 
     write_report(outcome)
     return outcome

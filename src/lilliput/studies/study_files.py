@@ -1,7 +1,7 @@
 """The file of a study: found, read, and checked in its shape.
 
-Owns: what the TOML of a study may say, where shipped ones are, and on which line something stands. Does not own: what it means
-(`grid`): whether its settings, labels and measures exist.
+Owns: what the TOML of a study may say, where shipped ones are, and on which line something stands. Does not
+own: what it means (`grid`): whether its settings, labels and measures exist.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from lilliput.config import line_of, read_toml, sentence, shipped
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings import STRICT, Seed
+from lilliput.settings.loading import line_of, read_toml, sentence, shipped
+from lilliput.settings.tree import STRICT, Seed
 
 Amounts = dict[Literal["steps", "tokens", "minutes", "flops"], Annotated[int | float, Field(gt=0)]]
 

@@ -1,10 +1,11 @@
 """How much of its budget a run has used up, in steps, tokens or minutes.
 
-Owns: the clock of a run, through all its pauses; the share of the budget that is gone, which the learning rate follows; and when
-minutes are over. Does not own: steps and tokens (`loop` counts them), the learning rate (`schedules`).
+Owns: the clock of a run, through all its pauses; the share of the budget that is gone, which the learning
+rate follows; and when minutes are over. Does not own: steps and tokens (`loop` counts them), the learning
+rate (`schedules`).
 
-Minutes are those of training, with its checkpoints and evaluations. What every run ends with comes after them: the last
-checkpoint, the evaluation of its weights, and the judgement over whole splits.
+Minutes are those of training, with its checkpoints and evaluations. What every run ends with comes after
+them: the last checkpoint, the evaluation of its weights, and the judgement over whole splits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lilliput.settings import TrainSettings
+from lilliput.settings.tree import TrainSettings
 
 
 class Budget:

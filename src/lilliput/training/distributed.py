@@ -1,10 +1,11 @@
 """One model over several processes: whole in one, whole in each (DDP), or a part in each (FSDP2).
 
-Owns: standing around the model wherever something is computed with it, and when gradients are exchanged. Does not own: the
-processes (`world`), tensors in parts (`parts`), what is computed (`objectives`).
+Owns: standing around the model wherever something is computed with it, and when gradients are exchanged. Does
+not own: the processes (`process_group`), tensors in parts (`sharded_tensors`), what is computed
+(`objectives`).
 
-DDP and FSDP2 act when a module is called, and the loss of a language model is more than its `forward`: so all that is done with
-the model is handed, as a function of it, to the call of a module that holds it.
+DDP and FSDP2 act when a module is called, and the loss of a language model is more than its `forward`: so all
+that is done with the model is handed, as a function of it, to the call of a module that holds it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.model.transformer import Transformer, weights
-from lilliput.training.world import World
+from lilliput.training.process_group import World
 
 Answer = TypeVar("Answer")
 

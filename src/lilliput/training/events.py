@@ -1,7 +1,7 @@
 """What a run tells of itself, in the order in which it happens: each is a line of metrics.jsonl.
 
-Owns: the events and their fields, which are the log's format. Does not own: when they happen (`loop`) or who listens
-(`observers`).
+Owns: the events and their fields, which are the log's format. Does not own: when they happen (`loop`) or who
+listens (`observers`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class EvaluationFigures:
     """How good a model is on some rows. A classifier has an accuracy over documents, a language model the other
     two, a model of both all three."""
 
@@ -56,7 +56,7 @@ class Saved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Figures):
+class Evaluated(EvaluationFigures):
     """Validation, on the fixed sample or on the `whole` split. `weights` is the step whose weights were judged; `floor` is
     what a perfect model would have in bits per byte, where that is known."""
 
@@ -68,7 +68,7 @@ class Evaluated(Figures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested(Figures):
+class Tested(EvaluationFigures):
     """A whole test set, at the end, with the weights that validation found best."""
 
     event: ClassVar[str] = "test"

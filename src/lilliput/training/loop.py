@@ -1,13 +1,16 @@
 """The loop: a generator of events. It prints nothing and opens no file but through the run.
 
-Owns: the order of things (update, save, evaluate, keep the best, test, end), stopping, what a checkpoint has, and refusing
-what is not sound. Does not own: what is learned (`objectives`), what is done with the events (`observers`), how it all is made
-or resumed (`session`), the order of the data (`data.batches`), the clock (`budget`), the processes (`world`, `distributed`).
+Owns: the order of things (update, save, evaluate, keep the best, test, end), stopping, what a checkpoint has,
+and refusing what is not sound. Does not own: what is learned (`objectives`), what is done with the events
+(`observers`), how it all is made or resumed (`session`), the order of the data (`data.batches`), the clock
+(`budget`), the processes (`process_group`, `distributed`).
 
-A checkpoint comes before its evaluation, so that a kill in the evaluation costs only the evaluation: a resumed run redoes it.
+A checkpoint comes before its evaluation, so that a kill in the evaluation costs only the evaluation: a
+resumed run redoes it.
 
-Every process goes through the same loop over its own rows, and all of them must come to the same decisions: what depends on a
-clock or a signal is therefore agreed on, together with the sums that an update needs anyway. The first one writes.
+Every process goes through the same loop over its own rows, and all of them must come to the same decisions:
+what depends on a clock or a signal is therefore agreed on, together with the sums that an update needs
+anyway. The first one writes.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.checkpoints import Checkpoint, save_checkpoint, step_name
-from lilliput.config import config_to_dict
 from lilliput.data.batches import AnyBatch, Batches
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.devices import known_flops
 from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer, weights
-from lilliput.runs import Run
-from lilliput.settings import Config
-from lilliput.training.advice import Advisor
-from lilliput.training.averaging import Average
+from lilliput.settings.loading import config_to_dict
+from lilliput.settings.tree import Config
+from lilliput.storage.checkpoints import Checkpoint, save_checkpoint, step_name
+from lilliput.storage.run_folders import Run
+from lilliput.storage.state_format import describe_machine, peak_memory, put_together, random_seed, take_apart
 from lilliput.training.budget import Budget
 from lilliput.training.distributed import Parallel
-from lilliput.training.events import Evaluated, Event, Figures, Finished, Saved, Stepped, Tested
+from lilliput.training.events import Evaluated, EvaluationFigures, Event, Finished, Saved, Stepped, Tested
+from lilliput.training.finite_checks import check_loss, check_weights, refuse_update
 from lilliput.training.objectives import Objective, Split, weigh
 from lilliput.training.optimizers import (
     build_optimizer,
@@ -45,12 +48,12 @@ from lilliput.training.optimizers import (
     parameters_by_state,
     scale_gradients,
 )
-from lilliput.training.parts import deal_state, deal_weights, gather, share_looks
 from lilliput.training.precision import Precision
+from lilliput.training.process_group import World
 from lilliput.training.schedules import learning_rate
-from lilliput.training.soundness import check_loss, check_weights, refuse_update
-from lilliput.training.state import describe_machine, peak_memory, put_together, random_seed, take_apart
-from lilliput.training.world import World
+from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_looks
+from lilliput.training.training_warnings import Advisor
+from lilliput.training.weight_averaging import Average
 
 SAMPLE_BATCH = 16  # rows of the sample at once: no setting, so that the figure does not depend on one
 
@@ -240,7 +243,7 @@ class Trainer(Generic[AnyBatch]):
             yield Tested(step=self.step, name=name, weights=judged, **asdict(found))
         return True
 
-    def measure_whole(self, split: Split[AnyBatch]) -> Figures | None:
+    def measure_whole(self, split: Split[AnyBatch]) -> EvaluationFigures | None:
         """None: it was stopped. All processes ask each other after every batch, and so end with the same one; not before the
         first: of nothing there are no figures."""
 
@@ -253,7 +256,7 @@ class Trainer(Generic[AnyBatch]):
         found = self.measure(split, until_stopped())
         return None if self.stopping else found
 
-    def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> Figures:
+    def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> EvaluationFigures:
         """Of all processes together, each with its part of every batch."""
         return self.use(lambda model: self.objective.measure(model, split, batches, self.world.total))
 
@@ -269,7 +272,7 @@ class Trainer(Generic[AnyBatch]):
     def averaged(self) -> AbstractContextManager[None]:
         return self.average.applied() if self.average is not None else nullcontext()
 
-    def evaluated(self, found: Figures, whole: bool, weights: int) -> Evaluated:
+    def evaluated(self, found: EvaluationFigures, whole: bool, weights: int) -> Evaluated:
         check_loss(self.step, "validation loss", found.loss, self.run)
         floor = self.floor() if whole and self.world.first else None
         return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(found))

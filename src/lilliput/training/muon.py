@@ -1,7 +1,7 @@
 """Muon: momentum whose updates of matrices are made orthogonal (Jordan et al. 2024).
 
-Owns: the orthogonalisation, the optimizer of matrices, and two optimizers as one. Does not own: which parameters those are
-(`optimizers`), nor the learning rate over time (`schedules`).
+Owns: the orthogonalisation, the optimizer of matrices, and two optimizers as one. Does not own: which
+parameters those are (`optimizers`), nor the learning rate over time (`schedules`).
 
 N matrices at once, R rows, C columns; n is the short side.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lilliput.training.parts import cut, whole
+from lilliput.training.sharded_tensors import cut, whole
 
 # Three quintics, each the best of its degree for what the one before leaves (Amsel et al. 2025): they lift singular values
 # from 0.01 to 1 to between 0.72 and 1.28.

@@ -1,13 +1,13 @@
 """Before the first step: a classifier, begun as naive Bayes, and the pairs of tokens that have vectors.
 
-Owns: the counts of tokens and pairs by label, which pairs get a row, and the embedding and head that make of these counts the
-net's first answer. Does not own: when that is done (`session`), which models it is for (`conflicts`), or the rows of pairs
-(`model.mixing`).
+Owns: the counts of tokens and pairs by label, which pairs get a row, and the embedding and head that make of
+these counts the net's first answer. Does not own: when that is done (`session`), which models it is for
+(`settings.rules`), or the rows of pairs (`model.mixing`).
 
-Of a sentence that was not in training, counting knows more than a small net learns; of what was, it forgets some, which a net
-does not (docs/experiments.md). A net whose blocks begin as the identity is a mean of vectors and a head, and if the vectors are
-logarithms of shares, that mean *is* naive Bayes (McCallum and Nigam 1998, multinomial). It has only to learn what is wrong with
-it.
+Of a sentence that was not in training, counting knows more than a small net learns; of what was, it forgets
+some, which a net does not (docs/experiments.md). A net whose blocks begin as the identity is a mean of
+vectors and a head, and if the vectors are logarithms of shares, that mean *is* naive Bayes (McCallum and
+Nigam 1998, multinomial). It has only to learn what is wrong with it.
 
 V vocabulary, K labels, C dim, U pairs of units in the head, n of a batch.
 """
@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lilliput.data.batches import LabelledBatch, Rows
-from lilliput.data.windows import Integers
+from lilliput.data.batches import LabelledBatch, RowSource
+from lilliput.data.packed_windows import Integers
 from lilliput.errors import UserError
 from lilliput.evaluation.classification import measure_classification
 from lilliput.model.layers import ClassifierHead, LearnedEmbedding
@@ -51,7 +51,7 @@ class Documents:
         return len(self.tokens) / len(self.labels)
 
 
-def read_documents(rows: Rows[LabelledBatch], vocab_size: int, seed: int) -> Documents:
+def read_documents(rows: RowSource[LabelledBatch], vocab_size: int, seed: int) -> Documents:
     """What a model sees of them; of a long text, those of a sample of its rows."""
     parts: list[tuple[Integers, ...]] = []
     for batch in rows.cut(rows.sample(max(1, MOST_TOKENS // rows.context), seed), ROWS):
@@ -62,7 +62,7 @@ def read_documents(rows: Rows[LabelledBatch], vocab_size: int, seed: int) -> Doc
     return Documents(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def list_pairs(model: Transformer, rows: Rows[LabelledBatch], seed: int) -> None:
+def list_pairs(model: Transformer, rows: RowSource[LabelledBatch], seed: int) -> None:
     """Give the rows of the table of pairs to the most frequent ones; of equals, to those that come first as numbers."""
     pairs = model.pairs
     assert isinstance(pairs, PairEmbedding), "the settings have no pairs"
@@ -85,7 +85,7 @@ def log_shares(things: Integers, labels: Integers, size: int, classes: int, smoo
 
 @torch.no_grad()
 def begin_as_naive_bayes(
-    model: Transformer, rows: Rows[LabelledBatch], smoothing: float, balanced: bool, seed: int
+    model: Transformer, rows: RowSource[LabelledBatch], smoothing: float, balanced: bool, seed: int
 ) -> float:
     """Gives the accuracy on (a sample of) what was counted. `balanced`: all labels are as likely as any other before a document
     is read; else as likely as they are frequent.

@@ -1,10 +1,10 @@
 """What a run learns, and by which figures it is judged: the next token, the label of a document, or both.
 
-Owns: the objectives, how they weigh their losses, and the rows of a split that each needs. Does not own: the loop (`loop`), the
-order of rows (`data.batches`), the arithmetic of a figure (`evaluation`).
+Owns: the objectives, how they weigh their losses, and the rows of a split that each needs. Does not own: the
+loop (`loop`), the order of rows (`data.batches`), the arithmetic of a figure (`evaluation`).
 
-The choice is made once, when a session is opened: the loop sums `losses`, divides each by what the batches count, weighs them,
-and asks nothing.
+The choice is made once, when a session is opened: the loop sums `losses`, divides each by what the batches
+count, weighs them, and asks nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from lilliput.data.batches import (
     LanguageBatch,
     OverlappingRows,
     PackedRows,
-    Rows,
+    RowSource,
 )
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.evaluation.both import both_nats, measure_both
 from lilliput.evaluation.classification import batch_logits, label_nats, measure_classification
 from lilliput.evaluation.likelihood import Total, alone, batch_nats, measure_likelihood
+from lilliput.evaluation.multitask import both_nats, measure_both
 from lilliput.model.loss import Nats
 from lilliput.model.transformer import Transformer
-from lilliput.training.events import Figures
+from lilliput.training.events import EvaluationFigures
 
 
 @dataclass(frozen=True)
 class Split(Generic[AnyBatch]):
     """A split's rows, with what there is to predict. None bytes: what is predicted is not the text."""
 
-    rows: Rows[AnyBatch]
+    rows: RowSource[AnyBatch]
     predictions: int
     bytes_per_prediction: float | None
 
@@ -88,7 +88,7 @@ class Objective(Protocol[AnyBatch]):
 
     def measure(
         self, model: Transformer, split: Split[AnyBatch], batches: Iterable[AnyBatch], total: Total = alone
-    ) -> Figures: ...
+    ) -> EvaluationFigures: ...
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class NextToken:
 
     def measure(
         self, model: Transformer, split: Split[LanguageBatch], batches: Iterable[LanguageBatch], total: Total = alone
-    ) -> Figures:
+    ) -> EvaluationFigures:
         assert split.bytes_per_prediction is not None
         found = measure_likelihood(model, batches, split.bytes_per_prediction, total)
-        return Figures(
+        return EvaluationFigures(
             loss=found.loss,
             perplexity=found.perplexity,
             bits_per_byte=found.bits_per_byte,
@@ -144,9 +144,9 @@ class DocumentLabel:
 
     def measure(
         self, model: Transformer, split: Split[LabelledBatch], batches: Iterable[LabelledBatch], total: Total = alone
-    ) -> Figures:
+    ) -> EvaluationFigures:
         found = measure_classification(model, batches, total)
-        return Figures(
+        return EvaluationFigures(
             loss=found.loss,
             perplexity=None,
             bits_per_byte=None,
@@ -178,12 +178,12 @@ class TokenAndLabel:
 
     def measure(
         self, model: Transformer, split: Split[BothBatch], batches: Iterable[BothBatch], total: Total = alone
-    ) -> Figures:
+    ) -> EvaluationFigures:
         assert split.bytes_per_prediction is not None
         text, label = measure_both(model, batches, split.bytes_per_prediction, total)
         some = label.documents > 0  # a sample of later windows has none
         of_token, of_label = self.weights
-        return Figures(
+        return EvaluationFigures(
             loss=of_token * text.loss + (of_label * label.loss if some else 0.0),
             perplexity=text.perplexity,
             bits_per_byte=text.bits_per_byte,

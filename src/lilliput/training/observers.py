@@ -1,8 +1,8 @@
 """Those who watch a run: the log on disk and the console.
 
-Owns: metrics.jsonl, the bar, the lines, warnings and sample texts on the terminal. Does not own: the run, the texts, or those
-who keep figures elsewhere (`trackers`). An observer is a function of an event; it can be left out, and nothing that it does
-changes a number.
+Owns: metrics.jsonl, the bar, the lines, warnings and sample texts on the terminal. Does not own: the run, the
+texts, or those who keep figures elsewhere (`trackers`). An observer is a function of an event; it can be left
+out, and nothing that it does changes a number.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from lilliput.files import cannot_write
-from lilliput.runs import Run, tell_figures
+from lilliput.storage.atomic_files import cannot_write
+from lilliput.storage.run_folders import Run, tell_figures
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned
 
 

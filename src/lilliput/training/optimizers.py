@@ -1,8 +1,8 @@
 """How gradients become steps.
 
-Owns: the optimizer of the settings, its groups of parameters (each with its decay and its peak learning rate), the norm of
-the gradient and clipping. Does not own: how Muon steps (`muon`), the learning rate over time (`schedules`), nor weights
-that are averaged (`averaging`).
+Owns: the optimizer of the settings, its groups of parameters (each with its decay and its peak learning
+rate), the norm of the gradient and clipping. Does not own: how Muon steps (`muon`), the learning rate over
+time (`schedules`), nor weights that are averaged (`weight_averaging`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lilliput.model.attention import Attention
+from lilliput.model.attention import SelfAttention
 from lilliput.model.layers import ClassifierHead, FeedForward, LanguageHead
 from lilliput.model.positions import Positions
-from lilliput.settings import OptimizerSettings
+from lilliput.settings.tree import OptimizerSettings
 from lilliput.training.muon import Muon, Together
-from lilliput.training.parts import is_part, whole
+from lilliput.training.sharded_tensors import is_part, whole
 
 
 def build_optimizer(settings: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer | Together:
@@ -89,7 +89,7 @@ def stacked_matrices(model: nn.Module) -> dict[int, tuple[int, ...]]:
     """The matrices inside the blocks, by identity, with the heights of those that one parameter stacks."""
     found: dict[int, tuple[int, ...]] = {}
     for module in model.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, SelfAttention):
             sizes = tuple(heads * module.head_dim for heads in (module.heads, module.kv_heads, module.kv_heads))
             found[id(module.qkv.weight)] = sizes
             found[id(module.out.weight)] = (module.out.out_features,)

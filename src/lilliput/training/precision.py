@@ -1,10 +1,13 @@
 """The type of the numbers while a model learns.
 
-Owns: automatic casting around a forward pass (products in 16 bits, weights, norms and losses in 32), and the scale of the loss
-that float16 needs. Does not own: which type this machine does well (`devices`), the order of an update (`loop`).
+Owns: automatic casting around a forward pass (products in 16 bits, weights, norms and losses in 32), and the
+scale of the loss that float16 needs. Does not own: which type this machine does well (`devices`), the order
+of an update (`loop`).
 
-bfloat16 has the range of float32 and needs no more than the casting. float16 ends at 65,504 and loses what is below 6e-8,
-where most gradients of a small loss lie: the loss is multiplied by a scale, as large as overflows allow (Micikevicius et al.
+bfloat16 has the range of float32 and needs no more than the casting. float16 ends at 65,504 and loses what is below
+6e-8,
+where most gradients of a small loss lie: the loss is multiplied by a scale, as large as overflows allow (Micikevicius
+et al.
 2018, section 3.2), and gradients are divided by it before anybody looks at them.
 """
 

@@ -1,11 +1,11 @@
 """The learning rate over the budget.
 
-Owns: the multiplier of the peak learning rate as a function of the step and of the progress, the share of the budget
-that is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
+Owns: the multiplier of the peak learning rate as a function of the step and of the progress, the share of the
+budget that is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
 
-A rate rises to its peak over `warmup` steps, keeps its level until the last `decay` share of the budget is reached, and falls
-to `final` over that share, where it is at the end. Warm-up, stable, decay is a level that is kept and a short fall; with a
-`decay` of 0 the level is kept to the end.
+A rate rises to its peak over `warmup` steps, keeps its level until the last `decay` share of the budget is
+reached, and falls to `final` over that share, where it is at the end. Warm-up, stable, decay is a level that
+is kept and a short fall; with a `decay` of 0 the level is kept to the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lilliput.settings import Config, ScheduleSettings
+from lilliput.settings.tree import Config, ScheduleSettings
 
 
 def stay(step: int, warmup: int) -> float:

@@ -1,7 +1,7 @@
 """From settings to a trainer that is ready to run: data, tokenizer, device, weights, run folder, resume.
 
-Owns: making everything that trains, in order, and where a run is kept. Does not own: which way a run begins (`beginning`), the
-loop, the console, or what the settings mean.
+Owns: making everything that trains, in order, and where a run is kept. Does not own: which way a run begins
+(`run_start`), the loop, the console, or what the settings mean.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from typing import Any
 
 import torch
 
-from lilliput.checkpoints import Checkpoint
-from lilliput.config import config_from_dict, config_to_dict, replace
-from lilliput.data.batches import Rows
+from lilliput.data.batches import RowSource
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
-from lilliput.decoding.engines.eager import TorchEngine
+from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.writer import Writer
 from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
-from lilliput.evaluation.stories import storybook_floor
-from lilliput.model.kernels.attention import fits, load_attention
+from lilliput.evaluation.generated_stories import storybook_floor
+from lilliput.kernels.training_attention import fits, load_attention
 from lilliput.model.recompute import use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
-from lilliput.runs import Run
-from lilliput.settings import Config
-from lilliput.training.beginning import find_beginning, remember
+from lilliput.settings.loading import config_from_dict, config_to_dict, replace
+from lilliput.settings.tree import Config
+from lilliput.storage.checkpoints import Checkpoint
+from lilliput.storage.run_folders import Run
+from lilliput.training.bigram_initialisation import learn_pairs
 from lilliput.training.distributed import parallelise
 from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
 from lilliput.training.naive_bayes import begin_as_naive_bayes, list_pairs
 from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel, balanced_weights
 from lilliput.training.observers import MetricsFile, Observer
-from lilliput.training.pairs import learn_pairs
 from lilliput.training.precision import Precision, build_precision
+from lilliput.training.process_group import World, open_world
+from lilliput.training.run_start import find_start, remember
 from lilliput.training.trackers import build_trackers, need_trackers
-from lilliput.training.world import World, open_world
 
 # No separators, no control characters, nothing that Windows refuses.
 NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
@@ -117,7 +117,7 @@ def open_session(
     world = world or World()
     with ExitStack() as stack:
         folder = run_folder(config)
-        begin = find_beginning(folder, config, resume, overwrite, start_from, world, stack) if world.first else None
+        begin = find_start(folder, config, resume, overwrite, start_from, world, stack) if world.first else None
         told = world.share([config_to_dict(begin.config), begin.resumed, begin.tokenizer()] if begin else None)
         config, resume, notes = config_from_dict(told[0], "settings"), told[1], begin.notes if begin else []
         if world.processes > config.train.batch:
@@ -173,7 +173,7 @@ def open_session(
 
 
 def begin_by_counts(
-    config: Config, model: Transformer, rows: Rows[Any], device: torch.device, notes: list[str]
+    config: Config, model: Transformer, rows: RowSource[Any], device: torch.device, notes: list[str]
 ) -> float:
     """What counting the training text tells before the first step; the seconds that it took, which are of the budget."""
     began, train = time.monotonic(), config.train

@@ -1,8 +1,9 @@
 """The same figures for TensorBoard, trackio and Weights & Biases, by one setting each.
 
-Owns: what is sent to each of them, going on with each of them in a resumed run, and keeping them out of the way: packages are
-imported only where they are asked for, nothing is prompted for or printed, without a network all stays on the disk, and a tracker
-that fails is told of once and left alone. Does not own: the log (`observers.MetricsFile`), which has all of it and more.
+Owns: what is sent to each of them, going on with each of them in a resumed run, and keeping them out of the
+way: packages are imported only where they are asked for, nothing is prompted for or printed, without a
+network all stays on the disk, and a tracker that fails is told of once and left alone. Does not own: the log
+(`observers.MetricsFile`), which has all of it and more.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from lilliput.config import config_to_dict
 from lilliput.errors import UserError
-from lilliput.runs import Run
-from lilliput.settings import Config, LogSettings
+from lilliput.settings.loading import config_to_dict
+from lilliput.settings.tree import Config, LogSettings
+from lilliput.storage.run_folders import Run
 from lilliput.training.events import Event, Finished, Stepped
 
 PROJECT = "lilliput"  # under which trackio and Weights & Biases keep runs

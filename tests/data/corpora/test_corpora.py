@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus, pieces
-from lilliput.settings import DataSettings
+from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus
+from lilliput.data.corpora import decompression as pieces
+from lilliput.settings.tree import DataSettings
 from mistakes import refusal
 from shared_data import DATA, needs_data
 

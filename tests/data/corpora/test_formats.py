@@ -9,7 +9,7 @@ import pytest
 
 from lilliput.data.corpora import Document, open_corpus
 from lilliput.data.corpora.formats import FORMATS, ending_of, text_size
-from lilliput.settings import DataSettings
+from lilliput.settings.tree import DataSettings
 from mistakes import refusal as refused
 
 VALIDATION = "0\tvalidation"

@@ -22,7 +22,7 @@ import pytest
 
 from lilliput.data.corpora import Corpus, open_corpus
 from lilliput.data.corpora.hub import TINYSTORIES_ON_HUB, splits_by_name
-from lilliput.settings import DataSettings
+from lilliput.settings.tree import DataSettings
 from mistakes import refusal
 
 COMMIT = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
@@ -235,7 +235,7 @@ def test_no_name_of_a_data_set(no_hub: Path) -> None:
 def test_by_environment_in_a_process_of_its_own(tmp_path: Path) -> None:
     fill_cache(tmp_path / "hub", TINYSTORIES_ON_HUB, SHARDS)
     code = (
-        "import sys; from lilliput.data.corpora import open_corpus; from lilliput.settings import DataSettings\n"
+        "import sys; from lilliput.data.corpora import open_corpus; from lilliput.settings.tree import DataSettings\n"
         "print(*(f'{split}:{document.text}' for split, document in open_corpus(DataSettings(source='tinystories')).stream()))\n"
         "assert 'torch' not in sys.modules\n"
     )

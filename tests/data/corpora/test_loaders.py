@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lilliput.data.corpora import Corpus, Document, open_corpus
-from lilliput.settings import DataSettings
+from lilliput.settings.tree import DataSettings
 from mistakes import refusal as refused
 
 

@@ -185,7 +185,7 @@ PROGRAM = """
 import sys
 from lilliput.data.prepare import encoding
 from lilliput.data.prepare import prepare
-from lilliput.settings import Config, DataSettings, TokenizerSettings
+from lilliput.settings.tree import Config, DataSettings, TokenizerSettings
 encoding.WORTH_WORKERS = 1000
 print("once")
 data = DataSettings(source=sys.argv[1], cache=sys.argv[2], workers=2)

@@ -18,7 +18,7 @@ from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import corpus_pass, prepare
 from lilliput.data.prepare.token_files import Prepared, read_prepared
 from lilliput.data.tokenizers import byte_tokenizer, train_bpe
-from lilliput.settings import Config, TokenizerSettings
+from lilliput.settings.tree import Config, TokenizerSettings
 from mistakes import refusal
 from shared_data import DATA, needs_data
 from texts import SPLITS, configure, run, was_built, write
@@ -430,7 +430,7 @@ def test_processes_at_once(source: Path, tmp_path: Path) -> None:
     config = configure(source, tmp_path / "cache", "bpe")
     program = f"""
 from lilliput.data.prepare import prepare
-from lilliput.settings import Config, DataSettings, TokenizerSettings
+from lilliput.settings.tree import Config, DataSettings, TokenizerSettings
 phases = []
 data = DataSettings(source={str(source)!r}, cache={config.data.cache!r})
 config = Config(data=data, tokenizer=TokenizerSettings(kind="bpe", vocab_size=300))

@@ -14,7 +14,7 @@ from lilliput.data import prepare as module
 from lilliput.data.prepare import corpus_pass, prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.prepare.work_folder import WorkFolder
-from lilliput.settings import Config
+from lilliput.settings.tree import Config
 from texts import configure, run, was_built, write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signals")
@@ -25,7 +25,7 @@ PROGRAM = """
 import os, sys
 from lilliput.data.prepare import corpus_pass, encoding
 from lilliput.data.prepare import prepare
-from lilliput.settings import Config, DataSettings, TokenizerSettings
+from lilliput.settings.tree import Config, DataSettings, TokenizerSettings
 
 source, cache, kind, workers, moment = sys.argv[1:]
 corpus_pass.SHARD, corpus_pass.BATCH, encoding.WORTH_WORKERS = 4_000, 700, 2_000

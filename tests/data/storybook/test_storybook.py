@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lilliput.data import storybook
-from lilliput.data.storybook import BOOK, Facts, chance, floor_bits_per_byte, score, size, split_of, stories, validity
-from lilliput.data.storybook import words as storybook_words
-from lilliput.data.storybook.chance import Sampler
-from lilliput.data.storybook.words import HELPERS, HERO_NAMES, HEROES, RELATIVES, SHADES, TREASURES
+from lilliput.data.storybook import BOOK, Facts, floor_bits_per_byte, score, size, split_of, stories, validity
+from lilliput.data.storybook import probabilistic_program as chance
+from lilliput.data.storybook import word_lists as storybook_words
+from lilliput.data.storybook.probabilistic_program import Sampler
+from lilliput.data.storybook.word_lists import HELPERS, HERO_NAMES, HEROES, RELATIVES, SHADES, TREASURES
 
 
 @cache

@@ -14,7 +14,7 @@ import pytest
 
 from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizers import Tokenizer, gpt2, make_tokenizer, train_bpe
-from lilliput.settings import TokenizerSettings
+from lilliput.settings.tree import TokenizerSettings
 from mistakes import refusal
 from shared_data import DATA, needs_data
 

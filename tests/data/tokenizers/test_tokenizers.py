@@ -20,19 +20,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lilliput.data import tokenizers as module
 from lilliput.data.corpora import END_OF_TEXT
-from lilliput.data.tokenizers import (
-    KINDS,
-    Decoder,
-    Tokenizer,
-    byte_tokenizer,
-    cutting,
-    make_tokenizer,
-    train_bpe,
-    untrusted,
-)
-from lilliput.data.tokenizers.cutting import cut_text
+from lilliput.data.tokenizers import KINDS, TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
+from lilliput.data.tokenizers import text_chunks as cutting
+from lilliput.data.tokenizers import untrusted_files as untrusted
+from lilliput.data.tokenizers.text_chunks import cut_text
 from lilliput.errors import UserError
-from lilliput.settings import TokenizerSettings
+from lilliput.settings.tree import TokenizerSettings
 from mistakes import refusal
 from shared_data import DATA, needs_data
 
@@ -143,7 +136,7 @@ def test_a_giant_word_is_cut_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> No
 @given(data=st.data())
 def test_a_stream_equals_the_whole(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3)))
-    decoder = Decoder(tokenizer)
+    decoder = TokenDecoder(tokenizer)
     parts = [decoder.push(one) for one in ids]
     assert "".join(parts) + decoder.flush() == tokenizer.decode(ids)
 
@@ -151,7 +144,7 @@ def test_a_stream_equals_the_whole(tokenizer: Tokenizer, data: st.DataObject) ->
 @every
 @given(text=awkward)
 def test_a_stream_holds_back_half_characters_only(tokenizer: Tokenizer, text: str) -> None:
-    decoder, given_so_far, seen = Decoder(tokenizer), "", b""
+    decoder, given_so_far, seen = TokenDecoder(tokenizer), "", b""
     for one in tokenizer.encode(text):
         given_so_far += decoder.push(one)
         seen += tokenizer.token_bytes(one)
@@ -166,7 +159,7 @@ def test_a_stream_of_words() -> None:
     assert (tokenizer.kind, tokenizer.lossy, tokenizer.unknown, tokenizer.end) == ("wordlevel", True, 0, 3)
     assert tokenizer.encode("once upon never") == [1, 2, 0]
     assert tokenizer.decode([1, 2, 3]) == "once upon"  # known only as a word there, special from now on
-    decoder = Decoder(tokenizer)
+    decoder = TokenDecoder(tokenizer)
     parts = [decoder.push(one) for one in (1, 2, 1)]
     assert parts[0] == ""
     assert "".join(parts) + decoder.flush() == tokenizer.decode([1, 2, 1])
@@ -230,7 +223,7 @@ def test_special_tokens_of_other_tokenizers_are_known_by_name(
 def test_a_stream_of_a_stranger_equals_the_whole(kind: str, data: st.DataObject) -> None:
     tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=12))
-    decoder = Decoder(tokenizer)
+    decoder = TokenDecoder(tokenizer)
     assert "".join([decoder.push(one) for one in ids]) + decoder.flush() == tokenizer.decode(ids)
 
 

@@ -20,7 +20,7 @@ from lilliput.data.vectors.lookup import (
     neighbours,
     words_of,
 )
-from lilliput.settings import TokenizerSettings, VectorSettings
+from lilliput.settings.tree import TokenizerSettings, VectorSettings
 
 ALL, EXACT = VectorSettings(), VectorSettings(case=False, apostrophes=False)
 

@@ -16,7 +16,7 @@ from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.errors import UserErrors
-from lilliput.settings import Config, DataSettings, ModelSettings, TokenizerSettings, VectorSettings
+from lilliput.settings.tree import Config, DataSettings, ModelSettings, TokenizerSettings, VectorSettings
 from mistakes import refusal
 from models_on_disk import write_model
 from shared_data import DATA, needs_data
@@ -199,9 +199,9 @@ def test_trained_vectors_are_gensims_own(tmp_path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from lilliput.data.vectors.files import open_vectors
+from lilliput.data.vectors.vector_files import open_vectors
 from lilliput.data.vectors.lookup import look_up
-from lilliput.settings import VectorSettings
+from lilliput.settings.tree import VectorSettings
 
 def own():
     lines = Path("/proc/self/status").read_text().splitlines()

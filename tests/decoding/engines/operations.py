@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lilliput.decoding.engines import Engine, Rows
+from lilliput.decoding.engines import Engine, EngineRows
 from lilliput.model.transformer import Transformer
 from tiny import assert_same
 
@@ -31,9 +31,9 @@ def uncached(model: Transformer, texts: list[list[int]]) -> Tensor:
 
 @dataclass
 class Set:
-    """Rows, and the texts that they ought to hold."""
+    """EngineRows, and the texts that they ought to hold."""
 
-    rows: Rows
+    rows: EngineRows
     texts: list[list[int]]
 
 
@@ -65,7 +65,7 @@ class Operations:
         self.check(logits, self.sets[-1])
 
     def step(self, held: Set, most: int) -> None:
-        """Rows without room for `most` tokens leave first; a set may end that way."""
+        """EngineRows without room for `most` tokens leave first; a set may end that way."""
         going = [place for place, text in enumerate(held.texts) if len(text) + most <= self.model.settings.context]
         if not going:
             self.sets.remove(held)

@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lilliput.decoding.engines.compiled import layout
-from lilliput.decoding.engines.compiled.packing import in_panels
-from lilliput.decoding.engines.compiled.products import (
+from lilliput.decoding.engines.compiled_weights import in_panels
+from lilliput.kernels.arithmetic import exponential
+from lilliput.kernels.decoding_pass import layout
+from lilliput.kernels.decoding_pass.products import (
     activate,
     bound,
     error_function,
@@ -18,9 +19,8 @@ from lilliput.decoding.engines.compiled.products import (
     normalise,
     quantise,
 )
-from lilliput.model.kernels.arithmetic import exponential
-from lilliput.model.kernels.registers import PAIR, PANEL, padded
-from lilliput.model.kernels.tiles import compiled
+from lilliput.kernels.registers import PAIR, PANEL, padded
+from lilliput.kernels.tiles import compiled
 
 
 @pytest.mark.parametrize(("depth", "panels"), [(1, 1), (7, 3), (288, 9), (33, 5)])

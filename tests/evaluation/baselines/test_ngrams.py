@@ -10,7 +10,14 @@ import pytest
 
 from labelled import token_file
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.evaluation.baselines.ngrams import Discounts, NGrams, Text, choose_order, estimate_discounts, lay_out
+from lilliput.evaluation.baselines.ngrams import (
+    Discounts,
+    NGrams,
+    TokenSequence,
+    choose_order,
+    estimate_discounts,
+    lay_out,
+)
 from shared_data import DATA, needs_data
 
 VOCAB, START = 18, 16
@@ -87,11 +94,11 @@ def test_as_defined(discount: float | None, ends: bool, start: int) -> None:
         np.testing.assert_allclose(nats, expected, rtol=1e-12, atol=0)
 
 
-def every_next(context: Gram, vocab_size: int, start: int) -> Text:
+def every_next(context: Gram, vocab_size: int, start: int) -> TokenSequence:
     """The context followed by each id of the vocabulary, each a document."""
     rows = np.tile(np.array([start, *context, 0]), (vocab_size, 1))
     rows[:, -1] = np.arange(vocab_size)
-    return Text(rows.ravel(), np.tile(np.arange(rows.shape[1]), vocab_size))
+    return TokenSequence(rows.ravel(), np.tile(np.arange(rows.shape[1]), vocab_size))
 
 
 def mass(counts: NGrams, context: Gram, start: int, discount: float | None) -> list[float]:
@@ -199,7 +206,7 @@ def test_the_published_speeches() -> None:
     folder = DATA / "speeches" / "tokenised"
     words = {word: number for number, word in enumerate((folder / "vocab.txt").read_text("utf-8").split("\n")[:-1])}
 
-    def read(name: str) -> Text:
+    def read(name: str) -> TokenSequence:
         ids = [words.get(word, 1) for word in (folder / f"{name}.tok.txt").read_text("utf-8").split()]
         tokens = np.array([0, *ids, 0])
         return lay_out(TokenFile(tokens, np.array([1, len(tokens)]), np.array([1]), ends=False), 0)

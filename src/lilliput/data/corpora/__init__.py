@@ -1,8 +1,8 @@
 """A corpus: documents in named splits, from whatever the settings name as their source.
 
-Owns: which splits there are, which document goes to which of them, and reading each source once for all of its splits.
-Does not own: finding and reading sources (`sources`), the draw of a split (`splits`), tokens, hashes or caches (`prepare`),
-nor the stories themselves (`storybook`).
+Owns: which splits there are, which document goes to which of them, and reading each source once for all of
+its splits. Does not own: finding and reading sources (`sources`), the draw of a split (`splits`), tokens,
+hashes or caches (`prepare`), nor the stories themselves (`storybook`).
 
 Everything streams: one document is in memory at a time.
 """
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from lilliput.config import is_hub_name
 from lilliput.data.corpora.documents import END_OF_TEXT, Document, Notice, Reader, Reading, ignore
 from lilliput.data.corpora.sources import STORYBOOK, open_source
 from lilliput.data.corpora.splits import block_length, cut_document, member_of_validation
 from lilliput.errors import UserError
-from lilliput.settings import DataSettings
+from lilliput.settings.loading import is_hub_name
+from lilliput.settings.tree import DataSettings
 
 __all__ = ["END_OF_TEXT", "STORYBOOK", "Corpus", "Document", "Notice", "Part", "ignore", "open_corpus"]
 
@@ -112,8 +112,8 @@ def _open(source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[
 
 def _open_storybook(split: str, settings: DataSettings) -> Reading:
     from lilliput.data import storybook
-    from lilliput.data.storybook import chance
-    from lilliput.data.storybook import words as storybook_words
+    from lilliput.data.storybook import probabilistic_program as chance
+    from lilliput.data.storybook import word_lists as storybook_words
 
     if settings.labelled:
         raise UserError("the stories of the storybook have no labels", STORYBOOK, "leave data.labelled off")

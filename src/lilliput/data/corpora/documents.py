@@ -1,7 +1,8 @@
 """What every reader of documents shares: the document, its label, and what may be neither.
 
-Owns: `Document`, `Reading` (documents that are read together), the checks of a text and of a label, and leaving out what
-is empty. Does not own: where documents come from (`formats`, `loaders`, `hub`) or which split they go to (`corpora`).
+Owns: `Document`, `Reading` (documents that are read together), the checks of a text and of a label, and
+leaving out what is empty. Does not own: where documents come from (`formats`, `loaders`, `hub`) or which
+split they go to (`corpora`).
 """
 
 from __future__ import annotations

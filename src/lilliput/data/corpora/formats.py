@@ -1,7 +1,7 @@
 """Files as documents: one entry of `FORMATS` for each ending, of which each may also be compressed.
 
-Owns: plain text and .jsonl, and which file is read by whom. Does not own: tables (`tables`), bytes, decompression and
-encodings (`pieces`), finding files (`sources`).
+Owns: plain text and .jsonl, and which file is read by whom. Does not own: tables (`csv_tsv_parquet`), bytes,
+decompression and encodings (`decompression`), finding files (`sources`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lilliput.data.corpora import tables
-from lilliput.data.corpora.documents import END_OF_TEXT, Document, Labels, check_text
-from lilliput.data.corpora.pieces import (
+from lilliput.data.corpora import csv_tsv_parquet as tables
+from lilliput.data.corpora.decompression import (
     COMPRESSIONS,
     Piece,
     compression_of,
@@ -27,8 +26,9 @@ from lilliput.data.corpora.pieces import (
     split_paragraphs,
     trim,
 )
+from lilliput.data.corpora.documents import END_OF_TEXT, Document, Labels, check_text
 from lilliput.errors import UserError, nearest
-from lilliput.settings import DataSettings
+from lilliput.settings.tree import DataSettings
 
 SEPARATORS = {
     "line": "documents are lines",

@@ -1,8 +1,8 @@
 """Data sets of the hub: which of their files hold which split, and how they come here.
 
-Owns: the published names of TinyStories, splits by the names of files, listing a data set and fetching its files through
-huggingface_hub (resumable, cached, with its own bar), and what to do where the hub cannot be reached. Does not own:
-reading the files (`formats`). Files stay in the hub's own cache.
+Owns: the published names of TinyStories, splits by the names of files, listing a data set and fetching its
+files through huggingface_hub (resumable, cached, with its own bar), and what to do where the hub cannot be
+reached. Does not own: reading the files (`formats`). Files stay in the hub's own cache.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A loader of the user's own: `path/loader.py`, or `path/loader.py:function`, one function that yields documents.
 
-Owns: importing that file, calling the function, and telling what is wrong with either in three lines. Does not own: what
-becomes of the documents (`corpora`).
+Owns: importing that file, calling the function, and telling what is wrong with either in three lines. Does
+not own: what becomes of the documents (`corpora`).
 
-The function takes no argument, or one: the name of the split that is asked for. It yields texts, or (label, text). Only
-the .py file counts as its source: what it reads elsewhere is not watched for changes.
+The function takes no argument, or one: the name of the split that is asked for. It yields texts, or (label,
+text). Only the .py file counts as its source: what it reads elsewhere is not watched for changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from lilliput.data.corpora.documents import Document, Labels, Notice, Reading, check_text, ignore, without_empty
 from lilliput.errors import UserError, nearest
-from lilliput.settings import DataSettings
+from lilliput.settings.tree import DataSettings
 
 FUNCTION = "documents"
 PATTERN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:/\\]*))?")

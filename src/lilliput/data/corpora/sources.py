@@ -1,8 +1,8 @@
 """From the name of a source to readings: a file, a folder, a loader, TinyStories, or a data set of the hub.
 
-Owns: telling these apart, finding the files of a folder, the splits that a source brings itself, and the mistakes of a
-path. Does not own: reading a file (`formats`), the hub (`hub`), a user's loader (`loaders`), nor what becomes of a source
-without splits (`corpora`).
+Owns: telling these apart, finding the files of a folder, the splits that a source brings itself, and the
+mistakes of a path. Does not own: reading a file (`formats`), the hub (`hub`), a user's loader (`loaders`),
+nor what becomes of a source without splits (`corpora`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lilliput.config import BUILT_IN_CORPORA, is_hub_name
+from lilliput.data.corpora.decompression import COMPRESSIONS, compression_of
 from lilliput.data.corpora.documents import Document, Labels, Notice, Reading, ignore, without_empty
 from lilliput.data.corpora.formats import FORMATS, ending_of, endings, text_size
 from lilliput.data.corpora.hub import TINYSTORIES, TINYSTORIES_ON_HUB, find_data_set, folder_splits, local_tinystories
 from lilliput.data.corpora.loaders import as_loader, open_loader
-from lilliput.data.corpora.pieces import COMPRESSIONS, compression_of
 from lilliput.errors import UserError, nearest
-from lilliput.settings import DataSettings
+from lilliput.settings.loading import BUILT_IN_CORPORA, is_hub_name
+from lilliput.settings.tree import DataSettings
 
 STORYBOOK = "storybook"
 

@@ -1,7 +1,7 @@
 """One source as two splits: which document is kept for validation, or where a lone document is cut.
 
-Owns: membership as a pure function of (seed, share, position), and the border at which one document becomes two. Does
-not own: reading documents (`documents`), nor sources that bring splits of their own (`sources`).
+Owns: membership as a pure function of (seed, share, position), and the border at which one document becomes
+two. Does not own: reading documents (`documents`), nor sources that bring splits of their own (`sources`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Documents as token files on disk: made once, memory-mapped ever after, made again when anything they depend on changed.
+"""Documents as token files on disk: made once, memory-mapped ever after, made again when anything they depend on
+changed.
 
-Owns: the key under which prepared data is kept, when it is made, and the order of the work: hash the sources, fit the
-tokenizer, encode in one pass, name the classes, seal the folder. Does not own: any of these steps (`corpus_pass`, `encoding`,
-`work_folder`, `duplicates`), nor what a finished folder is (`token_files`).
+
+Owns: the key under which prepared data is kept, when it is made, and the order of the work: hash the sources,
+fit the tokenizer, encode in one pass, name the classes, seal the folder. Does not own: any of these steps
+(`corpus_pass`, `encoding`, `work_folder`, `duplicates`), nor what a finished folder is (`token_files`).
 
 The result is the same, byte for byte, whatever the number of workers and however often it was interrupted.
 """
@@ -27,9 +29,9 @@ from numpy.typing import NDArray
 from lilliput.data.corpora import STORYBOOK, Corpus, open_corpus
 from lilliput.data.duplicates import count_exact, find_dropped
 from lilliput.data.prepare import corpus_pass
-from lilliput.data.prepare.classes import write_classes
 from lilliput.data.prepare.corpus_pass import CorpusPass, Mark, OtherDocuments, training_texts
 from lilliput.data.prepare.encoding import Encoders, usable_cores
+from lilliput.data.prepare.label_classes import write_classes
 from lilliput.data.prepare.token_files import (
     FORMAT,
     HASHES,
@@ -46,8 +48,8 @@ from lilliput.data.prepare.work_folder import WorkFolder
 from lilliput.data.progress import Report, silent, told
 from lilliput.data.tokenizers import Tokenizer, learns, make_tokenizer
 from lilliput.errors import UserError
-from lilliput.files import clean_leftovers, free_bytes, put_folder, sync_folder, write_flushed
-from lilliput.settings import Config, DataSettings
+from lilliput.settings.tree import Config, DataSettings
+from lilliput.storage.atomic_files import clean_leftovers, free_bytes, put_folder, sync_folder, write_flushed
 
 # Settings of the data that change no token: where it is kept, who prepares it, how batches are cut from it later.
 IRRELEVANT = ("cache", "workers", "windows")

@@ -1,7 +1,7 @@
 """The one pass over a corpus, as batches for the encoders.
 
-Owns: which documents are left out, batches by split, where a shard ends, and finding the place where an earlier pass
-stopped. Does not own: documents (`corpora`), or what is made of a batch (`encoding`).
+Owns: which documents are left out, batches by split, where a shard ends, and finding the place where an
+earlier pass stopped. Does not own: documents (`corpora`), or what is made of a batch (`encoding`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARD = 1 << 26
 
 
 @dataclass
-class Batch:
+class TextBatch:
     """Documents of one split, in order."""
 
     split: str
@@ -63,9 +63,9 @@ class CorpusPass:
         self.dropped: Counter[str] = Counter()
         self.labels: dict[str, int] = {}
 
-    def tasks(self, after: Mark, report: Report) -> Iterator[Batch | Mark]:
+    def tasks(self, after: Mark, report: Report) -> Iterator[TextBatch | Mark]:
         """Batches and marks of everything after `after`, whose documents are read again and not given out."""
-        pending = {split: Batch(split) for split in self._corpus.splits}
+        pending = {split: TextBatch(split) for split in self._corpus.splits}
         marked = told = 0
         for split, document, label in self.kept():
             if self.documents <= after.documents:
@@ -80,12 +80,12 @@ class CorpusPass:
             batch.add(document.text, label)
             if batch.characters >= BATCH:
                 yield batch
-                pending[split] = Batch(split)
+                pending[split] = TextBatch(split)
             if self.characters - marked >= SHARD:
                 marked = self.characters
                 yield from (batch for batch in pending.values() if batch.texts)
                 yield Mark(self.documents, self.characters)
-                pending = {split: Batch(split) for split in pending}
+                pending = {split: TextBatch(split) for split in pending}
         if self.documents < after.documents:
             raise OtherDocuments
         yield from (batch for batch in pending.values() if batch.texts)

@@ -1,12 +1,12 @@
 """Batches of texts become ids: in this process, or in several, in the order in which they came.
 
-Owns: what is made of a batch (`encode`), the worker processes, and what happens when one dies. Does not own: what a batch
-is (`corpus_pass`), or files (`work_folder`).
+Owns: what is made of a batch (`encode`), the worker processes, and what happens when one dies. Does not own:
+what a batch is (`corpus_pass`), or files (`work_folder`).
 
-A worker is `python -m lilliput.data.prepare.worker` with a pipe to either side. `multiprocessing` would start it by importing the
-user's main script again, which runs a script that has no `if __name__ == "__main__"` a second time. Values travel by
-`marshal`, which both ends share since they are the same interpreter: plain values, no code. A worker ends when its pipe is
-closed, however the parent ends.
+A worker is `python -m lilliput.data.prepare.worker` with a pipe to either side. `multiprocessing` would start
+it by importing the user's main script again, which runs a script that has no `if __name__ == "__main__"` a
+second time. Values travel by `marshal`, which both ends share since they are the same interpreter: plain
+values, no code. A worker ends when its pipe is closed, however the parent ends.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
     )
 
 
-class Task(Protocol):
+class EncodingTask(Protocol):
     """Something that goes through `Encoders.run` in order; with texts to encode, or none."""
 
     @property
     def texts(self) -> list[str]: ...
 
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+AnyTask = TypeVar("AnyTask", bound=EncodingTask)
 
 
 class Encoders:

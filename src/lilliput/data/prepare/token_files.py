@@ -1,7 +1,8 @@
 """Prepared data on disk: what the files of a folder hold, how they are read, and when a folder can be trusted.
 
-Owns: the layout, the manifest and its seal, `TokenFile` and `Prepared`. Does not own: making such a folder (`prepare`,
-`work_folder`), the figures about it (`figures`), or the order in which a model sees it (`batches`).
+Owns: the layout, the manifest and its seal, `TokenFile` and `Prepared`. Does not own: making such a folder
+(`prepare`, `work_folder`), the figures about it (`corpus_statistics`), or the order in which a model sees it
+(`batches`).
 
 A folder holds for each split raw little-endian arrays, which are memory-mapped and never read whole:
     <split>.tokens    END d1 END d2 END ... dn END as uint16, or uint32 above 65,536 ids
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.data.prepare.figures import tell_figures
+from lilliput.data.prepare.corpus_statistics import tell_figures
 from lilliput.data.tokenizers import Tokenizer
 
 FORMAT = 2

@@ -1,7 +1,7 @@
 """The folder in which prepared data grows, so that a killed preparation goes on where its last shard ended.
 
-Owns: files that are only appended to, the journal that says how far they are good, and going on from it. Does not own:
-the layout of the files (`token_files`), or which documents come next (`corpus_pass`).
+Owns: files that are only appended to, the journal that says how far they are good, and going on from it. Does
+not own: the layout of the files (`token_files`), or which documents come next (`corpus_pass`).
 
 `<key>.partial` holds
     files/          what becomes the folder of prepared data, by one rename at the very end
@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lilliput.data.prepare.corpus_pass import Mark
+from lilliput.data.prepare.corpus_statistics import CorpusStatistics
 from lilliput.data.prepare.encoding import Encoded
-from lilliput.data.prepare.figures import Figures
 from lilliput.data.prepare.token_files import BYTES, LABELS, OFFSETS, digest, same_sources, seal, token_type, unseal
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.files import sync_folder, write_flushed
+from lilliput.storage.atomic_files import sync_folder, write_flushed
 
 POSITIONS = "<i8"
 PIECE = 1 << 20
@@ -63,7 +63,7 @@ class SplitFiles:
 
     def __init__(self, folder: Path, split: str, tokenizer: Tokenizer, labelled: bool, state: Any | None) -> None:
         """`state`: what a journal kept of an earlier `state()`."""
-        self.figures = Figures.from_dict(state["figures"]) if state else Figures()
+        self.figures = CorpusStatistics.from_dict(state["figures"]) if state else CorpusStatistics()
         paths = {part: folder / "files" / f"{split}.{part}" for part in self.PARTS}
         if labelled:
             paths["labels"] = folder / f"{split}.labels"

@@ -1,6 +1,7 @@
 """One worker process of `encoding`: batches of texts come in on stdin, what they became goes out on stdout.
 
-Owns: its loop, and that it ends silently when its parent is gone. Does not own: the work itself (`encoding.encode`).
+Owns: its loop, and that it ends silently when its parent is gone. Does not own: the work itself
+(`encoding.encode`).
 """
 
 from __future__ import annotations

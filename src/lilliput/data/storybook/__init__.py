@@ -1,10 +1,11 @@
 """The built-in corpus: a book of children's stories, written by a program whose every chance is known.
 
-A story is about a hero who makes a promise in the first sentence and keeps it in the last. In between it draws about
-sixty choices and must remember about ten of them: the names and their pronouns, the place, the wish, what was packed,
-the promise. Because every choice goes through chance.Teller, the book can do two things that no corpus of found text
-can: tell the exact probability of a story, hence the loss of a perfect model (`floor_bits_per_byte`), and tell whether
-a text is one of its stories and where it stops being one (`validity`).
+A story is about a hero who makes a promise in the first sentence and keeps it in the last. In between it
+draws about sixty choices and must remember about ten of them: the names and their pronouns, the place, the
+wish, what was packed, the promise. Because every choice goes through chance.Teller, the book can do two
+things that no corpus of found text can: tell the exact probability of a story, hence the loss of a perfect
+model (`floor_bits_per_byte`), and tell whether a text is one of its stories and where it stops being one
+(`validity`).
 
 Owns the scenes, the splits and those figures. The words are words.py, the handlers chance.py.
 """
@@ -19,10 +20,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from lilliput.data.storybook import chance
-from lilliput.data.storybook import words as w
-from lilliput.data.storybook.chance import Score, Teller
-from lilliput.data.storybook.words import HELPERS, HEROES, Someone
+from lilliput.data.storybook import probabilistic_program as chance
+from lilliput.data.storybook import word_lists as w
+from lilliput.data.storybook.probabilistic_program import ChoiceHandler, TextScore
+from lilliput.data.storybook.word_lists import HELPERS, HEROES, Someone
 
 
 class Facts(NamedTuple):
@@ -49,7 +50,7 @@ def article(noun: str) -> str:
     return w.with_article((noun,))[0]
 
 
-def opening(teller: Teller, facts: Facts) -> Ending:
+def opening(teller: ChoiceHandler, facts: Facts) -> Ending:
     """The first sentence: who promised what to whom."""
     say = teller.say
     occasion = (" for the ", w.SEASONS, " ", w.OCCASIONS)
@@ -72,7 +73,7 @@ def opening(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(hero=hero, relative=relative, treasure=f"{shade.split()[1]} {thing}"), home
 
 
-def home(teller: Teller, facts: Facts) -> Ending:
+def home(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     if teller.choose(("lived", "smelled")) == "lived":
         *_, look, place = say(
@@ -85,14 +86,14 @@ def home(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(home=f"the {look} {place}"), wish
 
 
-def wish(teller: Teller, facts: Facts) -> Ending:
+def wish(teller: ChoiceHandler, facts: Facts) -> Ending:
     hero = facts.hero
     dreamed, longed = f" {hero.He} dreamed of learning to ", f" {hero.name} longed to learn to "
     _, skill = teller.say((dreamed, longed, f" Most of all, {hero.he} wished to "), w.WISHES, ".\n")
     return facts._replace(wish=skill), departure
 
 
-def departure(teller: Teller, facts: Facts) -> Ending:
+def departure(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     some_food = (" some ", w.FOOD_LOOKS, " ", w.FOODS)
     a_tool = (" ", w.A_TOOL_LOOK, " ", w.TOOLS)
@@ -108,18 +109,18 @@ def departure(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(tool=tool, destination=f"the {look} {place}"), warning
 
 
-def warning(teller: Teller, facts: Facts) -> Ending:
+def warning(teller: ChoiceHandler, facts: Facts) -> Ending:
     if teller.choose((True, False)):
         teller.say(' "', w.WARNINGS, '!" ', w.SPEAKING, f" {facts.hero.his} {facts.relative}.")
     return facts, teller.choose((road, stranger, storm, *PLOTS), INTERLUDES)
 
 
-def road(teller: Teller, facts: Facts) -> Ending:
+def road(teller: ChoiceHandler, facts: Facts) -> Ending:
     teller.say(f" {facts.hero.He} ", w.STEPS, " past ", w.A_SIGHT_LOOK, " ", w.SIGHTS, " and ", *A_SPOT, ".")
     return facts, teller.choose(PLOTS)
 
 
-def stranger(teller: Teller, facts: Facts) -> Ending:
+def stranger(teller: ChoiceHandler, facts: Facts) -> Ending:
     """A second animal, met on the way; it has no name and is an "it"."""
     say, hero = teller.say, facts.hero
     say(f' "Is this the way to {facts.destination}?" {hero.he} asked ', w.AN_OTHER_NATURE, " ", w.STRANGER_KINDS)
@@ -127,12 +128,12 @@ def stranger(teller: Teller, facts: Facts) -> Ending:
     return facts, teller.choose(PLOTS)
 
 
-def storm(teller: Teller, facts: Facts) -> Ending:
+def storm(teller: ChoiceHandler, facts: Facts) -> Ending:
     teller.say(" When the ", w.STORMS, f" came, {facts.hero.he} hid", *SOMEWHERE, ".")
     return facts, teller.choose(PLOTS)
 
 
-def lost(teller: Teller, facts: Facts) -> Ending:
+def lost(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     starts = (
         f" Near {facts.destination}, {hero.he} saw that the {facts.tool} was gone.",
@@ -143,14 +144,14 @@ def lost(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(helper=HELPERS[name]), lost_and_found
 
 
-def lost_and_found(teller: Teller, facts: Facts) -> Ending:
+def lost_and_found(teller: ChoiceHandler, facts: Facts) -> Ending:
     say = teller.say
     say(f" {facts.helper.He} saw some ", w.TRACK_LOOKS, " ", w.TRACKS, ", and they followed them ", w.MANNERS, ".")
     say(f" There was the {facts.tool},", *SOMEWHERE, f", and next to it lay {article(facts.treasure)}!")
     return facts, celebration
 
 
-def rescue(teller: Teller, facts: Facts) -> Ending:
+def rescue(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     *_, name = say(f" Near {facts.destination}, {hero.he} met", *AN_ANIMAL, " named ", w.HELPER_NAMES)
     helper = HELPERS[name]
@@ -160,14 +161,14 @@ def rescue(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(helper=helper), rescue_and_thanks
 
 
-def rescue_and_thanks(teller: Teller, facts: Facts) -> Ending:
+def rescue_and_thanks(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     say(' "Thank you!" ', w.SPEAKING, f' {helper.name}. "I need {article(facts.treasure)}," ', w.SPEAKING)
     say(f" {hero.name}, and {helper.name} found one", *SOMEWHERE, "!")
     return facts, celebration
 
 
-def barrier(teller: Teller, facts: Facts) -> Ending:
+def barrier(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     say(" But ", w.A_BARRIER_LOOK, " ", w.BARRIERS, f" blocked the way to {facts.destination}.")
     say(f" {hero.name} tried ", w.MANNERS, " and then ", w.MORE_MANNERS, " to get past it, but could not.")
@@ -176,14 +177,14 @@ def barrier(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(helper=HELPERS[name]), barrier_and_beyond
 
 
-def barrier_and_beyond(teller: Teller, facts: Facts) -> Ending:
+def barrier_and_beyond(teller: ChoiceHandler, facts: Facts) -> Ending:
     say = teller.say
     say(f" With the {facts.tool} they ", w.EFFORTS, " and ", w.MORE_EFFORTS, " to the other side.")
     say(" And there,", *SOMEWHERE, f", lay {article(facts.treasure)}!")
     return facts, celebration
 
 
-def contest(teller: Teller, facts: Facts) -> Ending:
+def contest(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     say(f" Near {facts.destination}, ", w.A_CROWD, " crowd was waiting for ", w.A_CONTEST, " contest.")
     say(f" The prize was {article(facts.treasure)}, but {hero.name} felt ", w.WORRIES, ".")
@@ -191,7 +192,7 @@ def contest(teller: Teller, facts: Facts) -> Ending:
     return facts._replace(helper=HELPERS[name]), contest_and_prize
 
 
-def contest_and_prize(teller: Teller, facts: Facts) -> Ending:
+def contest_and_prize(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     say(f" So {hero.name} held the {facts.tool} for luck, began ", w.MANNERS, " and ended ", w.MORE_MANNERS, ".")
     say(f" {helper.name} clapped, and the judge, ", w.AN_OTHER_NATURE, " ", w.STRANGER_KINDS)
@@ -203,7 +204,7 @@ PLOTS = (lost, rescue, barrier, contest)
 INTERLUDES = (4, 4, 4, 1, 1, 1, 1)  # a story goes straight to its plot one time in four
 
 
-def celebration(teller: Teller, facts: Facts) -> Ending:
+def celebration(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     shape = teller.choose(("shared", "ate", "teach"))
     if shape == "shared":
@@ -216,26 +217,26 @@ def celebration(teller: Teller, facts: Facts) -> Ending:
     return facts, teller.choose((song, return_home))
 
 
-def song(teller: Teller, facts: Facts) -> Ending:
+def song(teller: ChoiceHandler, facts: Facts) -> Ending:
     teller.say(' They sang: "', w.SONG_STARTS, " and ", w.SONG_STEPS, ", ", w.SONG_OPENINGS, ", ", w.SONG_ENDINGS, '!"')
     return facts, return_home
 
 
-def return_home(teller: Teller, facts: Facts) -> Ending:
+def return_home(teller: ChoiceHandler, facts: Facts) -> Ending:
     say, hero = teller.say, facts.hero
     say("\nAt ", w.EVENINGS, f", {hero.name} ", w.PARTINGS, f" {facts.helper.name} and ", w.STEPS)
     say(f" home to {facts.home}. {hero.He} felt ", w.JOYS, " and ", w.MORE_JOYS, f", and hoped to {facts.wish} again.")
     return facts, lesson
 
 
-def lesson(teller: Teller, facts: Facts) -> Ending:
+def lesson(teller: ChoiceHandler, facts: Facts) -> Ending:
     hero = facts.hero
     starts = (f" {hero.He} had learned that ", f" Now {hero.name} knew that ")
     teller.say(starts, w.VIRTUES, " ", w.VIRTUOUS, " ", w.REWARDS, ".")
     return facts, promise_kept
 
 
-def promise_kept(teller: Teller, facts: Facts) -> Ending:
+def promise_kept(teller: ChoiceHandler, facts: Facts) -> Ending:
     """The last sentence needs the first."""
     hero, relative, treasure = facts.hero, facts.relative, facts.treasure
     teller.draw(
@@ -270,7 +271,7 @@ def stories(split: str, seed: int) -> Iterator[str]:
             yield text
 
 
-def score(text: str) -> Score:
+def score(text: str) -> TextScore:
     """The exact log-probability of a text in nats, or where it stops being a story of this book.
 
     A story that is cut short or goes on after its end is not a story of the book.
@@ -323,7 +324,7 @@ class Validity:
 
 def validity(texts: Iterable[str]) -> Validity:
     count = valid = 0
-    broken: dict[str, list[tuple[str, Score]]] = {}
+    broken: dict[str, list[tuple[str, TextScore]]] = {}
     for text in texts:
         count += 1
         judged = score(text)

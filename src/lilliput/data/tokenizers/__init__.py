@@ -1,12 +1,12 @@
 """Text as ids and back: the class that all kinds of tokenizers share, and the table of kinds.
 
-Owns: loading and saving of tokenizers, exact encoding of texts of any length in bounded memory, decoding that streams, BPE
-trained on the user's text, and bytes. Does not own: words and characters (`words`), GPT-2's files (`gpt2`), which text is
-trained on (`prepare` gives the training split) or how ids are stored. The work is done by the tokenizers library, and a
-saved tokenizer is its tokenizer.json, which transformers reads.
+Owns: loading and saving of tokenizers, exact encoding of texts of any length in bounded memory, decoding that
+streams, BPE trained on the user's text, and bytes. Does not own: words and characters (`words`), GPT-2's
+files (`gpt2`), which text is trained on (`prepare` gives the training split) or how ids are stored. The work
+is done by the tokenizers library, and a saved tokenizer is its tokenizer.json, which transformers reads.
 
-End-of-text is the last id of BPE and bytes, as in GPT-2: they keep their ids whatever is added after them. A new kind of
-tokenizer is one entry of `KINDS`.
+End-of-text is the last id of BPE and bytes, as in GPT-2: they keep their ids whatever is added after them. A
+new kind of tokenizer is one entry of `KINDS`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from tokenizers import models, trainers
 
 from lilliput.data.corpora import END_OF_TEXT
-from lilliput.data.tokenizers import gpt2, words
-from lilliput.data.tokenizers.cutting import cut_endless_words, cut_text
+from lilliput.data.tokenizers import gpt2
+from lilliput.data.tokenizers import word_level as words
 from lilliput.data.tokenizers.gpt2 import BYTE_CHARACTERS, CHARACTER_BYTES
-from lilliput.data.tokenizers.specials import find_specials, find_unknown
-from lilliput.data.tokenizers.untrusted import check_patterns, read_text, told_panics
+from lilliput.data.tokenizers.special_tokens import find_specials, find_unknown
+from lilliput.data.tokenizers.text_chunks import cut_endless_words, cut_text
+from lilliput.data.tokenizers.untrusted_files import check_patterns, read_text, told_panics
 from lilliput.errors import UserError, nearest
-from lilliput.settings import TokenizerSettings
+from lilliput.settings.tree import TokenizerSettings
 
 # Above GPT-4's largest (about 20 MB); parsing takes several times the file's size in memory.
 LARGEST_FILE = 50 * 1000 * 1000
@@ -264,7 +265,7 @@ def _kind(parts: dict[str, Any], byte_level: bool) -> str:
     return "gpt2" if model["vocab"].get(gpt2.LAST_PIECE) == gpt2.RANKS - 1 else "bpe"
 
 
-class Decoder:
+class TokenDecoder:
     """Decodes one id at a time. What `push` gives is certain; half a character waits for the rest of its bytes.
 
     The parts together equal `tokenizer.decode` of all ids.

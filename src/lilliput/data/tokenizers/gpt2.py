@@ -1,8 +1,9 @@
 """Byte-level BPE as GPT-2 has it: bytes as printable characters, and GPT-2's own vocabulary from wherever it lies.
 
-Owns: finding and reading GPT-2's files in all their forms (encoder.json + vocab.bpe, vocab.json + merges.txt, the ranks of
-tiktoken, the hub). Does not own: BPE itself (the tokenizers library), nor tokenizer.json (`tokenizers`). From every form
-comes the same tokenizer, bit for bit, so that prepared data is found again wherever the files lie.
+Owns: finding and reading GPT-2's files in all their forms (encoder.json + vocab.bpe, vocab.json + merges.txt,
+the ranks of tiktoken, the hub). Does not own: BPE itself (the tokenizers library), nor tokenizer.json
+(`tokenizers`). From every form comes the same tokenizer, bit for bit, so that prepared data is found again
+wherever the files lie.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import tokenizers as library
 from tokenizers import decoders, models, pre_tokenizers
 
 from lilliput.data.corpora import END_OF_TEXT
-from lilliput.data.tokenizers.specials import ENDS, PADS, STARTS
-from lilliput.data.tokenizers.untrusted import read_text
+from lilliput.data.tokenizers.special_tokens import ENDS, PADS, STARTS
+from lilliput.data.tokenizers.untrusted_files import read_text
 from lilliput.errors import UserError
 
 LARGEST_FILE = 50 * 1000 * 1000

@@ -1,11 +1,12 @@
 """The word vectors of a vocabulary: made once, kept beside the prepared data, reported.
 
-Owns: the folder of such vectors (its key, files, manifest), when it is still good, the report, and the settings that follow
-from the vectors. Does not own: files of vectors (`files`, `fasttext`), training some (`training`), finding a vector for
-each token (`lookup`), or the embedding (`model.layers`).
+Owns: the folder of such vectors (its key, files, manifest), when it is still good, the report, and the
+settings that follow from the vectors. Does not own: files of vectors (`storage.atomic_files`, `fasttext`),
+training some (`training`), finding a vector for each token (`lookup`), or the embedding (`model.layers`).
 
-A folder holds table.npy, float32 (V, width), zero where a token has no vector; covered.npy, bool (V,); and manifest.json
-with the report, the SHA-256 of both, and its own. It is written beside its place and renamed into it.
+A folder holds table.npy, float32 (V, width), zero where a token has no vector; covered.npy, bool (V,); and
+manifest.json with the report, the SHA-256 of both, and its own. It is written beside its place and renamed
+into it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ import filelock
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.config import replace
 from lilliput.data.prepare.token_files import Prepared, canonical, digest, seal, stamp, unseal
 from lilliput.data.progress import Report, silent
-from lilliput.data.vectors.files import VectorFile, open_vectors
+from lilliput.data.vectors.fasttext_training import WIDTH, train_vectors
 from lilliput.data.vectors.lookup import (
     Lookup,
     count_tokens,
@@ -35,10 +35,11 @@ from lilliput.data.vectors.lookup import (
     neighbours,
     words_of,
 )
-from lilliput.data.vectors.training import WIDTH, train_vectors
+from lilliput.data.vectors.vector_files import VectorFile, open_vectors
 from lilliput.errors import UserError
-from lilliput.files import beside, cannot_write, clean_leftovers, put_folder, sync_folder, write_flushed
-from lilliput.settings import Config
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import Config
+from lilliput.storage.atomic_files import beside, cannot_write, clean_leftovers, put_folder, sync_folder, write_flushed
 
 FORMAT = 1
 TRAIN = "train"  # the source that is no file

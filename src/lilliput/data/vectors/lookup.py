@@ -1,10 +1,13 @@
 """A vector for each token of a vocabulary: what is looked up, what is tried instead, and how far that reached.
 
-Owns: the word of a token, the forms of a word in their order, the table, and the figures about it. Does not own: files
-(`files`), the cache (`vectors`), or what the rows of tokens without a vector become (the model).
+Owns: the word of a token, the forms of a word in their order, the table, and the figures about it. Does not
+own: files (`vector_files`), the cache (`vectors`), or what the rows of tokens without a vector become (the
+model).
 
-A word is looked up as it stands; then, as set, in small letters and capitalised; then with plain apostrophes, without 's
-and without apostrophes around it (each in both cases, too); last, where the vectors come from FastText itself, its vector
+A word is looked up as it stands; then, as set, in small letters and capitalised; then with plain apostrophes, without
+'s
+and without apostrophes around it (each in both cases, too); last, where the vectors come from FastText itself, its
+vector
 is composed of its n-grams.
 """
 
@@ -20,8 +23,8 @@ from numpy.typing import NDArray
 
 from lilliput.data.progress import Report
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.data.vectors.files import VectorFile
-from lilliput.settings import VectorSettings
+from lilliput.data.vectors.vector_files import VectorFile
+from lilliput.settings.tree import VectorSettings
 
 STAGES = ("exact", "case", "apostrophes", "subword")
 TRIES = 16  # more than the forms of one stage: the order of a form is stage x TRIES + its number in the stage

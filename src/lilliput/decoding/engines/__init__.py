@@ -1,10 +1,11 @@
 """Who computes the logits: one small interface, and the choice among those that speak it.
 
-Owns: `Engine` and `Rows`, what every engine must do and nothing about how. Does not own: the choice of a token
-(`processors`), the loops (`stream`, `beam`), or the nets (`model`).
+Owns: `Engine` and `EngineRows`, what every engine must do and nothing about how. Does not own: the choice of
+a token (`processors`), the loops (`stream`, `decoding.beam_search`), or the nets (`model`).
 
-An engine reads texts: `prefill` gives the logits after each, and `Rows`, which hold what was read and can read on. A row's
-outcome never depends on its neighbours but by rounding, and with the numba engine not even so.
+An engine reads texts: `prefill` gives the logits after each, and `EngineRows`, which hold what was read and
+can read on. A row's outcome never depends on its neighbours but by rounding, and with the numba engine not
+even so.
 
 B rows, V vocabulary.
 """
@@ -17,7 +18,7 @@ from typing import Protocol, Self
 from torch import Tensor
 
 
-class Rows(Protocol):
+class EngineRows(Protocol):
     """Texts that an engine has read, and can read on. Changed in place by all methods but `pick`."""
 
     @property
@@ -58,6 +59,6 @@ class Engine(Protocol):
     name: str
     context: int  # most tokens that a row may hold
 
-    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, Rows]:
+    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, EngineRows]:
         """Logits (B, V) after the last token of each view (at least one token each), and the rows."""
         ...

@@ -1,10 +1,12 @@
 """What needs no net: n-grams, compressors, word counts. A net that loses to one of them should say so.
 
-Owns: the rows that stand beside a net's figures, their names, and how much of a large training text they learn from. Does not
-own: the arithmetic of any of them (`ngrams`, `mixture`, `compression`, `labels`), or the net's own figures (`likelihood`).
+Owns: the rows that stand beside a net's figures, their names, and how much of a large training text they
+learn from. Does not own: the arithmetic of any of them (`ngrams`, `mixture`, `compression`,
+`evaluation.label_metrics`), or the net's own figures (`likelihood`).
 
-Every choice (discounts, the order, the strength of a penalty) is made within the training text. Limits keep memory and time
-of learning bounded, and a row that learned from a part says so in its name; the judged text is never cut.
+Every choice (discounts, the order, the strength of a penalty) is made within the training text. Limits keep
+memory and time of learning bounded, and a row that learned from a part says so in its name; the judged text
+is never cut.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.data.windows import predictions_of
 from lilliput.evaluation.baselines.compression import BORDER, Compressor, find_zstandard, join, measure_sizes, xz
-from lilliput.evaluation.baselines.labels import commonest, tell_by_bayes, tell_by_words
+from lilliput.evaluation.baselines.linear_classifiers import commonest, tell_by_bayes, tell_by_words
 from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
 from lilliput.evaluation.baselines.ngrams import Floats, NGrams, choose_order, lay_out
 from lilliput.evaluation.likelihood import Likelihood

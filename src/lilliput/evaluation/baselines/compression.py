@@ -1,10 +1,10 @@
 """What a compressor of files needs for a text: a model that was never trained, or only by what stands before the text.
 
-Owns: joining documents to one stream of bytes, and its size as xz and zstd leave it at their strongest. Does not own: the
-division by bytes and the names of the rows (`baselines`).
+Owns: joining documents to one stream of bytes, and its size as xz and zstd leave it at their strongest. Does
+not own: the division by bytes and the names of the rows (`baselines`).
 
-Each document is followed by a byte that no UTF-8 text has, as a net must tell where a document ends. The window spans the whole
-stream, so that a compressor that has read the training text before may use all of it.
+Each document is followed by a byte that no UTF-8 text has, as a net must tell where a document ends. The
+window spans the whole stream, so that a compressor that has read the training text before may use all of it.
 """
 
 from __future__ import annotations

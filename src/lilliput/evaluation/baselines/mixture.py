@@ -1,7 +1,7 @@
 """Two models as one: the probability of each token is the weighted mean of what both give it.
 
-Owns: mixing nats of the same predictions, and choosing the weight on predictions that are not the ones it is judged by. Does not
-own: where the nats come from (`scores`, `ngrams`).
+Owns: mixing nats of the same predictions, and choosing the weight on predictions that are not the ones it is
+judged by. Does not own: where the nats come from (`scores`, `ngrams`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,26 @@
 """What counting alone knows of the next token: interpolated Kneser-Ney n-grams over token ids, exact and normalised.
 
-Owns: the counts of all n-grams up to an order, the discounts, the nats of each prediction of a text under the models of all
-these orders, and the choice of an order without the judged text. Does not own: the figures made of the nats (`baselines`),
-or mixing them with those of a net (`mixture`).
+Owns: the counts of all n-grams up to an order, the discounts, the nats of each prediction of a text under the
+models of all these orders, and the choice of an order without the judged text. Does not own: the figures made
+of the nats (`baselines`), or mixing them with those of a net (`mixture`).
 
 For a token w, its context h of n - 1 tokens and h', the same without its first token,
 
-    p(w | h) = (c(hw) - d(hw)) / c(h) + d(h) / c(h) * p(w | h')         c(h), d(h): the sums of c(hv) and d(hv) over all v
+    p(w | h) = (c(hw) - d(hw)) / c(h) + d(h) / c(h) * p(w | h')         c(h), d(h): the sums of c(hv) and d(hv) over
+all v
 
-down to 1 / vocab_size below the single tokens; a context that training does not have leaves p(w | h'). In the model of order n,
-c of an n-gram is how often it occurs, and c of a shorter one is how many different tokens stand before it, to which is added
-how often it begins a document, where nothing can stand before it. d is what is taken from a count: of 1, of 2, and of 3 or more
+down to 1 / vocab_size below the single tokens; a context that training does not have leaves p(w | h'). In the model
+of order n,
+c of an n-gram is how often it occurs, and c of a shorter one is how many different tokens stand before it, to which
+is added
+how often it begins a document, where nothing can stand before it. d is what is taken from a count: of 1, of 2, and of
+3 or more
 (modified Kneser-Ney: Chen and Goodman 1999, section 3.1), and nothing from an n-gram that training does not have.
 
-A document begins with the start token as context, and nothing is counted over its border: its first token has a context of
-one token, whatever the order. An n-gram is known by its number, its place among the sorted pairs (first token, number of the
-rest): 64 bits are enough for any order, and each order costs one sort of the text.
+A document begins with the start token as context, and nothing is counted over its border: its first token has
+a context of one token, whatever the order. An n-gram is known by its number, its place among the sorted pairs
+(first token, number of the rest): 64 bits are enough for any order, and each order costs one sort of the
+text.
 """
 
 from __future__ import annotations
@@ -27,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.data.packed_windows import Integers, predictions_of
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.data.windows import Integers, predictions_of
 
 Floats = NDArray[np.float64]
 UNSEEN = -1  # the number of an n-gram that training does not have; it takes the last entry of a table, which says so
@@ -36,7 +41,7 @@ HELD_OUT = 10  # one part in so many of the training text chooses the order
 
 
 @dataclass(frozen=True)
-class Text:
+class TokenSequence:
     """Documents one after the other, each with the start token before it, which is never predicted."""
 
     ids: Integers
@@ -46,15 +51,15 @@ class Text:
     def predicted(self) -> NDArray[np.bool_]:
         return self.place > 0
 
-    def before(self, index: int) -> Text:
-        return Text(self.ids[:index], self.place[:index])
+    def before(self, index: int) -> TokenSequence:
+        return TokenSequence(self.ids[:index], self.place[:index])
 
-    def after(self, index: int) -> Text:
+    def after(self, index: int) -> TokenSequence:
         """A document that is cut there goes on without the context that was cut off."""
-        return Text(self.ids[index:], np.minimum(self.place[index:], np.arange(len(self.ids) - index)))
+        return TokenSequence(self.ids[index:], np.minimum(self.place[index:], np.arange(len(self.ids) - index)))
 
 
-def lay_out(file: TokenFile, start: int, most: int | None = None) -> Text:
+def lay_out(file: TokenFile, start: int, most: int | None = None) -> TokenSequence:
     """All documents, or the first `most` tokens of them, start tokens included."""
     offsets = np.asarray(file.offsets)
     sizes = predictions_of(offsets, file.ends) + 1
@@ -66,7 +71,7 @@ def lay_out(file: TokenFile, start: int, most: int | None = None) -> Text:
     place = np.arange(after[-1]) - np.repeat(after - sizes, sizes)
     ids = np.asarray(file.tokens)[np.repeat(offsets[: len(sizes)] - 1, sizes) + place].astype(np.int64)
     ids[place == 0] = start
-    return Text(ids, place)
+    return TokenSequence(ids, place)
 
 
 class Discounts(NamedTuple):
@@ -104,7 +109,7 @@ class Level(NamedTuple):
 class NGrams:
     """The counts of a text. They hold for any discount, so that another costs no counting."""
 
-    def __init__(self, text: Text, vocab_size: int, order: int) -> None:
+    def __init__(self, text: TokenSequence, vocab_size: int, order: int) -> None:
         self.vocab_size, self.levels = vocab_size, list[Level]()
         self.before: list[Integers] = []  # what the n-grams of a level count in models of higher orders
         rest, rests = np.zeros(len(text.ids), np.int64), 1  # the number of the shorter n-gram that ends at each token
@@ -119,7 +124,7 @@ class NGrams:
             self.levels.append(Level(keys, rests, rest[at[first] - 1], often))
             rest, rests = _spread(number, at, len(text.ids)), len(keys)
 
-    def nats(self, text: Text, discount: float | None = None) -> Iterator[Floats]:
+    def nats(self, text: TokenSequence, discount: float | None = None) -> Iterator[Floats]:
         """Of each prediction of a text, in its order: under the model of order 1, then 2, and so on.
 
         `discount` is taken from every count; None estimates the discounts of each order.
@@ -136,7 +141,7 @@ class NGrams:
                 lower = _interpolate(level, self.before[length - 1], discount, *numbers, lower)
             rest = number
 
-    def _find(self, text: Text, rest: Integers, length: int) -> Integers:
+    def _find(self, text: TokenSequence, rest: Integers, length: int) -> Integers:
         """The number of the n-gram of this length that ends at each token, given those that are one shorter."""
         level = self.levels[length - 1]
         at = np.flatnonzero((text.place >= length - 1) & (rest != UNSEEN))
@@ -163,7 +168,7 @@ def _interpolate(
     return np.where(total > 0, (kept + spare * lower) / np.maximum(total, 1), lower)
 
 
-def choose_order(text: Text, vocab_size: int, orders: tuple[int, ...], discount: float | None = None) -> int:
+def choose_order(text: TokenSequence, vocab_size: int, orders: tuple[int, ...], discount: float | None = None) -> int:
     """The order that predicts the last tenth of a text best when it has counted the rest."""
     border, reach = len(text.ids) - len(text.ids) // HELD_OUT, max(orders)
     counts = NGrams(text.before(border), vocab_size, reach)

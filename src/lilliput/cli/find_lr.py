@@ -1,0 +1,89 @@
+"""`lilliput train RECIPE --find-lr`: a trial of learning rates, as a table, a sentence and a plot. No run is made."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from lilliput.cli.output import chatter, figures, print_json, progress
+from lilliput.errors import UserError
+
+if TYPE_CHECKING:
+    from lilliput.settings.tree import Config
+    from lilliput.training.learning_rate_finder import Trial
+    from lilliput.training.process_group import World
+
+LINES = 12  # of the table, which the plot has in full
+
+
+def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> int:
+    if world.processes > 1:
+        what = f"--find-lr is for one process, and there are {world.processes}"
+        raise UserError(what, None, "the same without torchrun: what it finds holds for the same train.batch")
+    for flag in ("resume", "overwrite"):
+        if getattr(arguments, flag):
+            what = f"--find-lr makes no run: it does not go with --{flag}"
+            raise UserError(what, None, "--find-lr alone, or with --from RUN")
+    from lilliput.training.learning_rate_finder import find_learning_rate, plot_trial, scaled_rates
+
+    with progress(chatter()) as report:
+        trial = find_learning_rate(config, arguments.start_from, report)
+    rates = scaled_rates(config, trial.factors[trial.steepest])
+    plot: Path | None = None
+    failure: UserError | None = None
+    try:
+        plot = plot_trial(trial, config)
+    except UserError as error:  # the figures took minutes, and are told before it
+        failure = error
+    told = {
+        "learning_rates": [factor * config.optimizer.lr for factor in trial.factors],
+        "losses": trial.losses,
+        "smoothed": trial.smoothed,
+        "suggestion": rates["optimizer.lr"],
+        "settings": rates,
+        "diverged": trial.diverged,
+        "plot": None if plot is None else str(plot),
+    }
+    if arguments.json:
+        print_json(told)
+    else:
+        tell(arguments, trial, told)
+    if failure is not None:
+        raise failure
+    return 0
+
+
+def tell(arguments: argparse.Namespace, trial: Trial, told: dict[str, Any]) -> None:
+    console, rates = figures(), told["learning_rates"]
+    table = Table(box=None, pad_edge=False)
+    for heading in ("optimizer.lr", "loss", "smoothed"):
+        table.add_column(heading, justify="right")
+    table.add_column()
+    notes = {trial.lowest: "lowest", trial.steepest: "falls fastest"}
+    if trial.diverged:
+        notes[len(rates) - 1] = "diverged"
+    every = max(1, len(rates) // LINES)
+    for index, (rate, loss, smoothed) in enumerate(zip(rates, trial.losses, trial.smoothed, strict=True)):
+        if index % every == 0 or index in notes:
+            table.add_row(f"{rate:.1e}", f"{loss:.3f}", f"{smoothed:.3f}", notes.get(index, ""))
+    console.print(table)
+    factor, settings = trial.factors[trial.steepest], told["settings"]
+    console.print(f"\nThe loss falls fastest at {factor:.2g} times the rates of the settings; try", markup=False)
+    console.print(f"  lilliput train {command(arguments, settings)}", markup=False)
+    if trial.steepest > len(rates) - 5 and not trial.diverged:
+        console.print("It falls fastest at the end of what was tried: with these rates, --find-lr again looks higher.")
+    if told["plot"] is not None:
+        console.print(f"the plot is {told['plot']}", markup=False)
+
+
+def command(arguments: argparse.Namespace, rates: dict[str, float]) -> str:
+    """What was asked for, with these rates in place of others."""
+    words = [arguments.target]
+    words += ["--size", arguments.size] if arguments.size else []
+    words += ["--from", arguments.start_from] if arguments.start_from else []
+    settings = arguments.settings | {name: f"{rate:g}" for name, rate in rates.items()}
+    return shlex.join(words + [word for name, value in settings.items() for word in (f"--{name}", value)])

@@ -1,0 +1,254 @@
+"""Tables as documents, a row each: .csv, .tsv and .parquet.
+
+Owns: which column holds the text and which the label, by name, by number or by a guess that is said; and the
+mistakes of rows. Does not own: bytes and encodings (`decompression`).
+
+A .csv may quote a cell, and a quoted cell may hold anything. A .tsv may not: a quotation mark in it is text,
+as in the label TAB text files that people write by hand, and a cell ends at a tab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from lilliput.data.corpora.decompression import compression_of, decode, place, read_bytes, read_chunks, split_at
+from lilliput.data.corpora.documents import Document, Labels
+from lilliput.errors import UserError, nearest
+from lilliput.settings.tree import DataSettings
+
+DEFAULTS = DataSettings()
+LONGEST_CELL = 2**31 - 1  # what a C long holds everywhere
+ROWS = 256  # rows of a .parquet file in memory at once
+BUFFER = 1 << 20
+
+Row = tuple[int, list[str]]  # the line on which it begins, its cells
+Rows = Callable[[Path], Iterator[Row]]
+
+
+class Columns(NamedTuple):
+    """Which cells of a row matter, counted from 0."""
+
+    text: int
+    label: int | None
+    width: int
+    header: bool
+    told: str
+
+
+def choose_columns(first: list[str], settings: DataSettings, where: str) -> Columns:
+    """From the first row. It is a header where it names the text or the label; else columns go by number, or by guess."""
+    names = [cell.strip() for cell in first]
+    header = settings.text_field in names or settings.label_field in names
+    if header:
+        text = _find(settings.text_field, names, "text", where)
+        label = _find(settings.label_field, names, "label", where) if settings.labelled else None
+        told = f"column {names[text]!r}" + (f", label in column {names[label]!r}" if label is not None else "")
+    else:
+        guess = len(names) - 1 if len(names) <= 2 and settings.text_field == DEFAULTS.text_field else None
+        text = _find(settings.text_field, names, "text", where) if guess is None else guess
+        label = _label_by_number(text, names, settings, where) if settings.labelled else None
+        told = f"no header: column {text + 1} is the text"
+        if label is not None:
+            told += f", column {label + 1} the label"
+        elif guess == 1:
+            told += ", column 1 is left out"
+    if text == label:
+        raise UserError("text and label are the same column", where, "set data.text_field and data.label_field apart")
+    return Columns(text, label, len(names), header, f"a document a row ({told})")
+
+
+def _label_by_number(text: int, names: list[str], settings: DataSettings, where: str) -> int:
+    if settings.label_field == DEFAULTS.label_field and len(names) == 2:
+        return 1 - text
+    if len(names) == 1:
+        what = "the row has too few columns for a label and a text: one"
+        raise UserError(what, where, "write label TAB text, or leave data.labelled off")
+    return _find(settings.label_field, names, "label", where)
+
+
+def _find(field: str, names: list[str], setting: str, where: str) -> int:
+    """The column of this name, or of this number from 1."""
+    if field in names:
+        return names.index(field)
+    if field.isdecimal():
+        if 1 <= int(field) <= len(names):
+            return int(field) - 1
+        raise UserError(f"there is no column {field}, only {len(names)}", where, f"--data.{setting}-field 1")
+    shown = [repr(name)[1:-1][:30] for name in names[:8]]
+    longest = max(range(len(names)), key=lambda index: len(names[index])) + 1
+    what = f"there is no column {field!r}; the first row is {', '.join(shown)}" + (" …" if len(names) > 8 else "")
+    hint = f"--data.{setting}-field {nearest(field, shown) or longest}, a name or a number from 1"
+    raise UserError(what, where, hint)
+
+
+def csv_rows(path: Path) -> Iterator[Row]:
+    # The limit is the process's own: any program that wants a smaller one would refuse documents that we may not.
+    csv.field_size_limit(LONGEST_CELL)
+    lines = (decode(path, piece) + "\n" for piece in split_at(read_chunks(path), b"\n"))
+    reader, line = csv.reader(lines, strict=True), 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            ends, returns = "end of data" in str(error), "new-line character" in str(error)
+            what = "a quoted cell never ends" if ends else f"the row is no CSV: {error}"
+            what = "a carriage return ends the row, and no line end follows" if returns else what
+            hint = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
+            hint = f"tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else hint
+            raise UserError(what, place(path, line), hint) from error
+        if cells is None:
+            return
+        yield line, cells
+        line = reader.line_num + 1
+
+
+def tsv_rows(path: Path) -> Iterator[Row]:
+    for number, piece in enumerate(split_at(read_chunks(path), b"\n"), 1):
+        yield number, decode(path, piece).removesuffix("\r").split("\t")
+
+
+def _is_blank(cells: list[str]) -> bool:
+    return len(cells) <= 1 and not "".join(cells).strip()
+
+
+def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
+    columns = None
+    for line, cells in rows(path):
+        if _is_blank(cells):
+            continue
+        if columns is None:
+            columns = choose_columns(cells, settings, place(path, line))
+            if columns.header:
+                continue
+        if len(cells) != columns.width:
+            few = "few" if len(cells) < columns.width else "many"
+            what = f"the row has too {few} columns: {len(cells)}, where the first row has {columns.width}"
+            raise UserError(what, place(path, line), "a cell that holds the separator must be quoted, in a .csv")
+        text = cells[columns.text]
+        if columns.label is not None and text.strip():
+            yield Document(text, labels.take(cells[columns.label], functools.partial(place, path, line)))
+        else:
+            yield Document(text)
+
+
+def _tell_rows(rows: Rows, files: list[Path], settings: DataSettings) -> str:
+    firsts = (
+        choose_columns(cells, settings, place(path, line))
+        for path in files
+        for line, cells in rows(path)
+        if not _is_blank(cells)
+    )
+    columns = next(firsts, None)
+    return columns.told if columns else "a document a row"
+
+
+def read_csv(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
+    return _read_rows(csv_rows, path, settings, labels)
+
+
+def tell_csv(files: list[Path], settings: DataSettings) -> str:
+    return _tell_rows(csv_rows, files, settings)
+
+
+def read_tsv(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
+    return _read_rows(tsv_rows, path, settings, labels)
+
+
+def tell_tsv(files: list[Path], settings: DataSettings) -> str:
+    return _tell_rows(tsv_rows, files, settings)
+
+
+def read_parquet(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
+    with _open_parquet(path) as file:
+        text, label = _parquet_columns(file, path, settings)
+        names = [name for name in (text, label) if name is not None]
+        number = 0
+        for batch in file.iter_batches(batch_size=ROWS, columns=names, use_threads=False):
+            texts = batch.column(text).to_pylist()
+            marks = batch.column(label).to_pylist() if label is not None else [None] * len(texts)
+            for found, mark in zip(texts, marks, strict=True):
+                number += 1
+                if label is not None and found and not found.isspace():
+                    yield Document(found, labels.take(mark, functools.partial(_row, path, number)))
+                else:
+                    yield Document(found or "")  # a null is an empty document
+
+
+def _row(path: Path, number: int) -> str:
+    return f"{path}, row {number}"
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path) -> Iterator[Any]:
+    """The file, read as it is needed and never whole; what is wrong with it is told as a mistake of its user."""
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise UserError("reading .parquet files needs pyarrow", str(path), 'pip install "lilliput[data]"') from error
+    with contextlib.ExitStack() as stack:
+        source: str | IO[bytes] = str(path)
+        if compression_of(path):  # its directory is at its end, so that it cannot be read as a stream
+            source = stack.enter_context(tempfile.TemporaryFile())
+            try:
+                for chunk in read_bytes(path):
+                    source.write(chunk)
+                source.flush()
+            except OSError as error:
+                what = f"the file cannot be unpacked into {tempfile.gettempdir()}: {error.strerror}"
+                raise UserError(
+                    what, str(path), "set TMPDIR to a folder with more space, or unpack it yourself"
+                ) from error
+        try:
+            # Without the two, a whole row group would be read ahead.
+            yield stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False))
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, PermissionError):
+                raise UserError(
+                    f"cannot read the file: {error.strerror}", str(path), "check its permissions"
+                ) from error
+            reason = str(error).strip().splitlines()[0][:150]
+            what = f"the file is no whole .parquet file: {reason}"
+            raise UserError(what, str(path), "copy or download it again") from error
+
+
+def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str, str | None]:
+    """Names of the columns of text and of labels."""
+    import pyarrow.types as kinds  # type: ignore[import-untyped]
+
+    def holds_text(kind: Any) -> bool:
+        inner = kind.value_type if kinds.is_dictionary(kind) else kind
+        return bool(kinds.is_string(inner) or kinds.is_large_string(inner))
+
+    schema = file.schema_arrow
+    names = list(schema.names)
+    texts = [name for name in names if holds_text(schema.field(name).type)]
+
+    def find(field: str, setting: str, among: list[str]) -> str:
+        if field in names:
+            return field
+        if field.isdecimal() and 1 <= int(field) <= len(names):
+            return str(names[int(field) - 1])
+        shown = [repr(name)[1:-1][:30] for name in names[:8]]
+        meant = nearest(field, among) or (among[0] if among else None)
+        what = f"the file has no column {field!r}, only {', '.join(shown) or 'none at all'}"
+        raise UserError(what, str(path), f"--data.{setting}-field {meant}" if meant else "give a file with text in it")
+
+    text = find(settings.text_field, "text", texts)
+    if text not in texts:
+        meant = nearest(settings.text_field, texts) or (texts[0] if texts else None)
+        hint = f"--data.text-field {meant}" if meant else "give a file with text in it"
+        raise UserError(f"column {text!r} holds {schema.field(text).type}, no text", str(path), hint)
+    return text, find(settings.label_field, "label", names) if settings.labelled else None
+
+
+def tell_parquet(files: list[Path], settings: DataSettings) -> str:
+    with _open_parquet(files[0]) as file:
+        text, label = _parquet_columns(file, files[0], settings)
+    return f"a document a row (column {text!r}" + (f", label in column {label!r})" if label is not None else ")")

@@ -1,0 +1,223 @@
+"""The bytes of a text file, decompressed, in pieces of bounded size, and where in the file a mistake stands.
+
+Owns: the compressed forms, refusing what is no UTF-8 text (with its line and byte), and cutting bytes at a
+mark. Does not own: what a piece means (`formats`, `csv_tsv_parquet`).
+
+Lines and bytes are counted in the decompressed text, and the mistake says so.
+"""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+
+from lilliput.errors import UserError
+
+CHUNK = 1 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Piece = tuple[int, bytearray]  # offset of its first byte in the text, its bytes
+
+
+class Decompressor(Protocol):
+    """What zlib, lzma and zstandard agree on: one member of an archive."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class Codec(NamedTuple):
+    new: Callable[[], Decompressor]
+    error: type[Exception]
+
+
+class Compression(NamedTuple):
+    name: str
+    magic: bytes  # the first bytes of every such file
+    expansion: int  # how often larger a text is, generously: for bars and estimates
+    chunk: int  # compressed bytes at a time: at the best ratio (1,000, 30,000 and 7,000) about 100 MB of text
+    codec: Callable[[], Codec]
+
+
+def _gzip() -> Codec:
+    return Codec(lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), zlib.error)
+
+
+def _xz() -> Codec:
+    return Codec(lzma.LZMADecompressor, lzma.LZMAError)
+
+
+def _zstandard() -> Codec:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise UserError("reading .zst files needs zstandard", hint='pip install "lilliput[data]"') from error
+    return Codec(lambda: cast(Decompressor, zstandard.ZstdDecompressor().decompressobj()), zstandard.ZstdError)
+
+
+COMPRESSIONS = {
+    ".gz": Compression("gzip", b"\x1f\x8b", 4, 1 << 16, _gzip),
+    ".zst": Compression("zstandard", b"\x28\xb5\x2f\xfd", 5, 1 << 12, _zstandard),
+    ".xz": Compression("xz", b"\xfd7zXZ\x00", 6, 1 << 14, _xz),
+}
+
+
+def compression_of(path: Path) -> Compression | None:
+    return COMPRESSIONS.get(path.suffix.lower())
+
+
+def read_bytes(path: Path) -> Iterator[bytes]:
+    """The file in parts, decompressed where its name says that it is compressed."""
+    compression = compression_of(path)
+    size = compression.chunk if compression else CHUNK
+    try:
+        with open(path, "rb") as file:
+            if first := file.read(size):
+                _check_magic(path, first, compression)
+                parts = chain([first], iter(lambda: file.read(size), b""))
+                yield from _decompress(path, parts, compression.codec()) if compression else parts
+    except OSError as error:
+        raise UserError(f"cannot read the file: {error.strerror}", str(path), "check its permissions") from error
+
+
+def _check_magic(path: Path, first: bytes, compression: Compression | None) -> None:
+    if compression and not first.startswith(compression.magic):
+        what = f"the file is not compressed by {compression.name}, though its name says so"
+        raise UserError(what, str(path), f"rename it to {path.stem}, or download it again")
+    for suffix, other in COMPRESSIONS.items():
+        if not compression and first.startswith(other.magic):
+            what = f"the file is compressed by {other.name}, and its name does not say so"
+            raise UserError(what, str(path), f"rename it to {path.name}{suffix}")
+
+
+def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[bytes]:
+    """Members one after the other (all three forms allow that), with or without zeros between them."""
+    decoder, done = codec.new(), 0
+    try:
+        for data in parts:
+            while data:
+                if decoder.eof:
+                    if not (data := data.lstrip(b"\0")):
+                        break
+                    decoder = codec.new()
+                if text := decoder.decompress(data):
+                    yield text
+                    done += len(text)
+                data = decoder.unused_data
+    except codec.error as error:
+        what = f"the archive is damaged after byte {done} of the decompressed text: {error}"
+        raise UserError(what, str(path), "copy or download it again") from error
+    if not decoder.eof:
+        what = f"the archive is cut short after byte {done} of the decompressed text"
+        raise UserError(what, str(path), "copy or download it again")
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """The text in parts, refused where it is no text."""
+    position = 0
+    for chunk in read_bytes(path):
+        if position == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise UserError("the file is UTF-16, not UTF-8", place(path, offset=0), _convert(path, "utf-16"))
+        if (zero := chunk.find(b"\0")) >= 0:
+            what = "the file is binary, not text: it holds a NUL byte"
+            raise UserError(what, place(path, offset=position + zero), "give a UTF-8 text file")
+        yield chunk
+        position += len(chunk)
+
+
+def place(path: Path, line: int | None = None, offset: int | None = None) -> str:
+    """Where a mistake stands, for its sentence."""
+    parts = [str(path)]
+    if line is not None:
+        parts.append(f"line {line}")
+    if offset is not None:
+        parts.append(f"byte {offset}" + (" of the decompressed text" if compression_of(path) else ""))
+    return ", ".join(parts)
+
+
+def line_at(path: Path, offset: int) -> int:
+    """The line, from 1, of a byte: read again, because counting all lines ahead would cost every good file."""
+    lines, position = 1, 0
+    for chunk in read_bytes(path):
+        lines += chunk.count(b"\n", 0, offset - position)
+        position += len(chunk)
+        if position >= offset:
+            break
+    return lines
+
+
+def _convert(path: Path, encoding: str) -> str:
+    if compression_of(path):
+        return f"decompress it, then iconv -f {encoding} -t utf-8 {path.stem} > utf8-{path.stem}"
+    return f"iconv -f {encoding} -t utf-8 {path.name} > utf8-{path.name}"
+
+
+def trim(piece: Piece) -> Piece:
+    """The piece without the white space around it. Stripping its text would copy that, four times its bytes at worst."""
+    start, raw = piece
+    del raw[len(raw.rstrip()) :]
+    leading = len(raw) - len(raw.lstrip())
+    del raw[:leading]
+    return start + leading, raw
+
+
+def decode(path: Path, piece: Piece) -> str:
+    """The text of a piece, which is used up: a document may be so large that its bytes must go when its text comes."""
+    start, raw = piece
+    # `utf-8-sig` would move the offsets of mistakes.
+    skip = len(BYTE_ORDER_MARK) if start == 0 and raw.startswith(BYTE_ORDER_MARK) else 0
+    try:
+        text = (raw[skip:] if skip else raw).decode("utf-8")
+    except UnicodeDecodeError as error:
+        offset = start + skip + error.start
+        what = f"the file is not UTF-8: byte 0x{raw[skip + error.start]:02x} has no place there"
+        where = place(path, line_at(path, offset), offset)
+        raise UserError(what, where, f"if it is Latin-1: {_convert(path, 'latin1')}") from error
+    raw.clear()
+    return text
+
+
+def join(chunks: Iterable[bytes]) -> Iterator[Piece]:
+    """Everything as one piece."""
+    whole = bytearray()
+    for chunk in chunks:
+        whole += chunk
+    yield 0, whole
+
+
+def split_at(chunks: Iterable[bytes], mark: bytes) -> Iterator[Piece]:
+    """What stands between marks. White space after the last mark is the end of the file, not a document."""
+    held, start, searched = bytearray(), 0, 0
+    for chunk in chunks:
+        held += chunk
+        cursor = 0
+        while (found := held.find(mark, max(cursor, searched))) >= 0:
+            yield start + cursor, held[cursor:found]
+            cursor = found + len(mark)
+        del held[:cursor]
+        start += cursor
+        # A mark may straddle two chunks; what was searched is never searched again, however long the document.
+        searched = max(0, len(held) - len(mark) + 1)
+    if held and not held.isspace():
+        yield start, held  # itself and no copy: a file of one document may be all that memory holds
+
+
+def split_paragraphs(chunks: Iterable[bytes]) -> Iterator[Piece]:
+    """What stands between blank lines."""
+    start, paragraph = 0, bytearray()
+    for offset, line in split_at(chunks, b"\n"):
+        if line and not line.isspace():
+            start = start if paragraph else offset
+            paragraph += line + b"\n"
+        elif paragraph:
+            yield start, paragraph
+            paragraph = bytearray()
+    if paragraph:
+        yield start, paragraph

@@ -1,0 +1,175 @@
+"""FastText's binary format, read where it lies: the file is mapped, and only the rows that are asked for are touched.
+
+Owns: the layout of the file, the vector of a word it has, and of one that it has not, from the word's
+n-grams. Does not own: the formats that come as text or from word2vec (`vector_files`), nor quantized models,
+which are refused.
+
+A model of FastText has no finished vectors: a word's is the mean of a row of its own and of the rows of its n-grams,
+which
+share `bucket` rows by their hash (Bojanowski et al. 2017, section 3.2). A word that is not in the dictionary is the
+mean
+of its n-grams alone. The layout, little-endian:
+    magic, version; 12 integers and a float: the settings it was trained with
+    entries, words, labels, tokens, pruned n-grams (-1: none were); then each entry: its bytes, 0, count, kind
+    pruned n-grams: (hash, row) pairs; then two matrices, input and output: quantized or not, rows, width, float32
+numbers
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import struct
+from collections.abc import Callable, Container, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.progress import Report
+from lilliput.errors import UserError
+
+Row = NDArray[np.float32]
+
+MAGIC, NEWEST_VERSION = 793712314, 12
+SUPERVISED = 3  # the kind of model whose version 11 has no n-grams of characters, whatever its settings say
+END_OF_SENTENCE = b"</s>"  # FastText's own token, the only word without n-grams
+WIDEST, LONGEST_WORD, LONGEST_NGRAM = 1 << 16, 1 << 14, 1 << 10  # beyond them a file is damaged
+FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
+AGAIN = "fetch the file again: it is not whole"
+
+
+def is_fasttext(start: bytes) -> bool:
+    return start[:4] == struct.pack("<i", MAGIC)
+
+
+class FastTextFile:
+    """A model of FastText on disk. Vectors can be asked for after `find`, which reads the dictionary."""
+
+    kind = "FastText binary"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.notes: list[str] = []
+        with open(path, "rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._place = 0
+        _, version = self._take("<ii")
+        settings = self._take("<12id")
+        self.width, model, self._bucket, self._shortest, self._longest = (settings[i] for i in (0, 7, 8, 9, 10))
+        self._entries, self.rows, _, _, self._pruned_size = self._take("<iiiqq")
+        self._dictionary = self._place
+        self._pruned: dict[int, int] | None = None
+        self._matrix: NDArray[np.float32] | None = None
+        if version > NEWEST_VERSION:
+            what = f"the model of FastText has version {version}, and the newest known is {NEWEST_VERSION}"
+            raise UserError(what, str(path), "its .vec file, which has the same words")
+        if version == 11 and model == SUPERVISED:
+            self._longest = 0
+        sane = 0 < self.width <= WIDEST and 0 <= self.rows <= self._entries and self._bucket >= 0
+        if not sane or not (self._shortest >= 0 and 0 <= self._longest <= LONGEST_NGRAM):
+            raise UserError("the header of the FastText model makes no sense", f"{path}, byte 8", AGAIN)
+
+    def find(self, wanted: Container[bytes], report: Report) -> Iterator[tuple[bytes, Callable[[], Row]]]:
+        """The wanted words of the dictionary. Two million entries become no dict of two million: most are passed by."""
+        data, place, found = self._data, self._dictionary, list[tuple[bytes, int]]()
+        for entry in range(self._entries):
+            end = data.find(b"\0", place, place + LONGEST_WORD)
+            if end < 0:
+                what = f"the dictionary breaks off at entry {entry + 1:,} of {self._entries:,}"
+                raise UserError(what, f"{self.path}, byte {place:,}", AGAIN)
+            word = data[place:end]
+            if entry < self.rows and word in wanted:  # labels come after all words
+                found.append((word, entry))
+            place = end + 10  # the zero, a count of eight bytes, and a byte that tells words from labels
+            if entry % 65_536 == 0:
+                report("reading the dictionary", entry, self._entries)
+        self._place = place
+        if self._pruned_size >= 0:
+            pairs = struct.iter_unpack("<ii", self._bytes(8 * self._pruned_size, "list of pruned n-grams"))
+            self._pruned = dict(pairs)
+            if min(self._pruned.values(), default=0) < 0:
+                raise UserError("the list of pruned n-grams makes no sense", f"{self.path}, byte {place:,}", AGAIN)
+        self._open_matrix()
+        for number, (word, entry) in enumerate(found):
+            yield word, functools.partial(self._vector, word, entry)
+            if number % 1024 == 0:
+                report("reading vectors", number, len(found))
+
+    def compose(self, word: str) -> Row | None:
+        """The vector of a word that the dictionary does not have; None where it is too short for n-grams."""
+        rows = self._ngram_rows(word.encode())
+        return self._mean(word.encode(), rows) if rows else None
+
+    def _vector(self, word: bytes, entry: int) -> Row:
+        return self._mean(word, [entry, *self._ngram_rows(word)])
+
+    def _mean(self, word: bytes, rows: list[int]) -> Row:
+        assert self._matrix is not None, "find comes first"
+        vector: Row = self._matrix[rows].mean(axis=0, dtype=np.float64).astype(np.float32)
+        if not np.isfinite(vector).all():
+            shown = word.decode(errors="replace")
+            raise UserError(f"the vector of {shown!r} holds a number that is not finite", str(self.path), AGAIN)
+        return vector
+
+    def _ngram_rows(self, word: bytes) -> list[int]:
+        if self._bucket == 0 or word == END_OF_SENTENCE:
+            return []
+        hashes = [value % self._bucket for value in ngram_hashes(word, self._shortest, self._longest)]
+        if self._pruned is not None:
+            hashes = [self._pruned[value] for value in hashes if value in self._pruned]
+        return [self.rows + value for value in hashes]
+
+    def _open_matrix(self) -> None:
+        (quantized,) = self._take("<?")
+        if quantized:
+            what = "the model of FastText is quantized: its vectors are no longer in it, only an approximation"
+            raise UserError(what, str(self.path), "the .bin or .vec file that it was made from")
+        rows, width = self._take("<qq")
+        shared = self._bucket if self._pruned is None else 1 + max(self._pruned.values(), default=-1)
+        needed = self.rows + shared
+        if width != self.width or rows < needed:
+            what = f"the matrix has {rows:,} x {width:,} numbers, and the header asks for {needed:,} x {self.width:,}"
+            raise UserError(what, f"{self.path}, byte {self._place:,}", AGAIN)
+        start = self._place
+        self._skip(4 * rows * width, "matrix of vectors")
+        self._matrix = np.frombuffer(self._data, "<f4", rows * width, start).reshape(rows, width)
+        if self._place < len(self._data):  # some tools leave out what only training needs; half of it is a cut
+            quantized, rows, width = self._take("<?qq")
+            if not quantized:
+                self._skip(4 * rows * width, "second matrix")
+
+    def _take(self, layout: str) -> tuple[int, ...]:
+        return struct.unpack(layout, self._bytes(struct.calcsize(layout), "header"))
+
+    def _bytes(self, size: int, part: str) -> bytes:
+        start = self._place
+        self._skip(size, part)
+        return self._data[start : self._place]
+
+    def _skip(self, size: int, part: str) -> None:
+        end = self._place + size
+        if size < 0 or end > len(self._data):
+            what = f"the FastText model is cut off: its {part} should end at byte {end:,}"
+            raise UserError(what, f"{self.path}, {len(self._data):,} bytes", AGAIN)
+        self._place = end
+
+
+def ngram_hashes(word: bytes, shortest: int, longest: int) -> list[int]:
+    """32-bit FNV-1a of all n-grams of characters of <word>, in FastText's order; a border alone is none.
+
+    FastText hashes signed bytes, so those of 128 and more bring 24 bits of ones; its models depend on it.
+    """
+    text = b"<" + word + b">"
+    starts = [place for place, byte in enumerate(text) if byte & 0xC0 != 0x80]  # of characters
+    found = []
+    for first, start in enumerate(starts):
+        value = FNV_OFFSET
+        ends = [*starts[first + 1 : first + 1 + longest], len(text)][:longest]
+        for length, (begin, end) in enumerate(pairwise([start, *ends]), start=1):
+            for byte in text[begin:end]:
+                value = (value ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * FNV_PRIME & 0xFFFFFFFF
+            if length >= shortest and not (length == 1 and (start == 0 or end == len(text))):
+                found.append(value)
+    return found

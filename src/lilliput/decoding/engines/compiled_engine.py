@@ -1,0 +1,149 @@
+"""The numba engine: a whole pass in machine code, for a CPU and few rows at a time.
+
+Owns: `Rows` over the slots, and cutting what is to be read into passes. Does not own: the arithmetic
+(`kernels`, `products`), the layout of weights (`packing`), keys and values (`slots`), the threads (`team`),
+the code (`machine_code`).
+
+Every weight is read once a pass for all its rows, which is all that counts while they are few: a net of 7 million
+weights has
+29 MB to be read for every token. A row's logits are the same alone and in any batch, bit for bit. An engine is for
+one thread
+at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lilliput.decoding.engines.compiled_weights import Quantise, pack
+from lilliput.kernels.decoding_pass.key_value_slots import Slots
+from lilliput.kernels.decoding_pass.layout import CHUNK
+from lilliput.kernels.decoding_pass.thread_team import Team
+from lilliput.kernels.registers import PANEL, padded
+from lilliput.model.transformer import Transformer
+
+SMALL = 300_000  # weights below which a second thread costs more than it brings
+
+
+class NumbaRows:
+    """Handles of rows in the engine's slots, given back when the rows are no longer wanted."""
+
+    def __init__(self, engine: NumbaEngine, handles: list[int]) -> None:
+        self.engine, self.handles = engine, handles
+
+    def __del__(self) -> None:
+        self.engine.slots.release(self.handles)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [self.engine.slots.held[handle] for handle in self.handles]
+
+    def step(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        return self.engine.read(self.handles, ids)
+
+    def reorder(self, places: Sequence[int]) -> None:
+        slots, old = self.engine.slots, self.handles
+        taken: set[int] = set()
+        new = []
+        for place in places:
+            new.append(slots.copy_row(old[place]) if place in taken else old[place])
+            taken.add(place)
+        self.handles = new
+        slots.release([handle for place, handle in enumerate(old) if place not in taken])
+
+    def pick(self, places: Sequence[int]) -> NumbaRows:
+        return NumbaRows(self.engine, [self.engine.slots.copy_row(self.handles[place]) for place in places])
+
+    def join(self, others: NumbaRows) -> None:
+        assert others.engine is self.engine
+        joined, others.handles = others.handles, []  # in this order: a handle must never be given back twice
+        self.handles = self.handles + joined
+
+    def truncate(self, length: int) -> None:
+        slots = self.engine.slots
+        cut = [handle for handle in self.handles if slots.held[handle] > length]
+        if not all(slots.can_truncate(handle, length) for handle in cut):
+            raise ValueError(f"a windowed layer no longer holds what a length of {length} needs: prefill again")
+        for handle in cut:
+            slots.held[handle] = length
+
+    @property
+    def nbytes(self) -> int:
+        return self.engine.slots.count_bytes(self.handles)
+
+
+class NumbaEngine:
+    """Holds a copy of the model's weights as they are now. `threads`: as many as torch uses, one for a very small net."""
+
+    name = "numba"
+
+    def __init__(self, model: Transformer, threads: int | None = None, quantise: Quantise = None) -> None:
+        self.packed = pack(model, quantise)
+        self.context = model.settings.context
+        self.slots = Slots(self.packed)
+        if threads is None:
+            panels = (
+                padded(self.packed.plan.dim, PANEL) // PANEL
+            )  # of the smallest matrix: who has none of them only waits
+            weights = self.packed.floats.size + self.packed.bytes.size
+            threads = 1 if weights < SMALL else min(torch.get_num_threads(), panels)
+        self.team = self.new_team(threads)
+
+    def new_team(self, threads: int) -> Team:
+        team = Team(self.packed, self.slots, threads)
+        weakref.finalize(self, team.close)  # also at the interpreter's end, when __del__ finds half of it gone
+        return team
+
+    def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, NumbaRows]:
+        rows = NumbaRows(self, [self.slots.new_row() for _ in views])
+        return rows.step(views), rows
+
+    def read(self, handles: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (B, V) after the last of the new tokens of each row."""
+        assert len(ids) == len(handles) and all(ids), "every row takes at least one token"
+        if not self.team.usable:
+            self.team.close()
+            self.team = self.new_team(self.team.parts)
+        slots = self.slots
+        before = [slots.held[handle] for handle in handles]
+        lines: list[int] = []
+        positions: list[int] = []
+        tokens: list[int] = []
+        ends: list[int] = []  # the last token of each row
+        for handle, held, new in zip(handles, before, ids, strict=True):
+            lines += [handle] * len(new)
+            positions += range(held, held + len(new))
+            tokens += new
+            ends.append(len(tokens) - 1)
+        # Compiled code asks nobody: what is out of bounds here would be read from somewhere there.
+        if max(positions) >= self.context or min(tokens) < 0 or max(tokens) >= self.packed.plan.vocab_size:
+            raise IndexError("a row beyond the context, or an id beyond the vocabulary")
+        try:
+            return self.run_passes(lines, positions, tokens, ends)
+        except BaseException:  # Ctrl-C, too: a row holds what was read to its end, or what it held before
+            for handle, held in zip(handles, before, strict=True):
+                slots.held[handle] = held
+            raise
+
+    def run_passes(
+        self, lines: Sequence[int], positions: Sequence[int], tokens: Sequence[int], ends: Sequence[int]
+    ) -> Tensor:
+        """Logits of the tokens `ends`; `lines` are the handles of the tokens' rows."""
+        arrays, passes, given = self.team.arrays, -(-len(tokens) // CHUNK), 0
+        logits = np.empty((len(ends), self.packed.plan.vocab_size), np.float32)
+        for part in range(passes):
+            first, last = len(tokens) * part // passes, len(tokens) * (part + 1) // passes
+            wanted = [end - first for end in ends if first <= end < last]
+            size = last - first
+            arrays.ids[:size], arrays.pos[:size] = tokens[first:last], positions[first:last]
+            arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
+            self.slots.enter(lines[first:last], positions[first:last], arrays.slots)
+            # Copied by NumPy: torch would wake its own threads for many rows.
+            logits[given : given + len(wanted)] = self.team.run(size, len(wanted))
+            given += len(wanted)
+        return torch.from_numpy(logits)

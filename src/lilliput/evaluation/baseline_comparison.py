@@ -1,0 +1,109 @@
+"""A model beside what needs no net, on the same documents: which is better, and by how much more than chance.
+
+Owns: which baselines stand beside which task, the paired difference to each, and what its interval says. Does
+not own: the baselines (`baselines`) or the model's own figures (`language_metrics`, `label_metrics`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.errors import UserError
+from lilliput.evaluation.baselines import (
+    Baseline,
+    compression_baselines,
+    label_baselines,
+    language_baselines,
+    mixed_baseline,
+)
+from lilliput.evaluation.intervals import paired_bootstrap
+from lilliput.evaluation.label_metrics import Labelled
+from lilliput.evaluation.language_metrics import BITS, Priced
+
+if TYPE_CHECKING:
+    from lilliput.evaluation.evaluate import Evaluation
+
+
+def language_rows(judged: Evaluation, priced: Priced) -> list[dict[str, Any]]:
+    """N-grams of the same tokens, the model mixed with the order that training prefers, and compressors of the same texts.
+
+    A compressor writes all words out, and a model of tokens does not: the two are compared by `bits_per_byte_spelled`.
+    """
+    train, writer = training_data(judged), judged.writer
+    assert writer.config.model.vocab_size is not None
+    judged.report("counting n-grams", 0, None)
+    grams = language_baselines(train, judged.file, writer.tokenizer.start, writer.config.model.vocab_size)
+    mixed = [mixed_baseline(priced.scored.nats, one, judged.file) for one in grams if one.chosen]
+    judged.report("compressing", 0, None)
+    found = [*grams, *mixed, *compression_baselines(judged.train_texts, judged.texts)]
+    spelling = float((priced.spelled - priced.scored.nats).sum()) / BITS / max(1, judged.file.bytes)  # whoever predicts
+    rows = []
+    for one in found:
+        row, bits = as_row(one), one.figures["bits_per_byte"]
+        row["bits_per_byte_spelled"] = bits if bits is None or one.nats is None else bits + spelling
+        rows.append(row | judged_by(loss_difference(judged, priced, one)))
+    return rows
+
+
+def label_rows(judged: Evaluation, labelled: Labelled) -> list[dict[str, Any]]:
+    """The commonest label, and a linear classifier of words."""
+    train, names = training_data(judged), judged.labels
+    assert train.labels is not None and judged.file.labels is not None and names is not None
+    judged.report("counting words", 0, None)
+    ours, theirs = ([names[number] for number in numbers] for numbers in (train.labels, judged.file.labels))
+    found = label_baselines(judged.train_texts, ours, judged.texts, theirs)
+    return [as_row(one) | judged_by(accuracy_difference(labelled, one)) for one in found]
+
+
+def training_data(judged: Evaluation) -> TokenFile:
+    if judged.train is None:
+        raise UserError("baselines learn from the training data, which is not at hand", None, "without --baselines")
+    return judged.train
+
+
+def as_row(one: Baseline) -> dict[str, Any]:
+    return {"name": one.name, "chosen": one.chosen, **one.figures}
+
+
+def judged_by(difference: dict[str, Any] | None) -> dict[str, Any]:
+    """`verdict`: the model loses, ties (the interval holds 0) or is ahead; None where there is no interval to say so."""
+    if difference is None:
+        verdict = None
+    elif difference["low"] <= 0.0 <= difference["high"]:
+        verdict = "ties"
+    else:
+        verdict = "ahead" if (difference["high"] < 0.0) == (difference["figure"] == "loss") else "loses"
+    return {"difference": difference, "verdict": verdict}
+
+
+def loss_difference(judged: Evaluation, priced: Priced, other: Baseline) -> dict[str, Any] | None:
+    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens, or where
+    there is one block, of which nothing can be drawn."""
+    if other.nats is None:
+        return None
+    units, _ = priced.units(judged.writer.config.model.context)
+    theirs, _ = priced.with_nats(other.nats).units(judged.writer.config.model.context)
+
+    def loss(nats: NDArray[np.float64], drawn: NDArray[np.int64]) -> float:
+        return float(nats[drawn].sum() / units.predictions[drawn].sum())
+
+    found = paired_bootstrap(
+        lambda drawn: loss(units.nats, drawn), lambda drawn: loss(theirs.nats, drawn), len(units.nats)
+    )
+    return None if found is None else {"figure": "loss", **found._asdict()}
+
+
+def accuracy_difference(labelled: Labelled, other: Baseline) -> dict[str, Any] | None:
+    """The model's accuracy less the other's, over the same drawn documents; None where the other tells no labels, or of one
+    document."""
+    if other.right is None:
+        return None
+    ours, theirs = labelled.right, other.right
+    found = paired_bootstrap(
+        lambda drawn: float(ours[drawn].mean()), lambda drawn: float(theirs[drawn].mean()), len(ours)
+    )
+    return None if found is None else {"figure": "accuracy", **found._asdict()}

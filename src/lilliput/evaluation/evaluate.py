@@ -1,0 +1,244 @@
+"""A run before its judge: the model, the documents it is judged on, and what of its training is needed beside them.
+
+Owns: `open_evaluation`, and `evaluate`, which asks for each kind of figure and puts them into one object.
+Does not own: the figures (`language_metrics`, `label_metrics`, `overlap`, `baseline_comparison`), or finding
+the documents (`evaluation_sets`).
+
+Mistakes of its user are found before torch is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.prepare import prepare
+from lilliput.data.prepare.token_files import Prepared, TokenFile
+from lilliput.data.progress import Report, silent
+from lilliput.data.tokenizers import learns
+from lilliput.errors import UserError, UserErrors
+from lilliput.evaluation.evaluation_sets import Documents, check_name, is_set, open_file, open_sets
+from lilliput.settings.loading import config_from_dict
+from lilliput.settings.tree import Config, GenerateSettings
+from lilliput.storage.checkpoints import Checkpoint
+from lilliput.storage.run_folders import resolve_checkpoint
+
+if TYPE_CHECKING:
+    from lilliput.decoding.writer import Writer
+    from lilliput.evaluation.overlap_settings import OverlapTask
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model and the documents it is judged on. What is not always needed is found when it is first asked for."""
+
+    writer: Writer
+    documents: Documents
+    report: Report = field(default=silent, repr=False)
+    opened: Prepared | None = None  # the run's own data, where it had to be opened for the documents
+
+    @property
+    def name(self) -> str:
+        return self.documents.name
+
+    @property
+    def file(self) -> TokenFile:
+        return self.documents.file
+
+    @property
+    def labels(self) -> list[str] | None:
+        return self.documents.labels
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The documents as they were written."""
+        return list(self.documents.read())
+
+    @cached_property
+    def prepared(self) -> Prepared | None:
+        """The run's own data; None where it is not at hand, which is told once."""
+        try:
+            return self.opened or open_prepared(self.writer, self.report)
+        except UserError as error:
+            self.report(f"the training data is not at hand ({error.what}): what needs it is left out", 0, 0)
+            return None
+
+    @property
+    def train(self) -> TokenFile | None:
+        return None if self.prepared is None else self.prepared.split("train")
+
+    @cached_property
+    def train_texts(self) -> list[str]:
+        assert self.prepared is not None
+        return list(open_sets(self.writer.config, self.prepared, "train").read())
+
+    @cached_property
+    def leaked(self) -> NDArray[np.bool_] | None:
+        """(documents,) whether each stands in the training split, word for word; None where that is not at hand."""
+        if self.opened is not None and self.name == "train":  # the split itself, not a file of that name
+            return np.zeros(self.file.documents, np.bool_)
+        return None if self.prepared is None else np.isin(self.documents.hashes, self.prepared.hashes("train"))
+
+
+def open_evaluation(
+    run: str | Path, on: str = "validation", device: str = "auto", report: Report = silent, labelled: bool = False
+) -> Evaluation:
+    """A run or a checkpoint, and a set of its own by name (train, validation, a test's name, or tests: all of these together) or
+    any file or folder of texts by its path, read as the run's own data is. `labelled`: in a file, each text has a label before
+    it, though the run's own texts have none."""
+    checkpoint, config = settings_of(run)
+    check_name(config.data, on)
+    from lilliput.decoding.writer import load
+
+    writer = load(checkpoint.folder, device)
+    if is_set(config.data, on):
+        prepared = open_prepared(writer, report)
+        return Evaluation(writer, open_sets(config, prepared, on), report, prepared)
+    data = replace(config.data, labelled=config.data.labelled or labelled, documents=None)
+    try:
+        return Evaluation(writer, open_file(on, data, writer.tokenizer, checkpoint.labels(), report), report)
+    except UserError as error:
+        if config.data.labelled or not labelled or "data.label" not in (error.hint or ""):
+            raise
+        # Labels that no setting of the run asked for: a setting is no way out.
+        raise UserError(error.what, error.where, "without --by label") from None
+
+
+def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
+    checkpoint = resolve_checkpoint(run)
+    return checkpoint, config_from_dict(checkpoint.config(), where=str(checkpoint.folder))
+
+
+def open_prepared(writer: Writer, report: Report) -> Prepared:
+    """The run's data with the run's tokenizer: the very files that it was trained on, as long as they are there."""
+    config, tokenizer = writer.config, writer.tokenizer
+    prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer)
+    if prepared.tokenizer.sha256 != tokenizer.sha256:
+        prepared = prepare(config, report, tokenizer)
+    assert writer.checkpoint is not None
+    state = dict(writer.checkpoint.state_json()["dict"])  # pairs, as `training.state` takes a state apart
+    if state["data"] != prepared.fingerprint:
+        report("the data has changed since the run was trained: these are not the texts that it knows", 0, 0)
+    return prepared
+
+
+# The judgement --------------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    run: str | Path,
+    on: str = "validation",
+    stride: int | None = None,
+    overlapping: bool = False,
+    overlap: OverlapTask | None = None,
+    how: GenerateSettings | None = None,
+    stories: int | None = None,
+    baselines: bool = False,
+    csv: str | Path | None = None,
+    overlap_csv: str | Path | None = None,
+    labelled: bool = False,
+    batch: int = 32,
+    device: str = "auto",
+    report: Report = silent,
+) -> dict[str, Any]:
+    """All figures of a run on a set, as `lilliput evaluate --json` tells them: `lilliput.evaluate("runs/demo")["perplexity"]`.
+
+    `stride`: of the windows (None: aligned, as in training); `overlapping`: also over a window at every offset; `overlap`: also
+    how near what it writes comes to the documents, written as `how` says (None: the run's own settings); `stories`: how so many
+    whole texts read beside documents; `baselines`: what needs no net, beside it; `csv`, `overlap_csv`: files for the figures of
+    each document and of each text written.
+    """
+    checkpoint, config = settings_of(run)
+    check_asked(config, on, stride, overlapping, overlap is not None, stories is not None)
+    judged = open_evaluation(checkpoint.folder, on, device, report, labelled)
+    from lilliput.evaluation.baseline_comparison import label_rows, language_rows
+    from lilliput.evaluation.label_metrics import ask_labels, judge_labels
+    from lilliput.evaluation.language_metrics import judge_language, measure_overlapping, price, write_rows
+
+    task, found, rows, simple = config.model.task, about(judged), dict[str, Any](), list[dict[str, Any]]()
+    if task != "classifier":
+        priced = price(judged, stride, batch)
+        told, rows = judge_language(judged, priced, stride)
+        found |= told | {"overlapping": measure_overlapping(judged, batch) if overlapping else None}
+        simple += language_rows(judged, priced) if baselines else []
+    if task != "language":
+        labels = ask_labels(judged, batch)
+        told, columns = judge_labels(judged, labels)
+        found, rows = merge(found, told), rows | columns
+        simple += label_rows(judged, labels) if baselines else []
+    if overlap is not None:
+        found |= write_and_compare(judged, overlap, how, overlap_csv)
+    if stories is not None:
+        from lilliput.evaluation.generated_stories import measure_stories
+
+        report("writing stories", 0, None)
+        told_of = measure_stories(judged.writer, judged.file, how or config.generate, stories)
+        found |= {"stories": told_of.as_dict()}
+    if csv is not None:
+        write_rows(Path(csv), rows)
+    return found | ({"baselines": simple} if baselines else {})
+
+
+def check_asked(config: Config, on: str, stride: int | None, overlapping: bool, overlap: bool, stories: bool) -> None:
+    """All that can be wrong before anything is read, told at once."""
+    mistakes, model = list[UserError](), config.model
+    try:
+        check_name(config.data, on)
+    except UserError as error:
+        mistakes.append(error)
+    asked = {"--stride": stride is not None, "--overlapping": overlapping, "--overlap": overlap, "--stories": stories}
+    if model.task == "classifier":
+        what = "this model is a classifier: it tells labels, not the next token"
+        mistakes += [UserError(what, flag, f"without {flag}") for flag, given in asked.items() if given]
+    elif stride is not None and not 1 <= stride <= model.context:
+        what = f"--stride {stride:,} does not fit the run's context of {model.context:,} tokens"
+        mistakes.append(UserError(what, None, f"--stride {max(1, model.context // 2)}"))
+    if mistakes:
+        raise UserErrors(mistakes)
+
+
+def about(judged: Evaluation) -> dict[str, Any]:
+    checkpoint = judged.writer.checkpoint
+    assert checkpoint is not None
+    return {
+        "run": run_name(checkpoint),
+        "checkpoint": checkpoint.name,
+        "on": judged.name,
+        "task": judged.writer.config.model.task,
+        "documents": judged.file.documents,
+        "bytes": judged.file.bytes,
+    }
+
+
+def run_name(checkpoint: Checkpoint) -> str | None:
+    """Of the run that a checkpoint stands in; None for one that was taken out of it."""
+    parent = checkpoint.folder.absolute().parent
+    return parent.parent.name if parent.name == "checkpoints" else None
+
+
+def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Both; where both have an object of one name, that is merged, too, and where one has nothing, the other's is told."""
+    found = one | other
+    for name in one.keys() & other.keys():
+        if isinstance(one[name], dict):
+            found[name] = merge(one[name], other[name] or {})
+    return found
+
+
+def write_and_compare(
+    judged: Evaluation, task: OverlapTask, how: GenerateSettings | None, csv: str | Path | None
+) -> dict[str, Any]:
+    from lilliput.evaluation.overlap import measure_overlap
+
+    judged.report("writing", 0, None)
+    how = judged.writer.config.generate if how is None else how
+    written = measure_overlap(judged.writer, judged.file, how, task, judged.leaked)
+    if csv is not None:
+        written.write_csv(Path(csv))
+    told = written.as_dict()
+    return {"bleu": told.pop("bleu"), "overlap": told}

@@ -1,0 +1,189 @@
+"""What a model says of each document's label, and how right and how sure it is.
+
+Owns: the probabilities of every label of every document, judged once, and the figures of a classifier:
+accuracy, precision, recall and F1 of each class, the confusion, calibration; with and without documents that
+leaked. Does not own: the loss and confusion while training (`classification`, `multitask`), or intervals
+(`intervals`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lilliput.data.batches import IGNORED, DocumentRows, LabelledWindowRows
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.data.progress import Report, silent
+from lilliput.errors import UserError
+from lilliput.evaluation.classification import batch_logits
+from lilliput.evaluation.intervals import ratio_interval
+from lilliput.evaluation.language_metrics import Columns, common_columns
+from lilliput.evaluation.multitask import both_nats
+from lilliput.model.transformer import Transformer, evaluating
+
+if TYPE_CHECKING:
+    from lilliput.evaluation.evaluate import Evaluation
+
+BINS = 10  # of the reliability table, by how sure the model is
+
+Floats = NDArray[np.float64]
+
+
+@torch.inference_mode()
+def score_labels(
+    model: Transformer, file: TokenFile, context: int, start: int, batch: int = 32, report: Report = silent
+) -> Floats:
+    """(documents, classes) log-probabilities, in the order of the file: from the first `context` tokens of each document."""
+    classes = model.settings.classes
+    assert classes is not None
+    logits, done = np.full((file.documents, classes), np.nan), 0
+    both = LabelledWindowRows(file, context, start) if model.causal else None
+    with evaluating(model):
+        if both is None:
+            for found in DocumentRows(file, context).in_order(batch):
+                logits[found.rows] = batch_logits(model, found).double().cpu().numpy()
+                done += len(found.rows)
+                report("reading", done * file.bytes // file.documents, file.bytes)
+        else:
+            first = np.flatnonzero(both.labels != IGNORED)  # the row of each document's first window
+            document = np.searchsorted(both.offsets, both.starts + 1, side="right") - 1
+            for some in both.cut(both.by_length(first), batch):
+                logits[document[some.rows]] = both_nats(model, some).logits.double().cpu().numpy()
+                done += len(some.rows)
+                report("reading", done * file.bytes // file.documents, file.bytes)
+    top = logits.max(axis=1, keepdims=True)
+    scores: Floats = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+    return scores
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Documents by their own label and by what a model says of them."""
+
+    labels: NDArray[np.int64]  # (documents,)
+    scores: Floats  # (documents, classes) log-probabilities
+
+    @property
+    def said(self) -> NDArray[np.int64]:
+        """(documents,) the likeliest label."""
+        found: NDArray[np.int64] = self.scores.argmax(axis=1)
+        return found
+
+    @property
+    def nats(self) -> Floats:
+        return -self.scores[np.arange(len(self.labels)), self.labels]
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        return np.equal(self.said, self.labels)
+
+    @property
+    def sure(self) -> Floats:
+        """(documents,) the probability of what is said."""
+        found: Floats = np.exp(self.scores.max(axis=1))
+        return found
+
+    def only(self, which: NDArray[np.bool_]) -> Labelled:
+        return Labelled(self.labels[which], self.scores[which])
+
+    def confusion(self) -> NDArray[np.int64]:
+        """(classes, classes) documents by their own label, then by the one that is said."""
+        classes = self.scores.shape[1]
+        return np.bincount(self.labels * classes + self.said, minlength=classes**2).reshape(classes, classes)
+
+    def figures(self) -> dict[str, Any]:
+        return {"accuracy": float(self.right.mean()), "label_loss": float(self.nats.mean())}
+
+    def intervals(self) -> dict[str, list[float]] | None:
+        if len(self.labels) < 2:
+            return None
+        each = {"accuracy": self.right, "label_loss": self.nats}
+        return {name: list(ratio_interval(part, np.ones(len(part)))) for name, part in each.items()}
+
+
+def ask_labels(judged: Evaluation, batch: int) -> Labelled:
+    writer, file = judged.writer, judged.file
+    if file.labels is None:
+        raise UserError(f"the documents of {judged.name} have no labels", None, "a file of label TAB text lines")
+    context, start = writer.config.model.context, writer.tokenizer.start
+    scores = score_labels(writer.model, file, context, start, batch, judged.report)
+    return Labelled(np.asarray(file.labels, np.int64), scores)
+
+
+def judge_labels(judged: Evaluation, found: Labelled) -> tuple[dict[str, Any], Columns]:
+    """The figures of a classifier, and what it says of each document as columns."""
+    names = judged.labels
+    assert names is not None
+    told = tell_labels(found, names) | {"labels": names, "leaked": tell_leaked(found, names, judged.leaked)}
+    columns: Columns = {
+        **common_columns(judged),
+        "said": [names[number] for number in found.said],
+        "probability": found.sure.tolist(),
+        "label_nats": found.nats.tolist(),
+    }
+    return told, columns
+
+
+def tell_labels(found: Labelled, names: list[str]) -> dict[str, Any]:
+    """All figures of some documents."""
+    confusion = found.confusion()
+    return found.figures() | {
+        "interval": found.intervals(),
+        "confusion": confusion.tolist(),
+        "classes": tell_classes(confusion, names),
+        "macro_f1": macro_f1(confusion),
+        "calibration": tell_calibration(found),
+    }
+
+
+def tell_classes(confusion: NDArray[np.int64], names: list[str]) -> list[dict[str, Any]]:
+    """Precision is over what was said, recall over what is, F1 their harmonic mean; what has no documents counts as 0."""
+    rows = []
+    for number, name in enumerate(names):
+        right, said, own = confusion[number, number], confusion[:, number].sum(), confusion[number].sum()
+        rows.append(
+            {
+                "name": name,
+                "documents": int(own),
+                "precision": float(right / max(1, said)),
+                "recall": float(right / max(1, own)),
+                "f1": float(2 * right / max(1, said + own)),
+            }
+        )
+    return rows
+
+
+def macro_f1(confusion: NDArray[np.int64]) -> float:
+    """The mean of the classes' F1. One that neither stands in the documents nor is said of any has none, and no part in it."""
+    each = confusion.sum(axis=0) + confusion.sum(axis=1)
+    return float((2 * confusion.diagonal()[each > 0] / each[each > 0]).mean())
+
+
+def tell_calibration(found: Labelled) -> dict[str, Any]:
+    """The expected calibration error (Guo et al. 2017): over tenths of the probability of what is said, the gap between how sure
+    the model is and how often it is right, weighed by documents; with the table that it is the sum of."""
+    sure, right = found.sure, found.right
+    bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+    rows = []
+    for number in range(BINS):
+        here = bins == number
+        if here.any():
+            means = {"sure": float(sure[here].mean()), "right": float(right[here].mean())}
+            rows.append({"from": number / BINS, "to": (number + 1) / BINS, "documents": int(here.sum()), **means})
+    gaps = [row["documents"] * abs(row["sure"] - row["right"]) for row in rows]
+    return {"error": float(sum(gaps) / len(sure)), "bins": rows}
+
+
+def tell_leaked(found: Labelled, names: list[str], leaked: NDArray[np.bool_] | None) -> dict[str, Any] | None:
+    """How many documents stand in training, and all figures without them. None: nobody knows."""
+    if leaked is None:
+        return None
+    without = None
+    if leaked.any() and not leaked.all():
+        rest = found.only(~leaked)
+        without = {"documents": len(rest.labels), **tell_labels(rest, names)}
+    return {"documents": int(leaked.sum()), "without": without}

@@ -1,0 +1,304 @@
+"""Nats of tokens become figures: of all of a text, of its parts, and how far each can be trusted.
+
+Owns: the figures of a language model on the documents it is judged on, by document, by label, by set, by the
+context that a token had and by how often it stands in training; with and without documents that leaked; the
+share of the gap to the floor that is closed. Does not own: the nats (`token_scores`, `unknown_words`), the
+arithmetic of one figure (`likelihood`) or of intervals (`intervals`).
+
+N predictions.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.batches import LanguageBatch, OverlappingRows
+from lilliput.data.packed_windows import Integers
+from lilliput.data.prepare.token_files import TokenFile
+from lilliput.data.storybook import floor_bits_per_byte
+from lilliput.evaluation.baselines import language_baselines
+from lilliput.evaluation.intervals import Interval, ratio_interval
+from lilliput.evaluation.likelihood import Likelihood, likelihood_of, measure_likelihood, to_perplexity
+from lilliput.evaluation.token_scores import Scored, score_tokens
+from lilliput.evaluation.unknown_words import spell_unknown, tell_lost
+from lilliput.storage.atomic_files import write_whole
+
+if TYPE_CHECKING:
+    from lilliput.evaluation.evaluate import Evaluation
+
+LEAST_DOCUMENTS = 10  # with fewer, what is drawn for intervals are blocks of text: a bootstrap of three says nothing
+BITS = math.log(2)
+
+Floats = NDArray[np.float64]
+Columns = dict[str, Sequence[Any]]  # of a table with a row for each document
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over units of text: documents, or blocks. All (units,)."""
+
+    nats: Floats
+    spelled: Floats  # nats, and those of spelling what is unknown
+    predictions: Floats
+    tokens: Floats  # predictions but for the ends of documents
+    unknown: Floats
+    bytes: Floats
+
+    def only(self, which: NDArray[np.bool_]) -> Sums:
+        return Sums(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    def figures(self) -> dict[str, Any]:
+        found = Likelihood(float(self.nats.sum()), int(self.predictions.sum()), float(self.bytes.sum()))
+        return {
+            "loss": found.loss,
+            "perplexity": found.perplexity,
+            "bits_per_byte": found.bits_per_byte,
+            "bits_per_byte_spelled": float(self.spelled.sum()) / BITS / found.bytes,
+            "unknown_rate": float(self.unknown.sum() / max(1.0, self.tokens.sum())),
+            "tokens": found.tokens,
+        }
+
+    def intervals(self) -> dict[str, list[float]] | None:
+        """None where there is too little to draw from."""
+        if len(self.nats) < 2:
+            return None
+        loss = ratio_interval(self.nats, self.predictions)
+        perplexity = Interval(*map(to_perplexity, loss))
+        plain, spelled = (ratio_interval(nats / BITS, self.bytes) for nats in (self.nats, self.spelled))
+        told = {"loss": loss, "perplexity": perplexity, "bits_per_byte": plain, "bits_per_byte_spelled": spelled}
+        return {name: list(interval) for name, interval in told.items()}
+
+
+@dataclass(frozen=True)
+class Priced:
+    """The predictions of a text and what each costs. All (N,)."""
+
+    file: TokenFile
+    scored: Scored
+    spelled: Floats
+    is_end: NDArray[np.bool_]
+    is_unknown: NDArray[np.bool_]
+
+    def with_nats(self, nats: Floats) -> Priced:
+        """The same predictions at the price of another model, which does not spell."""
+        return replace(self, scored=replace(self.scored, nats=nats), spelled=nats)
+
+    def by_document(self) -> Sums:
+        return self.add_up(self.scored.document, self.file.documents, self.file.document_bytes.astype(np.float64))
+
+    def by_block(self, size: int) -> Sums:
+        """Every `size` predictions of a document; its bytes are spread evenly over its predictions."""
+        document, place = self.scored.document, self.scored.place
+        begins = np.flatnonzero(place % size == 0)
+        block = np.searchsorted(begins, np.arange(len(place)), side="right") - 1
+        share = self.file.document_bytes / np.maximum(1, np.bincount(document, minlength=self.file.documents))
+        return self.add_up(block, len(begins), np.bincount(block, share[document], len(begins)).astype(np.float64))
+
+    def add_up(self, unit: NDArray[np.int64], units: int, sizes: Floats) -> Sums:
+        def total(part: NDArray[Any]) -> Floats:
+            return np.bincount(unit, part, units).astype(np.float64)
+
+        return Sums(
+            nats=total(self.scored.nats),
+            spelled=total(self.spelled),
+            predictions=total(np.ones(len(unit))),
+            tokens=total(~self.is_end),
+            unknown=total(self.is_unknown),
+            bytes=sizes,
+        )
+
+    def units(self, context: int) -> tuple[Sums, str]:
+        """What is drawn for intervals, and how that is told."""
+        if self.file.documents >= LEAST_DOCUMENTS:
+            return self.by_document(), "documents"
+        return self.by_block(context), f"blocks of {context:,} tokens"
+
+
+def price(judged: Evaluation, stride: int | None, batch: int) -> Priced:
+    """What each prediction costs. The spelling of a document's unknown words is spread evenly over its unknown tokens."""
+    file, writer = judged.file, judged.writer
+    tokenizer, context = writer.tokenizer, writer.config.model.context
+    scored = score_tokens(writer.model, file, tokenizer.start, context, stride, batch, judged.report)
+    last = np.diff(file.offsets)[scored.document] - 1
+    is_end = (scored.place == last) & file.ends
+    is_unknown = (scored.ids == (-1 if tokenizer.unknown is None else tokenizer.unknown)) & ~is_end
+    counts = np.bincount(scored.document, is_unknown, file.documents).astype(np.int64)
+    spelled = scored.nats
+    if counts.any():
+        each = spell_unknown(tokenizer, judged.texts, counts) / np.maximum(1, counts)
+        spelled = scored.nats + is_unknown * each[scored.document]
+    return Priced(file, scored, spelled, is_end, is_unknown)
+
+
+def judge_language(judged: Evaluation, priced: Priced, stride: int | None) -> tuple[dict[str, Any], Columns]:
+    """The figures of a language model, and those of each document as columns."""
+    writer, context = judged.writer, judged.writer.config.model.context
+    documents, (units, over) = priced.by_document(), priced.units(context)
+    found = documents.figures()
+    words = max(1, judged.documents.words)
+    found |= {
+        "word_perplexity": to_perplexity(float(documents.nats.sum()) / words),
+        "word_perplexity_spelled": to_perplexity(float(documents.spelled.sum()) / words),
+        "words": judged.documents.words,
+        "lossy": writer.tokenizer.lossy,
+        "lost": tell_lost(writer.tokenizer, writer.config.tokenizer, found["unknown_rate"] > 0),
+        "context": context,
+        "stride": context if stride is None else stride,
+        "interval": units.intervals(),
+        "interval_over": over,
+        **tell_floor(judged, found["bits_per_byte"]),
+        "leaked": tell_leaked(judged.leaked, documents),
+        "by": {
+            "position": by_position(priced.scored, context),
+            "frequency": by_frequency(judged.train, priced),
+            "set": by_group(documents, judged.documents.sets, judged.documents.part),
+            "label": by_group(documents, judged.labels or [], judged.file.labels),
+        },
+    }
+    return found, document_columns(judged, documents)
+
+
+def measure_overlapping(judged: Evaluation, batch: int) -> dict[str, Any]:
+    """A window at every offset, every token up to `context` times; of all sets, and of each. Windows of a long text are all of
+    one length, so that this is the mean of the losses of batches of them, however they are batched: the figure of some
+    published reports."""
+    writer, file, documents = judged.writer, judged.file, judged.documents
+    rows = OverlappingRows(file, writer.config.model.context, writer.tokenizer.start)
+
+    def told(chosen: Integers) -> Iterator[LanguageBatch]:
+        done = int(chosen[0])
+        for found in rows.cut(rows.by_length(chosen), batch):
+            yield found
+            done += len(found.rows)
+            judged.report("measuring overlapping windows", done * file.bytes // len(rows), file.bytes)
+
+    parts = []
+    for number, name in enumerate(documents.sets):
+        within = np.flatnonzero(documents.part == number)
+        chosen = np.arange(rows.windows.firsts[within[0]], rows.windows.after[within[-1]])
+        parts.append((name, len(chosen), measure_likelihood(writer.model, told(chosen), 1.0)))
+    whole = likelihood_of([sum(one.nats for *_, one in parts), sum(one.tokens for *_, one in parts)], 1.0)
+    each = [
+        {"name": name, "loss": one.loss, "perplexity": one.perplexity, "windows": size} for name, size, one in parts
+    ]
+    return {"loss": whole.loss, "perplexity": whole.perplexity, "windows": len(rows), "sets": each}
+
+
+def tell_floor(judged: Evaluation, bits_per_byte: float) -> dict[str, Any]:
+    """On the storybook: what a perfect model needs, and how much of the way to it is done from a model that only knows how often
+    each token comes (the Kneser-Ney model of order 1, of the training split)."""
+    if not judged.documents.storybook:
+        return {"floor": None, "gap": None}
+    floor, gap = floor_bits_per_byte(judged.texts), None
+    if judged.train is not None:
+        start_token, vocab_size = judged.writer.tokenizer.start, judged.writer.config.model.vocab_size
+        assert vocab_size is not None
+        (unigram,) = language_baselines(judged.train, judged.file, start_token, vocab_size, orders=(1,))
+        start = unigram.figures["bits_per_byte"]
+        assert start is not None
+        gap = {"start": start, "floor": floor, "closed": (start - bits_per_byte) / (start - floor)}
+    return {"floor": floor, "gap": gap}
+
+
+def tell_leaked(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[str, Any] | None:
+    """How many documents stand in training, and the figures without them (None where nothing is left). None: nobody knows."""
+    if leaked is None:
+        return None
+    rest = documents.only(~leaked)
+    without = None
+    if leaked.any() and rest.predictions.any():
+        without = rest.figures() | {"documents": int((~leaked).sum()), "interval": rest.intervals()}
+    return {"documents": int(leaked.sum()), "without": without}
+
+
+# Parts of a text ------------------------------------------------------------------------------------------------------
+
+
+def by_position(scored: Scored, context: int) -> list[dict[str, Any]]:
+    """By the tokens that each was predicted from: 1, 2, 3 to 4, 5 to 8, and so on."""
+    highs = [*(1 << power for power in range((context - 1).bit_length())), context]
+    rows = []
+    for low, high in zip([1, *(before + 1 for before in highs)], highs, strict=False):
+        rows.append({"from": low, "to": high} | tell_part(scored.nats[(scored.seen >= low) & (scored.seen <= high)]))
+    return [row for row in rows if row["tokens"]]
+
+
+def by_frequency(train: TokenFile | None, priced: Priced) -> list[dict[str, Any]]:
+    """By how often each token stands in the training split, in tens; the unknown token apart, for it is no word."""
+    if train is None:
+        return []
+    ids, nats = priced.scored.ids, priced.scored.nats
+    known = ~priced.is_unknown
+    times = np.bincount(train.tokens, minlength=int(ids.max(initial=0)) + 1)[ids]
+    powers = range(len(str(int(times.max(initial=0)))))
+    borders = [(0, 0), *((10**power, 10 ** (power + 1) - 1) for power in powers)]
+    rows = [
+        {"from": low, "to": high} | tell_part(nats[known & (times >= low) & (times <= high)]) for low, high in borders
+    ]
+    rows.append({"from": None, "to": None} | tell_part(nats[priced.is_unknown]))
+    return [row for row in rows if row["tokens"]]
+
+
+def tell_part(nats: Floats) -> dict[str, Any]:
+    loss = float(nats.mean()) if len(nats) else 0.0
+    return {"tokens": len(nats), "loss": loss, "perplexity": to_perplexity(loss)}
+
+
+def by_group(documents: Sums, names: Sequence[str], groups: NDArray[Any] | None) -> list[dict[str, Any]]:
+    """By what each document belongs to, where there are tokens to predict; nothing where all belong to one."""
+    if groups is None or len(names) < 2:
+        return []
+    rows = []
+    for number, name in enumerate(names):
+        part = documents.only(groups == number)
+        if part.predictions.any():
+            rows.append({"name": name, "documents": len(part.nats), **part.figures(), "interval": part.intervals()})
+    return rows
+
+
+# A row for each document ----------------------------------------------------------------------------------------------
+
+
+def document_columns(judged: Evaluation, documents: Sums) -> Columns:
+    losses = documents.nats / np.maximum(1.0, documents.predictions)
+    return {
+        **common_columns(judged),
+        "tokens": documents.predictions.astype(np.int64).tolist(),
+        "bytes": documents.bytes.astype(np.int64).tolist(),
+        "unknown": documents.unknown.astype(np.int64).tolist(),
+        "nats": documents.nats.tolist(),
+        "nats_spelled": documents.spelled.tolist(),
+        "loss": losses.tolist(),
+        "perplexity": [to_perplexity(loss) for loss in losses],
+        "bits_per_byte": (documents.nats / BITS / np.maximum(1.0, documents.bytes)).tolist(),
+    }
+
+
+def common_columns(judged: Evaluation) -> Columns:
+    """What names a document, whatever is measured of it; `document` counts from 0, as `lilliput prepare` does."""
+    found, file = judged.documents, judged.file
+    numbers = np.arange(file.documents) - np.searchsorted(found.part, found.part)  # each set counts by itself
+    columns: Columns = {"set": [found.sets[part] for part in found.part], "document": numbers.tolist()}
+    if judged.labels and file.labels is not None:
+        columns["label"] = [judged.labels[number] for number in file.labels]
+    if judged.leaked is not None:
+        columns["leaked"] = judged.leaked.astype(int).tolist()
+    return columns
+
+
+def write_rows(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """RFC 4180, UTF-8, a header; numbers in full."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(columns)
+    table.writerows(zip(*columns.values(), strict=True))
+    write_whole(path, text.getvalue().encode())

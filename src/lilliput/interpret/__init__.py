@@ -1,0 +1,60 @@
+"""What a head looks at: attention weights captured, summed up in numbers, and shown in pictures and on one page.
+
+Works for any model whose weights can be had as arrays, from Python:
+
+    from lilliput.interpret import attention_of, write_page
+    outputs = model(ids, output_attentions=True)
+    write_page(attention_of(tokens, outputs.attentions, causal=True), "attention.html")
+
+The names are imported when they are first used: numbers need no matplotlib, and pictures no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lilliput.interpret.attention_capture import capture_text as capture_text
+    from lilliput.interpret.attention_maps import AttentionMaps as AttentionMaps
+    from lilliput.interpret.attention_maps import attention_of as attention_of
+    from lilliput.interpret.attention_page import write_page as write_page
+    from lilliput.interpret.head_scores import HeadSummary as HeadSummary
+    from lilliput.interpret.head_scores import summarise as summarise
+    from lilliput.interpret.head_scores_of_documents import summarise_documents as summarise_documents
+    from lilliput.interpret.heat_maps import draw_heads as draw_heads
+    from lilliput.interpret.heat_maps import draw_layer as draw_layer
+
+_PLACES = {
+    "AttentionMaps": "attention_maps",
+    "HeadSummary": "head_scores",
+    "attention_of": "attention_maps",
+    "capture_text": "attention_capture",
+    "draw_heads": "heat_maps",
+    "draw_layer": "heat_maps",
+    "summarise": "head_scores",
+    "summarise_documents": "head_scores_of_documents",
+    "write_page": "attention_page",
+}
+
+__all__ = [
+    "AttentionMaps",
+    "HeadSummary",
+    "attention_of",
+    "capture_text",
+    "draw_heads",
+    "draw_layer",
+    "summarise",
+    "summarise_documents",
+    "write_page",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

@@ -1,0 +1,104 @@
+"""The folder in which everything about one text stands side by side.
+
+Owns: the names of its files, the arrays, and that no picture of an earlier text is left among them. Does not
+own: what is in the page, the pictures and the table (`attention_page`, `heat_maps`, `head_scores`).
+
+    attention.html            the page
+    attention.npz             layer_<n> (H, T, T), visible_<n> (T, T); tokens, ids, padding (T,); heads (H,)
+    heads.csv                 the scores of each head
+    layer-<n>.png             all heads of a layer; layer-<n>-head-<m>.png one of them (or .svg)
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.data.progress import Report, silent
+from lilliput.interpret.attention_maps import AttentionMaps
+from lilliput.interpret.attention_page import write_page
+from lilliput.interpret.head_scores import Tally, csv_of, sort_heads
+from lilliput.storage import atomic_files as files
+
+Pictures = Literal["layers", "heads", "none"]
+OWN = re.compile(r"attention\.(html|npz)|heads\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
+SHARP = 150  # dots an inch
+
+
+def open_folder(folder: Path, another_text: bool) -> None:
+    """Made if need be; before `another_text` emptied of what was written about the last one. Whatever else is there stays."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir() if another_text else ():
+            if OWN.fullmatch(path.name) and path.is_file():
+                path.unlink()
+    except OSError as error:
+        raise files.cannot_write(error, folder) from error
+
+
+def write_folder(
+    attention: AttentionMaps,
+    folder: Path,
+    tally: Tally | None = None,
+    pictures: Pictures = "layers",
+    svg: bool = False,
+    report: Report = silent,
+) -> dict[str, int]:
+    """The page, the arrays and the pictures of one text; gives the bytes of each file by its name."""
+    written = {"attention.html": write_page(attention, folder / "attention.html", tally)}
+    written["attention.npz"] = write(folder / "attention.npz", lambda out: save_arrays(out, arrays(attention)))
+    wanted: list[tuple[int, int | None]] = []
+    for place, layer in enumerate(attention.layer_numbers if pictures != "none" else []):
+        heads = attention.head_numbers(place) if pictures == "heads" else []
+        wanted += [(layer, None), *((layer, head) for head in heads)]
+    for done, (layer, head) in enumerate(wanted):
+        report("drawing", done, len(wanted))
+        name = f"layer-{layer}" + ("" if head is None else f"-head-{head}") + (".svg" if svg else ".png")
+        written[name] = write_picture(attention, layer, head, folder / name)
+    if wanted:
+        report("drawing", len(wanted), len(wanted))
+    return written
+
+
+def write_scores(tally: Tally, folder: Path, by: str = "layer") -> int:
+    text = csv_of(sort_heads(tally.heads(), by), tally.even())
+    return write(folder / "heads.csv", lambda out: out.write(text.encode()))
+
+
+def write_picture(attention: AttentionMaps, layer: int, head: int | None, path: Path) -> int:
+    from matplotlib import rc_context
+
+    from lilliput.interpret.heat_maps import draw_heads, draw_layer
+
+    figure = draw_layer(attention, layer) if head is None else draw_heads(attention, layer, [head])
+    form = path.suffix.removeprefix(".")
+    # Without a date, and with names that are not drawn by chance: the same text gives the same bytes.
+    with rc_context({"svg.hashsalt": path.name}):
+        about = {"Date": None} if form == "svg" else None
+        return write(path, lambda out: figure.savefig(out, format=form, dpi=SHARP, metadata=about))
+
+
+def arrays(attention: AttentionMaps) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {"tokens": np.array(list(attention.tokens))}
+    for place, layer in enumerate(attention.layer_numbers):
+        found |= {f"layer_{layer}": attention.weights[place], f"visible_{layer}": attention.sight(place)}
+    optional = {"ids": attention.ids, "padding": attention.padding, "heads": attention.heads}
+    return found | {name: np.asarray(value) for name, value in optional.items() if value is not None}
+
+
+def save_arrays(out: io.BytesIO, named: dict[str, NDArray[Any]]) -> None:
+    np.savez_compressed(out, **named)  # type: ignore[arg-type]  # no name of ours is that of its one option
+
+
+def write(path: Path, fill: Callable[[io.BytesIO], object]) -> int:
+    """Whole or not at all; gives the bytes."""
+    out = io.BytesIO()
+    fill(out)
+    files.write_whole(path, out.getvalue())
+    return len(out.getvalue())

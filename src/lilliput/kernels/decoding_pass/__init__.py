@@ -1,0 +1,1 @@
+"""One forward pass over a few tokens in machine code: loops, weights layout, KV slots, threads."""

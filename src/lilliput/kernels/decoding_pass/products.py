@@ -1,0 +1,206 @@
+"""Products of a few rows with a matrix, and the other arithmetic of rows.
+
+Owns: which tile takes which rows, rows as whole numbers, norms, activations. Does not own: the tiles
+(`kernels`), or what is multiplied when (`loops`).
+
+A matrix in float32 is panels of PANEL outputs, each stored (depth, PANEL). As whole numbers a panel is stored (depth
+/ PAIR,
+PANEL, PAIR), the depth filled up with zeros to a multiple of PAIR: weights of 8 bits, rows of 16, sums of 32, which
+are exact.
+
+A row's outcome never depends on the rows beside it: a tile sums every output in one order, and everything
+else is done row by row by the same instructions.
+"""
+
+# Compiled functions have the types that they are called with: flat arrays, and whole numbers for places and sizes.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg"
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from lilliput.kernels.arithmetic import ANY_ORDER, FUSED, HALF, ONE, ZERO, add_up, exponential
+from lilliput.kernels.decoding_pass.layout import (
+    BIAS,
+    CHUNK,
+    GELU,
+    LAYER_NORM,
+    NO_NORM,
+    NORM_EPSILON,
+    RELU2,
+    SCALE,
+    SWIGLU,
+)
+from lilliput.kernels.registers import PAIR, PANEL, wide_registers
+from lilliput.kernels.score_rows import find_largest
+from lilliput.kernels.tiles import compiled, float_tile, whole_tile
+
+SMALL = np.float32(NORM_EPSILON)
+ROWS = 12 if wide_registers() else 6  # most rows of a tile: the sums of more would not fit into the registers
+
+
+def multiply_by(one_row: Any, some_rows: Any) -> Any:
+    """By tiles of one row and four panels, and of some rows and one panel."""
+
+    @compiled()
+    def multiply(x, x_place, rows, depth, w, w_at, out, out_place, panels):
+        """out = x w for the panels from the first to the last."""
+        x_at, x_row = x_place
+        out_at, out_row = out_place
+        panel, last = panels
+        size = depth * PANEL
+        if rows == 1:
+            while panel + 4 <= last:
+                at, to = w_at + panel * size, out_at + panel * PANEL
+                one_row(1, x, x_at, x_row, 1, w, at, size, PANEL, depth, out, to, out_row)
+                panel += 4
+        tiles = (rows + ROWS - 1) // ROWS
+        while panel < last:
+            at, row = w_at + panel * size, 0
+            for tile in range(tiles):
+                taken = (rows - row + tiles - tile - 1) // (tiles - tile)
+                here, there = x_at + row * x_row, out_at + row * out_row + panel * PANEL
+                some_rows(taken, x, here, x_row, 1, w, at, size, PANEL, depth, out, there, out_row)
+                row += taken
+            panel += 1
+
+    return multiply
+
+
+multiply_floats = multiply_by(float_tile(1, 4), float_tile(ROWS, 1, fetches=True))
+# Of whole numbers the outcome still has to be multiplied by the scales of both.
+multiply_wholes = multiply_by(whole_tile(1, 4), whole_tile(ROWS, 1, fetches=True))
+
+
+@compiled()
+def quantise(x, x_place, rows, depth, shorts, short_place, scales):
+    """Rows as whole numbers of 16 bits, as large as sums of their products with bytes allow; scales (rows) into x."""
+    most = np.float32(min(32767, 2147483647 // (127 * depth)))
+    for row in range(rows):
+        at, to = x_place[0] + row * x_place[1], short_place[0] + row * short_place[1]
+        largest = max(find_largest(x, at, depth), np.float32(1e-30))
+        scale = most / largest
+        numbers, wholes = x[at : at + depth], shorts[to : to + short_place[1]]
+        for k in range(depth):
+            wholes[k] = np.int16(np.rint(numbers[k] * scale))
+        for k in range(depth, (depth + PAIR - 1) // PAIR * PAIR):
+            wholes[k] = 0
+        x[scales + row] = largest / most
+
+
+@compiled(FUSED)
+def multiply(plan, room, arrays, part, rows, x, depth, matrix, column, out, panels):
+    """out = x w + bias for the panels from the first to the last of the matrix that `matrix[column]` names.
+
+    `x` and `out` are places in the scratch: where the first row begins, and how far the next ones are.
+    """
+    scratch, floats = arrays.scratch, arrays.floats
+    first, last = panels[0] * PANEL, panels[1] * PANEL
+    if plan.quantised:
+        scales, short = room.own + part * room.own_step + 3 * CHUNK * plan.dim, part * CHUNK * room.short_step
+        rounded = (short, room.short_step)
+        quantise(scratch, x, rows, depth, arrays.shorts, rounded, scales)
+        full = (depth + PAIR - 1) // PAIR * PAIR
+        multiply_wholes(arrays.shorts, rounded, rows, full, arrays.bytes, matrix[column], scratch, out, panels)
+        of_outputs = floats[matrix[column + SCALE] + first : matrix[column + SCALE] + last]
+        for row in range(rows):
+            scale, to = scratch[scales + row], out[0] + row * out[1]
+            sums = scratch[to + first : to + last]
+            for j in range(last - first):
+                sums[j] *= scale * of_outputs[j]
+    else:
+        multiply_floats(scratch, x, rows, depth, floats, matrix[column], scratch, out, panels)
+    if matrix[column + BIAS] >= 0:
+        biases = floats[matrix[column + BIAS] + first : matrix[column + BIAS] + last]
+        for row in range(rows):
+            to = out[0] + row * out[1]
+            sums = scratch[to + first : to + last]
+            for j in range(last - first):
+                sums[j] += biases[j]
+
+
+@compiled(FUSED, inline=True)
+def error_function(x):
+    """Abramowitz and Stegun 7.1.26, to 1.5e-7."""
+    size = abs(x)
+    t = ONE / (ONE + np.float32(0.3275911) * size)
+    series = np.float32(1.061405429) * t - np.float32(1.453152027)
+    series = series * t + np.float32(1.421413741)
+    series = series * t - np.float32(0.284496736)
+    series = series * t + np.float32(0.254829592)
+    value = ONE - series * t * exponential(-size * size)
+    return -value if x < ZERO else value
+
+
+@compiled(FUSED)
+def activate(kind, scratch, up, inner, panels):
+    """Of one row, the outputs of the panels from the first to the last (pairs of panels where it is gated)."""
+    if kind == SWIGLU:  # a panel of gates, then the panel that they open
+        for pair in range(panels[0] // 2, panels[1] // 2):
+            first, to = up + 2 * pair * PANEL, inner + pair * PANEL
+            gates, opened = scratch[first : first + PANEL], scratch[first + PANEL : first + 2 * PANEL]
+            values = scratch[to : to + PANEL]
+            for j in range(
+                len(values)
+            ):  # as many as a panel has, but a loop of a known length is unrolled in place of vectors
+                values[j] = gates[j] / (ONE + exponential(-gates[j])) * opened[j]
+        return
+    first, count = panels[0] * PANEL, (panels[1] - panels[0]) * PANEL
+    inputs, values = scratch[up + first : up + first + count], scratch[inner + first : inner + first + count]
+    if kind == GELU:
+        for j in range(count):
+            values[j] = HALF * inputs[j] * (ONE + error_function(inputs[j] * np.float32(0.70710678)))
+    elif kind == RELU2:
+        for j in range(count):
+            x = max(inputs[j], ZERO)
+            values[j] = x * x
+    else:
+        for j in range(count):
+            values[j] = max(inputs[j], ZERO)
+
+
+@compiled(FUSED)
+def bound(cap, scratch, first, last):
+    """cap x tanh(x / cap): Cephes' series for small numbers, where 1 less nearly 1 would have no digits left."""
+    row = scratch[first:last]
+    for j in range(last - first):
+        x = row[j] / cap
+        square = x * x
+        series = np.float32(-5.70498872745e-3) * square + np.float32(2.06390887954e-2)
+        series = series * square - np.float32(5.37397155531e-2)
+        series = series * square + np.float32(1.33314422036e-1)
+        series = series * square - np.float32(3.33332819422e-1)
+        near = series * square * x + x
+        far = ONE - np.float32(2.0) / (exponential(np.float32(2.0) * abs(x)) + ONE)
+        row[j] = cap * (near if abs(x) < np.float32(0.625) else math.copysign(far, x))
+
+
+@compiled(ANY_ORDER)
+def add_squares(x, at, count, mean):
+    """Of the distances from the mean."""
+    row, total = x[at : at + count], ZERO
+    for k in range(count):
+        total += (row[k] - mean) * (row[k] - mean)
+    return total
+
+
+@compiled(FUSED)
+def normalise(kind, floats, weight, x, at, width, to):
+    """One row of x to another place in x; LayerNorm's biases stand after its weights. Without a norm it is copied."""
+    row, normed = x[at : at + width], x[to : to + width]
+    if kind == NO_NORM or weight < 0:
+        for k in range(width):
+            normed[k] = row[k]
+        return
+    mean = add_up(x, at, width) / np.float32(width) if kind == LAYER_NORM else ZERO
+    scale = ONE / np.float32(math.sqrt(add_squares(x, at, width, mean) / np.float32(width) + SMALL))
+    weights = floats[weight : weight + width]
+    for k in range(width):
+        normed[k] = (row[k] - mean) * scale * weights[k]
+    if kind == LAYER_NORM:
+        biases = floats[weight + width : weight + 2 * width]
+        for k in range(width):
+            normed[k] += biases[k]

@@ -1,0 +1,140 @@
+"""Pictures of one run, from its log: how the loss fell, the learning rate, gradients and speed.
+
+Owns: what each picture shows. Does not own: the style (`plot_style`), or where pictures stand (`run_report`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.reports.curves import Curve, running_mean, sight, tell_beginning
+from lilliput.reports.document import Picture
+from lilliput.reports.plot_style import (
+    INK,
+    PALETTE,
+    SOFT,
+    finish,
+    frame_upward,
+    label_ends,
+    new_drawing,
+    styled,
+    thousands,
+)
+from lilliput.storage.run_folders import best_validation
+
+Events = Sequence[dict[str, Any]]
+FEWEST = 3  # points of a curve
+
+
+def draw_run(events: Events) -> list[Picture]:
+    """As many as the log has figures for; none of a run that has just begun."""
+    steps = [event for event in events if event["event"] == "step"]
+    if len(steps) < FEWEST:
+        return []
+    with styled():
+        found = [
+            draw_loss(events, steps),
+            draw_accuracy(events),
+            draw_single(
+                steps, "lr", "Learning rate", "learning-rate", "The learning rate of each update that was logged."
+            ),
+            draw_single(steps, "gradient_norm", "Norm of the gradient", "gradient", "Before clipping.", smooth=True),
+            draw_single(
+                steps, "tokens_per_second", "Training speed, tokens/s", "speed", "As this machine had it.", smooth=True
+            ),
+        ]
+    return [picture for picture in found if picture]
+
+
+def draw_loss(events: Events, steps: Events) -> Picture:
+    """Training and validation, and the floor where it is known."""
+    drawing, (axes,) = new_drawing(3.0)
+    at, loss = column(steps, "step"), column(steps, "loss")
+    smooth = running_mean(loss)
+    axes.plot(at, loss, color=PALETTE[1], alpha=0.25, linewidth=1.0)
+    axes.plot(at, smooth, color=PALETTE[1])
+    ends = [(float(smooth[-1]), "training", PALETTE[1])]
+    drawn, seen = [Curve(at, loss)], [Curve(at, smooth)]
+    told = f"training loss falls from {loss[0]:.3f} to {smooth[-1]:.3f}"
+    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    if judged:
+        where, values = column(judged, "step"), column(judged, "loss")
+        axes.plot(where, values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
+        ends.append((float(values[-1]), "validation", PALETTE[2]))
+        told += f", validation loss from {values[0]:.3f} to {values[-1]:.3f}"
+        drawn.append(Curve(where, values))
+        seen += [Curve(where, values)] if len(judged) >= FEWEST else []
+    floor = floor_in_nats(events)
+    if floor is not None:
+        axes.axhline(floor, color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)))
+        ends.append((floor, "the floor", SOFT))
+        told += f"; a perfect model would have {floor:.3f}"
+    lowest = min(value for value, _, _ in ends)
+    top = sight(seen)
+    edge = top + 0.02 * (top - lowest)
+    axes.set_ylim(min(lowest, float(smooth.min())) - 0.06 * (top - lowest), edge)
+    axes.set_xlabel("updates")
+    frame_upward(axes, "Loss, nats/token" if predicts_tokens(events) else "Loss, nats/document")
+    thousands(axes.xaxis)
+    label_ends(axes, ends)
+    caption = "Training loss (each logged batch faint, a running mean over a twentieth of the run strong)"
+    caption += " and validation loss on the sample that training looks at" if judged else ""
+    caption += "; the floor is what a perfect model of this corpus would have" if floor is not None else ""
+    return finish(drawing, "loss", f"The {told}.", f"{caption}.{tell_beginning(drawn, edge)}")
+
+
+def draw_accuracy(events: Events) -> Picture | None:
+    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    judged = [event for event in judged if event["accuracy"] is not None]
+    if len(judged) < FEWEST:
+        return None
+    drawing, (axes,) = new_drawing(3.0)
+    values = 100 * column(judged, "accuracy")
+    axes.plot(column(judged, "step"), values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
+    axes.set_xlabel("updates")
+    frame_upward(axes, "Accuracy on validation, %")
+    thousands(axes.xaxis)
+    alt = f"Accuracy on validation from {values[0]:.1f}% to {values[-1]:.1f}%."
+    return finish(drawing, "accuracy", alt, "Accuracy on the sample that training looks at.")
+
+
+def draw_single(
+    steps: Events, name: str, title: str, picture: str, caption: str, smooth: bool = False
+) -> Picture | None:
+    """One figure of the updates."""
+    known = [event for event in steps if event.get(name) is not None]
+    if len(known) < FEWEST:
+        return None
+    drawing, (axes,) = new_drawing(3.0)
+    at, values = column(known, "step"), column(known, name)
+    if smooth:
+        axes.plot(at, values, color=INK, alpha=0.2, linewidth=1.0)
+    axes.plot(at, running_mean(values) if smooth else values, color=INK, linewidth=1.5)
+    axes.set_ylim(0, float(np.quantile(values, 0.98)) * 1.15 or 1.0)  # one spike is no reason to flatten all else
+    axes.set_xlabel("updates")
+    frame_upward(axes, title)
+    thousands(axes.xaxis)
+    thousands(axes.yaxis)
+    alt = f"{title}: from {values[0]:.4g} to {values[-1]:.4g}, at most {values.max():.4g}."
+    return finish(drawing, picture, alt, caption)
+
+
+def floor_in_nats(events: Events) -> float | None:
+    """The floor, which is known in bits per byte, in the unit of the loss."""
+    found = best_validation(list(events))
+    if not found or not found["floor"] or not found["bits_per_byte"]:
+        return None
+    return float(found["floor"] / found["bits_per_byte"] * found["loss"])
+
+
+def predicts_tokens(events: Events) -> bool:
+    """Whether the loss is one of tokens: that of a classifier has no perplexity."""
+    return any(event.get("perplexity") is not None for event in events if event["event"] == "evaluation")
+
+
+def column(events: Events, name: str) -> NDArray[np.float64]:
+    return np.array([event[name] for event in events], np.float64)

@@ -1,0 +1,224 @@
+"""The report of one run: its figures, curves, texts, heads, settings and machine, as a page and as Markdown.
+
+Owns: which sections it has and in which order. Does not own: pictures (`run_plots`), attention (`interpret`),
+HTML and Markdown (`document`), nor studies (`studies.study_report`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lilliput.data.corpora import STORYBOOK
+from lilliput.model.counting import count
+from lilliput.reports.document import (
+    REPORT,
+    Block,
+    Bullets,
+    Document,
+    Facts,
+    Gallery,
+    Paragraph,
+    QuotedText,
+    Section,
+    Table,
+    write_document,
+)
+from lilliput.reports.formatting import counted, duration, fixed, listed, machine_facts, tell_value
+from lilliput.reports.plot_style import finish, styled
+from lilliput.reports.run_plots import draw_run
+from lilliput.settings.dotted import flatten
+from lilliput.settings.loading import config_from_dict
+from lilliput.storage.run_folders import Run, describe, tell_perplexity
+
+if TYPE_CHECKING:
+    from lilliput.decoding.writer import Sample, Writer
+    from lilliput.settings.tree import Config
+
+SAMPLES, SEED = 3, 1001  # the texts with which training ends, too
+TOKENS = 20  # of the text whose attention is shown: labels stay readable
+HEADS, LISTED = 4, 32  # that are drawn, and told in numbers
+
+
+def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
+    """The page and the Markdown, in the run's folder unless another place is given. The same run gives the same bytes."""
+    return write_document(describe_run(run), out or run.folder / REPORT)
+
+
+def describe_run(run: Run) -> Document:
+    about, events = describe(run, verify=False), run.metrics()
+    config = config_from_dict(about["config"], str(run.folder))
+    sections = [
+        Section("Figures", tell_figures(about, config)),
+        Section("Tests", tell_tests(about)),
+        Section("Warnings", tell_warnings(events)),
+        Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
+        *tell_writing(run, config),
+        Section("How it was made", tell_circumstances(run, about, config)),
+        Section(
+            "Every setting", [Facts([(name, tell_value(value)) for name, value in flatten(about["config"]).items()])]
+        ),
+    ]
+    shape = config.model
+    kind = {"language": "A language model", "classifier": "A classifier", "both": "A language model and classifier"}[
+        shape.task
+    ]
+    size = f"{counted(shape.layers, 'layer')}, dim {shape.dim}, {counted(shape.heads, 'head')}"
+    lead = f"{kind} of {size}, trained on {tell_source(config)}."
+    line = [
+        about["state"],
+        counted(about["steps"], "update"),
+        f"{about['tokens_seen']:,} tokens",
+        f"{duration(about['seconds'])} of training",
+    ]
+    return Document(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
+
+
+def tell_source(config: Config) -> str:
+    source = config.data.source or ""
+    return "the built-in storybook" if source == STORYBOOK else Path(source).name
+
+
+def tell_figures(about: dict[str, Any], config: Config) -> list[Block]:
+    found, parameters = about["validation"], count(config.model, config.vectors).parameters
+    facts = quality(found) if found else []
+    facts += [("parameters", f"{parameters.total:,}"), ("training time", duration(about["seconds"]))]
+    facts += [("tokens seen", f"{about['tokens_seen']:,}")]
+    if found is None:
+        return [Paragraph("Nothing was evaluated yet.", warning=True), Facts(facts, large=True)]
+    judged = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
+    split = "the whole validation split" if found["whole"] else "a sample of the validation split"
+    sentence = f"Judged on {split} ({', '.join(judged)}) with the weights of step {found['weights']:,}."
+    if found["floor"]:
+        over = found["bits_per_byte"] / found["floor"] - 1
+        sentence += f" A perfect model would need {found['floor']:.4f} bits per byte; this one is {over:.1%} above."
+    return [Facts(facts, large=True), Paragraph(sentence)]
+
+
+def quality(found: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [("validation loss", f"{found['loss']:.4f}")]
+    if found["accuracy"] is not None:
+        facts.append(("accuracy", f"{found['accuracy']:.1%}"))
+    if found["perplexity"] is not None:
+        facts.append(("perplexity", tell_perplexity(found["perplexity"])))
+    if found["bits_per_byte"] is not None:
+        facts.append(("bits per byte", f"{found['bits_per_byte']:.4f}"))
+    if found["floor"]:
+        facts.append(("the floor", f"{found['floor']:.4f}"))
+    return facts
+
+
+def tell_tests(about: dict[str, Any]) -> list[Block]:
+    if not about["tests"]:
+        return []
+    columns = {
+        "loss": ".4f",
+        "perplexity": ",.2f",
+        "bits_per_byte": ".4f",
+        "accuracy": ".1%",
+        "tokens": ",",
+        "documents": ",",
+    }
+    known = [name for name in columns if any(found[name] is not None for found in about["tests"].values())]
+    rows = [
+        [test, *("–" if found[name] is None else format(found[name], columns[name]) for name in known)]
+        for test, found in about["tests"].items()
+    ]
+    note = "Each whole, once, at the end, with the weights that validation found best."
+    return [Table(["test", *(name.replace("_", " ") for name in known)], rows, note=note)]
+
+
+def tell_warnings(events: Sequence[dict[str, Any]]) -> list[Block]:
+    found = [(f"Step {event['step']:,}:", event["text"]) for event in events if event["event"] == "warning"]
+    return [Bullets(found)] if found else []
+
+
+# What needs the model -------------------------------------------------------------------------------------------------
+
+
+def tell_writing(run: Run, config: Config) -> list[Section]:
+    """Texts of a model that writes, and what its heads look at in one of them; nothing before the first checkpoint."""
+    if config.model.task == "classifier" or not run.checkpoints():
+        return []
+    from lilliput.decoding.writer import load
+
+    writer = load(run.folder)
+    samples = writer.samples([config.generate.prompt] * SAMPLES, seed=SEED)
+    texts = [
+        QuotedText((sample.prompt + sample.text).strip(), f"{number} of {SAMPLES}, {counted(sample.tokens, 'token')}")
+        for number, sample in enumerate(samples, start=1)
+    ]
+    prompt = config.generate.prompt
+    how = f"By the run's own settings generate.*, {f'after the prompt “{prompt}”' if prompt else 'from nothing'}."
+    return [
+        Section("What it writes", [Paragraph(how), *texts]),
+        Section("What its heads look at", tell_heads(writer, samples[0])),
+    ]
+
+
+def tell_heads(writer: Writer, sample: Sample) -> list[Block]:
+    """Every head in numbers beside an even one, and a picture of the layer that has the sharpest."""
+    from lilliput.interpret import capture_text, draw_heads
+    from lilliput.interpret.head_score_definitions import SCORES
+    from lilliput.interpret.head_scores import Tally, merge_even
+
+    tokenizer = writer.tokenizer
+    text = tokenizer.decode(tokenizer.encode(sample.prompt + sample.text)[: TOKENS - 1])
+    if len(writer.encode_prompt(text)) < 3:  # one token besides the start: nothing to look at
+        return []
+    attention = capture_text(writer, text, title="")
+    tally = Tally().add(attention)
+    heads = tally.heads()
+    sharpest = sorted(heads, key=lambda one: one.scores["entropy"] or 0.0)
+    kept = [one for one in heads if one in sharpest[:LISTED]]
+    named = [(f"layer {one.layer}, head {one.head}", one) for one in kept]
+    named += [(f"{name_layers(layers)}, even", one) for layers, one in merge_even(tally.even())]
+    rows = [
+        [name, *("–" if value is None else fixed(value, 2) for value in one.scores.values())] for name, one in named
+    ]
+    layer = sharpest[0].layer
+    chosen = sorted([one.head for one in sharpest if one.layer == layer and one.head is not None][:HEADS])
+    drawing = draw_heads(attention, layer, chosen)
+    words = re.sub(r"\s+", " ", text).strip()
+    alt = f"Heat maps of the attention in layer {layer}, heads {', '.join(map(str, chosen))}, over: {words}"
+    caption = f"Layer {layer}, which has the head of least entropy. “lilliput attention” shows every head on a page of its own."
+    with styled():
+        picture = finish(drawing, "attention", alt, caption, paper=True)
+    fewer = f"The {LISTED} of least entropy of {len(heads)} heads. " if len(kept) < len(heads) else ""
+    note = (
+        f"{fewer}Over the first {len(attention.tokens)} tokens of the first text. Entropy in bits, distance in tokens, the "
+        "others mean weights; docs/attention.md defines each. “even” is what the scores would be if a head looked at all it may "
+        "see alike. No score is a claim about what a head is for."
+    )
+    return [Gallery([picture]), Table(["head", *(score.title for score in SCORES.values())], rows, note=note)]
+
+
+def name_layers(layers: Sequence[int] | None) -> str:
+    if layers is None:
+        return "all layers"
+    return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(layer) for layer in layers])}"
+
+
+def tell_circumstances(run: Run, about: dict[str, Any], config: Config) -> list[Block]:
+    """Its machine, its checkpoints, and its counts."""
+    facts = machine_facts(machine_of(run))
+    for checkpoint in about["checkpoints"]:
+        marks = [mark for mark in ("best", "last") if checkpoint[mark]]
+        size = f"{checkpoint['bytes'] / 1e6:.1f} MB"
+        facts.append((f"checkpoint {checkpoint['name']}", ", ".join([size, *marks])))
+    counts = count(config.model, config.vectors)
+    facts += [(f"parameters, {part}", f"{n:,}") for part, n in dataclasses.asdict(counts.parameters).items()]
+    facts.append(("FLOPs per token", f"{counts.flops_per_token:,}"))
+    return [Facts(facts)]
+
+
+def machine_of(run: Run) -> dict[str, Any]:
+    """What the last checkpoint says of the machine it was trained on."""
+    checkpoint = run.last
+    if checkpoint is None:
+        return {}
+    parts = dict(checkpoint.state_json()["dict"])
+    return dict(parts["machine"]["dict"])

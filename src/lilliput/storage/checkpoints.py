@@ -1,0 +1,270 @@
+"""One checkpoint folder: written whole or not at all, and never read without being verified.
+
+Owns: the six files of a checkpoint, the manifest's format, verifying. Does not own: how files get to the disk
+(`atomic_files`), which checkpoints a run keeps or prefers (`run_folders`), nor what the tensors mean
+(`training`). Needs torch only to write or load tensors.
+
+`manifest.json`, format 1, holds no space and no line end. Let BODY be the JSON object, keys sorted, ASCII only:
+    {"files":{"config.json":{"bytes":812,"sha256":"..."},...},"format":1,"step":500}
+with the five other files in it; a classifier's has "labels", too, the names of its classes. The manifest is BODY
+without its
+last brace, then
+    ,"this_sha256":"<SHA-256 of BODY, 64 small hexadecimal digits>"}
+which is again an object with sorted keys. The check compares bytes before anything is parsed, so that no bit is free;
+later formats keep this envelope, so that "newer" can be told from "damaged".
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lilliput.errors import UserError
+from lilliput.storage.atomic_files import (
+    REPLACED,
+    beside,
+    cannot_write,
+    clean_leftovers,
+    free_bytes,
+    json_bytes,
+    parse_object,
+    put_folder,
+    sync_folder,
+    write_flushed,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lilliput.storage.run_folders import Run  # for its folder and its marks; nothing of it at run time
+
+FORMAT = 1
+MODEL, STATE, STATE_JSON = "model.safetensors", "state.safetensors", "state.json"
+CONFIG, TOKENIZER, MANIFEST = "config.json", "tokenizer.json", "manifest.json"
+FILES = (CONFIG, MODEL, STATE_JSON, STATE, TOKENIZER)
+LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # looking at a folder in a file manager must not damage it
+
+NAME = re.compile(r"step-(\d{6,})")
+
+
+def step_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def manifest_bytes(
+    step: int, files: Mapping[str, Mapping[str, int | str]], labels: Sequence[str] | None = None
+) -> bytes:
+    content: dict[str, Any] = {"files": files, "format": FORMAT, "step": step}
+    if labels is not None:
+        content["labels"] = list(labels)
+    return _seal(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii"))
+
+
+def _seal(body: bytes) -> bytes:
+    return body[:-1] + b',"this_sha256":"' + hashlib.sha256(body).hexdigest().encode("ascii") + b'"}'
+
+
+_SEAL_LENGTH = len(_seal(b"{}")) - 1  # all that follows BODY without its brace
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that needs nothing else: weights, state, settings, tokenizer. Nothing of it is believed unverified."""
+
+    folder: Path
+    step: int
+    # The manifest's entries once all files have been found to match them; what is loaded later is held against these.
+    _verified: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> Checkpoint:
+        """Any folder with a manifest; its name is free (the step is then the manifest's)."""
+        named = NAME.fullmatch(folder.name)
+        return cls(folder, int(cls(folder, int(named[1]) if named else -1)._read_manifest()["step"]))
+
+    @property
+    def name(self) -> str:
+        return step_name(self.step)
+
+    def size(self) -> int:
+        return sum(entry.stat().st_size for entry in self.folder.iterdir())
+
+    def verify(self) -> None:
+        """Reads every byte of the folder; raises a UserError that names the first file that is not as written."""
+        self._verify({})
+
+    def labels(self) -> list[str] | None:
+        """The names of a classifier's classes, in their order."""
+        names: list[str] | None = self._read_manifest().get("labels")
+        return names
+
+    def config(self) -> dict[str, Any]:
+        return parse_object(self._contents(CONFIG))
+
+    def state_json(self) -> dict[str, Any]:
+        return parse_object(self._contents(STATE_JSON))
+
+    def tokenizer_json(self) -> str:
+        return self._contents(TOKENIZER).decode("utf-8")
+
+    def load_model(self) -> dict[str, Tensor]:
+        from safetensors.torch import load
+
+        return load(self._contents(MODEL))
+
+    def load_state(self) -> dict[str, Tensor]:
+        from safetensors.torch import load
+
+        return load(self._contents(STATE))
+
+    def _contents(self, name: str) -> bytes:
+        """The bytes of a file, read once: what has been hashed is what gets parsed, whatever happens to the disk."""
+        data = self._read(name)
+        if self._verified:
+            self._compare(name, self._verified[name], len(data), hashlib.sha256(data).hexdigest())
+        else:
+            self._verify({name: data})
+        return data
+
+    def _verify(self, known: Mapping[str, bytes]) -> None:
+        entries: dict[str, dict[str, Any]] = self._read_manifest()["files"]
+        try:
+            present = set(os.listdir(self.folder))
+        except OSError as error:
+            raise self._unreadable(".", error) from error
+        for name in sorted((present - set(LITTER)) ^ {*FILES, MANIFEST}):
+            raise self._damaged(name, "does not belong to it" if name in present else "is missing")
+        for name, entry in ((name, entries[name]) for name in FILES):
+            if name in known:
+                self._compare(name, entry, len(known[name]), hashlib.sha256(known[name]).hexdigest())
+                continue
+            try:
+                with open(self.folder / name, "rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    digest = hashlib.file_digest(file, "sha256").hexdigest() if size == entry["bytes"] else ""
+            except OSError as error:
+                raise self._unreadable(name, error) from error
+            self._compare(name, entry, size, digest)
+        self._verified.update(entries)
+
+    def _compare(self, name: str, entry: Mapping[str, Any], size: int, digest: str) -> None:
+        if size != entry["bytes"]:
+            raise self._damaged(name, f"has {size:,} bytes, its manifest says {entry['bytes']:,}")
+        if digest != entry["sha256"]:
+            raise self._damaged(name, "has other bytes than its manifest's SHA-256 tells")
+
+    def _read_manifest(self) -> dict[str, Any]:
+        data = self._read(MANIFEST)
+        body = data[:-_SEAL_LENGTH] + b"}"
+        if data != _seal(body):
+            raise self._damaged(MANIFEST, "does not match its own SHA-256")
+        content = parse_object(body)  # sealed, so it is what a Lilliput wrote
+        if content["format"] != FORMAT:
+            what = f"{self.folder.name} has format {content['format']}, this Lilliput reads format {FORMAT}"
+            raise UserError(what, str(self.folder / MANIFEST), "the Lilliput that wrote it")
+        if self.step not in (-1, content["step"]):
+            raise self._damaged(MANIFEST, f"is of step {content['step']}")
+        return content
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: OSError) -> UserError:
+        missing = error.errno == errno.ENOENT
+        return self._damaged(name, "is missing" if missing else f"cannot be read ({error.strerror})")
+
+    def _damaged(self, name: str, how: str) -> UserError:
+        hint = "another checkpoint"
+        if self.folder.parent.name == "checkpoints":
+            run = self.folder.parent.parent
+            hint += f" (`lilliput info {run}` tells which are whole); --resume takes the newest whole one"
+        return UserError(f"checkpoint {self.folder.name} is damaged: {name} {how}", str(self.folder / name), hint)
+
+
+def looks_like_checkpoint(folder: Path) -> bool:
+    """Also one whose manifest is gone, so that its user is told so."""
+    return any((folder / name).is_file() for name in (MANIFEST, MODEL)) or bool(NAME.fullmatch(folder.name))
+
+
+def list_checkpoints(parent: Path) -> list[Checkpoint]:
+    """Ascending by step, unverified, without leftovers; a replaced one counts while its place is empty."""
+    found: dict[int, Path] = {}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for entry in sorted(parent.iterdir()):  # ".replaced-" sorts before "step-", which wins
+            named = NAME.fullmatch(entry.name.removeprefix(REPLACED))
+            if named and entry.is_dir():
+                found[int(named[1])] = entry
+    return [Checkpoint(found[step], step) for step in sorted(found)]
+
+
+def save_checkpoint(
+    run: Run,
+    step: int,
+    *,
+    model: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    state_json: Mapping[str, Any],
+    config: Mapping[str, Any],
+    tokenizer_json: str,
+    labels: Sequence[str] | None = None,
+) -> Checkpoint:
+    """Writes `checkpoints/step-000500` and marks it `last`; one of the same step is replaced.
+
+    Whatever fails, the other checkpoints are as they were. For the process that holds the run's lock.
+    """
+    from safetensors.torch import save
+
+    texts = {CONFIG: json_bytes(config), STATE_JSON: json_bytes(state_json), TOKENIZER: tokenizer_json.encode("utf-8")}
+    tensors = [*model.items(), *state.items()]
+    needed = sum(map(len, texts.values())) + sum(t.numel() * t.element_size() + len(name) + 100 for name, t in tensors)
+    needed += 4096 * (len(FILES) + 2)  # each file's last block, the manifest, the folder
+    parent = run.checkpoints_folder
+    place = parent / step_name(step)
+    temporary = beside(place)
+    entries: dict[str, dict[str, int | str]] = {}
+    try:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            clean_leftovers(parent)
+            if free_bytes(parent) < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            temporary.mkdir()
+            for name in FILES:
+                # Not `save_file`: from memory a full disk is an OSError, and the hash is of the bytes that were meant.
+                data = texts[name] if name in texts else save(_apart(model if name == MODEL else state))
+                write_flushed(temporary / name, data)
+                entries[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            write_flushed(temporary / MANIFEST, manifest_bytes(step, entries, labels))
+            sync_folder(temporary)
+            put_folder(temporary, place)
+        finally:
+            clean_leftovers(parent)  # before the free bytes are told
+    except OSError as error:
+        raise cannot_write(error, place, needed) from error
+    run.mark_last(checkpoint := Checkpoint(place, step))
+    return checkpoint
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Dense tensors that share no memory, as safetensors asks: tied weights and views of others are copied."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        dense = tensor.detach().cpu().contiguous()
+        storage = dense.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != dense.numel() * dense.element_size():
+            dense = dense.clone()
+        seen.add(dense.untyped_storage().data_ptr())
+        apart[name] = dense
+    return apart

@@ -1,0 +1,385 @@
+"""Run folders: found, listed, created, locked, cut and pruned; the store that training writes its checkpoints through.
+
+Owns: `config.json`, `metrics.jsonl` (reading and cutting it; observers append), `last`, `best`, the lock,
+which checkpoints are kept, and what can be told of a run without torch. Does not own: the inside of a
+checkpoint (`checkpoints`), the settings' meaning (`settings.tree`), counts of parameters (`model`), nor any
+printing.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lilliput.errors import UserError, nearest
+from lilliput.settings.dotted import flatten
+from lilliput.storage import atomic_files as files
+from lilliput.storage import checkpoints as store
+from lilliput.storage.checkpoints import CONFIG, Checkpoint
+
+METRICS, CHECKPOINTS, LAST, BEST, LOCK = "metrics.jsonl", "checkpoints", "last", "best", ".lock"
+FIGURES = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documents")  # of an evaluation or a test
+PATIENCE = 0.3  # seconds; a listing that looks at the lock holds it for microseconds
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder with settings, a log and checkpoints. Reading needs no lock; whoever trains holds `lock()`."""
+
+    folder: Path
+
+    @classmethod
+    def create(
+        cls, folder: Path, config: Mapping[str, Any], overwrite: bool, first: Callable[[Run], object] | None = None
+    ) -> Run:
+        """A new run, or the refusal of an existing one; nothing is touched until the new folder is complete.
+
+        `first` may put into it what it must have from its first moment.
+        """
+        if folder.is_symlink():
+            folder = folder.resolve()  # replace what it points to, not the link
+        files.clean_leftovers(folder.parent, folder.name)
+        run, new, old, data = cls(folder), files.beside(folder), looks_like_run(folder), files.json_bytes(config)
+        if old and not overwrite:
+            raise UserError(f"run {run.name} exists already", str(folder), "--resume, --name NEW or --overwrite")
+        if old and run.is_locked():
+            raise run._busy()
+        # A config.json alone may be anybody's; what is not surely a run is never removed.
+        old = old and ((folder / CHECKPOINTS).is_dir() or (folder / METRICS).is_file())
+        if not old and folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"folder {run.name} exists and is not a run", str(folder), "--name NEW; it is left alone")
+        try:
+            try:
+                (new / CHECKPOINTS).mkdir(parents=True)
+                files.write_flushed(new / CONFIG, data)
+                if first:
+                    first(cls(new))
+                files.sync_folder(new)
+                if old or not folder.exists():
+                    files.put_folder(new, folder)
+                else:
+                    os.rename(new, folder)
+            finally:
+                files.clean_leftovers(folder.parent, folder.name)
+        except OSError as error:
+            raise files.cannot_write(error, folder, len(data)) from error
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        if not looks_like_run(folder):
+            raise UserError(f"{folder} is not the folder of a run", None, "`lilliput info` to list the runs")
+        return cls(folder)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name or self.folder.absolute().name
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.folder / METRICS
+
+    @property
+    def checkpoints_folder(self) -> Path:
+        return self.folder / CHECKPOINTS
+
+    def config(self) -> dict[str, Any]:
+        path = self.folder / CONFIG
+        try:
+            return files.parse_object(self._read(path))
+        except ValueError as error:
+            raise UserError(f"{CONFIG} of run {self.name} is damaged: {error}", str(path), "a checkpoint's") from error
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise UserError(f"cannot read {path.name} of run {self.name}: {error.strerror}", str(path)) from error
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Ascending by step; leftovers of interrupted writes are none."""
+        return store.list_checkpoints(self.checkpoints_folder)
+
+    @property
+    def last(self) -> Checkpoint | None:
+        return self._marked(LAST)
+
+    @property
+    def best(self) -> Checkpoint | None:
+        return self._marked(BEST)
+
+    def mark_last(self, checkpoint: Checkpoint) -> None:
+        files.write_whole(self.folder / LAST, f"{checkpoint.name}\n".encode("ascii"))
+
+    def mark_best(self, checkpoint: Checkpoint) -> None:
+        files.write_whole(self.folder / BEST, f"{checkpoint.name}\n".encode("ascii"))
+
+    def _marked(self, mark: str) -> Checkpoint | None:
+        with suppress(OSError, ValueError):
+            name = (self.folder / mark).read_text("ascii").strip()
+            return next((checkpoint for checkpoint in self.checkpoints() if checkpoint.name == name), None)
+        return None
+
+    def newest_valid(self, damaged: Callable[[Checkpoint, UserError], None] | None = None) -> Checkpoint | None:
+        """The newest checkpoint that verifies; `damaged` is told each newer one that does not, and why."""
+        for checkpoint in reversed(self.checkpoints()):
+            try:
+                checkpoint.verify()
+            except UserError as error:
+                if damaged:
+                    damaged(checkpoint, error)
+            else:
+                return checkpoint
+        return None
+
+    def prune(self, keep: int) -> list[str]:
+        """Removes all checkpoints but `best`, `last` and the newest `keep`; gives the names of those removed.
+
+        Any after `last` were found damaged by a resume: not counted, and replaced when training comes to their step.
+        """
+        last, best, found = self.last, self.best, self.checkpoints()
+        written = [checkpoint for checkpoint in found if last is None or checkpoint.step <= last.step]
+        older = written[: max(len(written) - keep, 0)]
+        leaving = [checkpoint for checkpoint in older if checkpoint not in (last, best)]
+        for checkpoint in leaving:
+            with suppress(OSError):  # renamed first: what is half removed must not look damaged
+                os.rename(checkpoint.folder, self.checkpoints_folder / f"{files.REMOVING}{checkpoint.name}")
+        files.clean_leftovers(self.checkpoints_folder)
+        return [checkpoint.name for checkpoint in leaving if not checkpoint.folder.exists()]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All events of the log; a last line that was being written is no event, any other damage is told."""
+        lines = list(self._metrics_lines())
+        for number, (line, event) in enumerate(lines, start=1):
+            if event is None and line.endswith(b"\n"):
+                where = f"{self.metrics_path}, line {number}"
+                raise UserError(f"the log of run {self.name} is damaged", where, "removing that line")
+        return [event for _, event in lines if event is not None]
+
+    def cut_metrics(self, step: int) -> int:
+        """Removes what came after update `step`, and damaged lines; gives how many. Open the file only afterwards.
+
+        What followed the update within its step (saving, evaluation, the end) is removed too: a resumed run redoes it. Warnings
+        that the update itself gave come before all that, and stay.
+        """
+        lines, kept, after = list(self._metrics_lines()), list[bytes](), False
+        for line, event in lines:
+            if event is None:
+                continue
+            after |= event["step"] == step and event["event"] not in ("step", "warning")
+            if event["step"] < step or (event["step"] == step and not after):
+                kept.append(line)
+        if len(kept) < len(lines) or (kept and not kept[-1].endswith(b"\n")):
+            files.write_whole(self.metrics_path, b"".join(line.rstrip(b"\n") + b"\n" for line in kept))
+        return len(lines) - len(kept)
+
+    def rewind(self, checkpoint: Checkpoint) -> None:
+        """Makes `checkpoint` the newest thing that the log, `last` and `best` know of, to go on from there."""
+        self.cut_metrics(checkpoint.step)
+        self.mark_last(checkpoint)
+        best = self.best
+        if best and best.step > checkpoint.step:
+            (self.folder / BEST).unlink()
+
+    def _metrics_lines(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        data = self._read(self.metrics_path) if self.metrics_path.exists() else b""
+        for line in io.BytesIO(data):
+            event: dict[str, Any] | None = None
+            with suppress(ValueError, RecursionError):
+                event = files.parse_object(line)
+            whole = event is not None and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
+            yield line, event if whole else None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held while training: a second process is refused. Also cleans up after one that was killed."""
+        try:
+            handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise files.cannot_write(error, self.folder / LOCK) from error
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not _take_lock(handle, exclusive=True):
+                if time.monotonic() > deadline:
+                    raise self._busy()
+                time.sleep(0.02)
+            with suppress(OSError):  # only to be told by `_busy`
+                os.ftruncate(handle, 0)
+                os.lseek(handle, 0, os.SEEK_SET)
+                os.write(handle, str(os.getpid()).encode("ascii"))
+            files.clean_leftovers(self.folder)
+            files.clean_leftovers(self.checkpoints_folder)
+            yield
+        finally:
+            os.close(handle)  # and thereby unlocks, as does any death of the process; the file stays
+
+    def is_locked(self) -> bool:
+        try:
+            handle = os.open(self.folder / LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not _take_lock(handle, exclusive=False)
+        finally:
+            os.close(handle)
+
+    def _busy(self) -> UserError:
+        process = ""
+        with suppress(OSError, ValueError):
+            process = f" (process {int((self.folder / LOCK).read_text('ascii'))})"
+        what = f"run {self.name} is being trained by another process{process}"
+        return UserError(what, str(self.folder), "--name NEW, or again when it has ended")
+
+
+def _take_lock(handle: int, exclusive: bool) -> bool:
+    """False if another process holds it; True also on file systems that know no locks, where none can be kept."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(handle, 1 << 20, os.SEEK_SET)  # a locked byte cannot be read there, and the first ones are
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def looks_like_run(folder: Path) -> bool:
+    return os.path.isfile(folder / CONFIG) and not store.looks_like_checkpoint(folder)
+
+
+def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run | Checkpoint:
+    """A run's or a checkpoint's folder, or the name of a run in `runs_folder`; a path comes before a name."""
+    given, runs = str(path_or_name), Path(runs_folder)
+    places = [Path(given), runs / given] if given else []
+    for place in places:
+        if os.path.isdir(place) and store.looks_like_checkpoint(place):
+            return Checkpoint.open(place)
+        if looks_like_run(place):
+            return Run(place)
+    names = [run.name for run in _runs_in(runs)]
+    close = nearest(Path(given).name, names)
+    hint = close if close else "`lilliput info` to list the runs" if names else "`lilliput train` to make one"
+    there = next((place for place in places if os.path.exists(place)), None)
+    if there is None:
+        raise UserError(f"there is no run or checkpoint {given!r}", f"neither a path nor a name in {runs}", hint)
+    if os.path.isfile(there):
+        raise UserError(f"{given} is a file, not the folder of a run or a checkpoint", str(there), hint)
+    inside = [str(run.folder) for run in _runs_in(there)]
+    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), inside[0] if inside else hint)
+
+
+def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Checkpoint:
+    """What generate, evaluate and others read: `best`, else `last`, else the newest. Damage is told, not avoided."""
+    found = find_run(path_or_name, runs_folder)
+    if isinstance(found, Checkpoint):
+        return found
+    checkpoint = found.best or found.last or next(reversed(found.checkpoints()), None)
+    if checkpoint is None:
+        raise UserError(f"run {found.name} has no checkpoint yet", str(found.folder), "`lilliput train` with --resume")
+    return checkpoint
+
+
+def _runs_in(folder: Path) -> list[Run]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [Run(entry) for entry in entries if looks_like_run(entry) and not entry.name.startswith(".")]
+
+
+def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
+    """One small object for each run, by name; a run whose log is damaged is listed as such, beside the others."""
+    return [_summary(run) for run in _runs_in(Path(folder))]
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    try:
+        events, problem = run.metrics(), None
+    except UserError as error:
+        events, problem = [], error.what
+    found, validation = run.checkpoints(), best_validation(events) or {}
+    progress = [event for event in events if event["event"] in ("step", "finished")]
+    updates = [event for event in progress if event["event"] == "step"]
+    ended = bool(progress) and progress[-1]["event"] == "finished"
+    state = "running" if run.is_locked() else "damaged" if problem else "finished" if ended else "interrupted"
+    return {
+        "name": run.name,
+        "folder": str(run.folder),
+        "state": "empty" if state == "interrupted" and not events and not found else state,
+        "steps": max([event["step"] for event in events] + [checkpoint.step for checkpoint in found], default=0),
+        "tokens_seen": next((event["tokens"] for event in reversed(progress) if "tokens" in event), 0),
+        # To the last update, as in a study: to judge the whole split is not training.
+        "seconds": next((event["seconds"] for event in reversed(updates) if "seconds" in event), 0.0),
+        "loss": validation.get("loss"),
+        "bits_per_byte": validation.get("bits_per_byte"),
+        "accuracy": validation.get("accuracy"),
+    }
+
+
+def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The evaluation of least loss, among those of the whole split if there is one: a sample's loss is an estimate."""
+    known = [event for event in events if event["event"] == "evaluation" and event.get("loss") is not None]
+    known = [event for event in known if math.isfinite(event["loss"])]
+    known = [event for event in known if event.get("whole")] or known
+    best = min(known, key=lambda event: float(event["loss"]), default=None)
+    if best is None:
+        return None
+    told = {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+    return told | {"weights": best.get("weights", best["step"])}  # which older logs lack
+
+
+def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of each test set by its name; of one measured again, the last."""
+    tests = [event for event in events if event["event"] == "test"]
+    return {event["name"]: {key: event.get(key) for key in (*FIGURES, "step", "weights")} for event in tests}
+
+
+def tell_figures(found: Mapping[str, Any]) -> list[str]:
+    """What people read beside a loss: perplexity and bits per byte of a language model, the accuracy of a classifier."""
+    forms = {"bits_per_byte": "{:.4f} bits/byte", "accuracy": "accuracy {:.1%}"}
+    told = [form.format(found[key]) for key, form in forms.items() if found.get(key) is not None]
+    return told if found.get("perplexity") is None else [f"perplexity {tell_perplexity(found['perplexity'])}", *told]
+
+
+def tell_perplexity(perplexity: float) -> str:
+    """That of a model which fell apart has hundreds of digits."""
+    return f"{perplexity:,.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
+
+
+def describe(run: Run, verify: bool = True) -> dict[str, Any]:
+    """All that `info RUN --json` tells without torch. `verify` reads every byte of every checkpoint."""
+    summary, events, best, last = _summary(run), run.metrics(), run.best, run.last
+    checkpoints = []
+    for checkpoint in run.checkpoints():
+        told: dict[str, Any] = {"name": checkpoint.name, "step": checkpoint.step, "bytes": checkpoint.size()}
+        told |= {"best": checkpoint == best, "last": checkpoint == last, "verified": None, "problem": None}
+        if verify:
+            try:
+                checkpoint.verify()
+            except UserError as error:
+                told["problem"] = error.what
+            told["verified"] = told["problem"] is None
+        checkpoints.append(told)
+    kept = {key: summary[key] for key in ("name", "folder", "state", "steps", "tokens_seen", "seconds")}
+    found = {"validation": best_validation(events), "tests": figures_of_tests(events)}
+    return kept | {"config": run.config()} | found | {"checkpoints": checkpoints}
+
+
+def differences(config_a: Mapping[str, Any], config_b: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Settings that differ, by dotted name: [a, b]; one that a side does not have is None there."""
+    a, b = flatten(config_a), flatten(config_b)
+    return {name: [a.get(name), b.get(name)] for name in [*a, *(b.keys() - a.keys())] if a.get(name) != b.get(name)}

@@ -1,0 +1,73 @@
+"""Anything with a state_dict as tensors and JSON, and back: no pickle.
+
+Owns: taking a nested state apart into tensors by path and a JSON skeleton, seeds that need no state, and what
+is told of the machine. Does not own: files (`checkpoints`).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def take_apart(state: Any, path: str = "") -> tuple[Any, dict[str, Tensor]]:
+    """A JSON skeleton and the tensors it names. Dict keys that are integers (torch's optimizers) are kept as such."""
+    if isinstance(state, Tensor):
+        return {"tensor": path}, {path: state.detach()}
+    if isinstance(state, dict):
+        tensors: dict[str, Tensor] = {}
+        items = []
+        for key, value in state.items():
+            inner, found = take_apart(value, f"{path}.{key}" if path else str(key))
+            items.append([key, inner])
+            assert tensors.keys().isdisjoint(found), f"two tensors would be called {path}.{key}"
+            tensors |= found
+        return {"dict": items}, tensors
+    if isinstance(state, list | tuple):
+        parts = [take_apart(value, f"{path}.{index}") for index, value in enumerate(state)]
+        kind = "tuple" if isinstance(state, tuple) else "list"
+        return {kind: [part[0] for part in parts]}, {name: tensor for part in parts for name, tensor in part[1].items()}
+    assert state is None or isinstance(state, bool | int | float | str), f"{path}: {type(state)} has no place in JSON"
+    return state, {}
+
+
+def put_together(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(skeleton, dict):
+        ((kind, inner),) = skeleton.items()
+        if kind == "tensor":
+            return tensors[inner]
+        if kind == "dict":
+            return {key: put_together(value, tensors) for key, value in inner}
+        values = [put_together(value, tensors) for value in inner]
+        return tuple(values) if kind == "tuple" else values
+    return skeleton
+
+
+def random_seed(seed: int, step: int, micro_batch: int, rank: int) -> int:
+    """The seed of dropout in one micro-batch: nothing of it has to be saved (splitmix64's mixing)."""
+    mixed = 0
+    for part in (seed, step, micro_batch, rank):
+        mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & (2**64 - 1)
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & (2**64 - 1)
+        mixed ^= mixed >> 31
+    return mixed & (2**63 - 1)
+
+
+def describe_machine(processes: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What a bit-for-bit resume depends on besides the checkpoint; `dtype` is of products."""
+    software = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    return software | {"processes": processes, "device": device.type, "precision": str(dtype).removeprefix("torch.")}
+
+
+def peak_memory() -> int | None:
+    """The most memory that this process has held, in bytes; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,211 @@
+"""From a study to its work: which processes have to run, in which order, with which commands.
+
+Owns: which cells share a run, what runs are called, the order of the work, the command line of each process,
+and a budget of FLOPs in tokens. Does not own: the processes themselves (`runner`), nor what was done already
+(`study_results`). Needs no torch.
+
+Seeds go slowest, and every second one goes through the cells backwards: on a machine that grows slower and
+slower, the cells that come late with one seed come early with the next. In one order for all seeds they would
+be late with each of them, and the differences paired by seed would take that for the cells' own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lilliput.errors import UserError
+from lilliput.model.counting import count
+from lilliput.settings.dotted import flatten
+from lilliput.settings.loading import config_to_dict, load_config, replace
+from lilliput.settings.tree import BUDGETS, Config
+from lilliput.studies.grid import MEASURED, Cell, Study, budget_of, cell_config, cells
+
+LILLIPUT = (sys.executable, "-m", "lilliput")
+LONGEST_NAME = 100  # bytes, as `training.session` has it, whose torch is not wanted here
+QUIET = {"log.sample_seconds": "none"}  # of every run: to write sample texts is no training, and takes its time
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Of data, before the first run on them: what it costs in time and memory is no run's."""
+
+    name: str
+    kind: ClassVar[str] = "preparing"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run: one process, unless it is stopped and resumed."""
+
+    kind: ClassVar[str] = "training"
+    run: str
+    seed: int
+    settings: dict[str, Any]
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return self.run
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The figures of one cell with one seed: one process, after the run that the cell may share with others."""
+
+    kind: ClassVar[str] = "measuring"
+    cell: dict[str, str]
+    seed: int
+    run: str
+    settings: dict[str, Any]
+    measures: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "-".join([*self.cell.values(), f"seed{self.seed}"])
+
+
+Job = Preparation | Training | Measurement
+
+
+def plan(study: Study) -> list[Training | Measurement]:
+    """All work in its order; every run comes before the first measurement of it."""
+    trainings = [(cell, training_settings(study, cell)) for cell in cells(study)]
+    found: list[Training | Measurement] = []
+    names: dict[str, str] = {}  # complete settings of a training -> its name
+    for turn, seed in enumerate(study.seeds):
+        done: set[str] = set()
+        for cell, settings in reversed(trainings) if turn % 2 else trainings:
+            config = cell_config(study, settings)
+            key = json.dumps([config_to_dict(config), budget_of(cell)])
+            name = names.setdefault(key, name_run(study, cell))
+            run = f"{name}-seed{seed}" if name else f"seed{seed}"
+            if list(names.values()).count(name) > 1:
+                what = f"the labels {', '.join(cell.labels.values())} and others give runs of the same name, {name}"
+                raise UserError(what, f"study {study.name}", "labels that differ in letters or digits")
+            if len(os.fsencode(run)) > LONGEST_NAME:
+                what = f"the labels {', '.join(cell.labels.values())} are too long for the name of a run"
+                raise UserError(what, f"study {study.name}", f"labels of together at most {LONGEST_NAME - 10} letters")
+            if key not in done:
+                done.add(key)
+                training = Training(run, seed, settings, config)
+                check_typed(study, training)
+                found.append(training)
+            found.append(Measurement(cell.labels, seed, run, measured_settings(study, cell), study.measure))
+    return found
+
+
+def training_settings(study: Study, cell: Cell) -> dict[str, Any]:
+    """Without what only measures take; how the study says that all of it writes is also how its runs write."""
+    trained = {name: value for name, value in cell.settings.items() if not name.startswith(MEASURED)}
+    return trained | {name: value for name, value in study.settings.items() if name.startswith("generate.")}
+
+
+def measured_settings(study: Study, cell: Cell) -> dict[str, Any]:
+    """Those of `generate.*` as they were checked, and of `measure.*`."""
+    generate = config_to_dict(cell_config(study, cell.settings))["generate"]
+    return {
+        name: generate[name.removeprefix("generate.")] if name.startswith("generate.") else value
+        for name, value in cell.settings.items()
+        if name.startswith(MEASURED)
+    }
+
+
+def name_run(study: Study, cell: Cell) -> str:
+    """From the labels of the axes that are trained; those that are only measured share the run."""
+    trained = [
+        cell.labels[axis.name]
+        for axis in study.axes
+        if any(not name.startswith(MEASURED) for said in axis.values.values() for name in said)
+    ]
+    words = (re.sub(r"[^\w.]+", "-", label).strip("-.").lower() for label in trained)
+    return "-".join(word for word in words if word)
+
+
+# Command lines.
+
+
+def preparing(study: Study, training: Training) -> list[str]:
+    return [*LILLIPUT, "prepare", study.recipe, *flags(training.settings), "--json"]
+
+
+def preparation_key(training: Training) -> str:
+    """Runs with the same key are trained on the same prepared data."""
+    told = config_to_dict(training.config)
+    return json.dumps([told["data"], told["tokenizer"], told["vectors"]])
+
+
+def beginning(study: Study, training: Training, folder: Path, tokens: int | None = None) -> list[str]:
+    """`tokens` are what a budget of FLOPs comes to."""
+    places = {"seed": training.seed, "name": training.run, "log.folder": str(folder)} | QUIET
+    settings = training.settings if tokens is None else training.settings | {"budget.tokens": tokens}
+    return [*LILLIPUT, "train", study.recipe, *flags(settings | places), "--json"]
+
+
+def resuming(training: Training, folder: Path) -> list[str]:
+    return [*LILLIPUT, "train", str(folder / training.run), "--resume", "--json"]
+
+
+def measuring(measurement: Measurement, folder: Path) -> list[str]:
+    spec = {"measures": measurement.measures, "settings": measurement.settings, "seed": measurement.seed}
+    return [
+        sys.executable,
+        "-m",
+        "lilliput.studies.measures",
+        str(folder / measurement.run),
+        "--spec",
+        json.dumps(spec),
+    ]
+
+
+def typed(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as texts, by which a study's run can be trained again by hand."""
+    told: dict[str, str] = {}
+    for name, value in settings.items():
+        if name.startswith("budget."):
+            unit = name.removeprefix("budget.")
+            told |= {} if unit == "flops" else {f"train.{unit}": type_value(value)}
+        else:
+            told[name] = type_value(value)
+    return told
+
+
+def flags(settings: Mapping[str, Any]) -> list[str]:
+    return [f"--{name}={text}" for name, text in typed(settings).items()]
+
+
+def type_value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        quoted = (json.dumps(item, ensure_ascii=False) if isinstance(item, str) else type_value(item) for item in value)
+        return f"[{','.join(quoted)}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def check_typed(study: Study, training: Training) -> None:
+    """A list of texts that hold commas is the one thing that a recipe can say and a flag cannot."""
+    budget = dict.fromkeys((f"train.{unit}" for unit in BUDGETS), None)
+    wanted = flatten(config_to_dict(training.config)) | budget
+    given = flatten(config_to_dict(load_config(study.recipe, typed(training.settings)))) | budget
+    for name in wanted:
+        if wanted[name] != given[name]:
+            what = f"{name} is {wanted[name]!r}, and no flag of `lilliput train` can say that"
+            raise UserError(what, f"study {study.name}", "a recipe of your own that says it, as the study's recipe")
+
+
+def tokens_for(config: Config, flops: float, vocab_size: int, width: int | None) -> int:
+    """What a budget of FLOPs buys this model: as many tokens as come nearest to it. `width` is of its word vectors."""
+    found: dict[str, Any] = {"vectors.width": width} if width is not None else {}
+    if config.model.vocab_size is None:
+        found["model.vocab_size"] = vocab_size
+    if config.model.task != "language" and config.model.classes is None:
+        found["model.classes"] = 2  # a class costs nothing by the token
+    config = replace(config, found)
+    return max(1, round(flops / count(config.model, config.vectors).flops_per_token))

@@ -1,0 +1,144 @@
+"""Curves of a study's trainings: the mean over seeds with a band, one line for each cell.
+
+Owns: reading losses from the runs' logs, putting seeds together, and the picture. Does not own: which curves
+a study has (`study_plots`), the style (`reports.plot_style`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lilliput.reports.curves import Curve, running_mean, sight, tell_beginning
+from lilliput.reports.document import Picture
+from lilliput.reports.formatting import capital
+from lilliput.reports.plot_style import PALETTE, finish, frame_upward, label_ends, new_drawing, thousands
+from lilliput.studies.comparison import Labels, axis_labels, cell_labels, reference_labels
+from lilliput.studies.grid import budget_of, cells
+from lilliput.studies.study_results import Outcome
+from lilliput.studies.study_text import name_cell
+
+PANELS = 3  # beside each other, at most
+POINTS = 200  # of a curve
+FEWEST = 3  # points that make a curve
+UNITS = {"steps": "updates", "tokens": "million tokens", "minutes": "minutes of training", "flops": "million tokens"}
+Numbers = NDArray[np.float64]
+
+
+class Band(NamedTuple):
+    """Of one cell: the mean over seeds, the lowest and the highest."""
+
+    cell: Labels
+    x: Numbers
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def draw_curves(outcome: Outcome, name: str, training: bool, title: str | None = None) -> Picture | None:
+    """The loss of training, or of validation; None where too little was logged."""
+    unit, _ = budget_of(cells(outcome.study)[0])
+    bands = [band for cell in distinct_cells(outcome) if (band := read_band(outcome, cell, training, unit))]
+    if not bands:
+        return None
+    panels = split_panels(outcome, bands)
+    drawing, all_axes = new_drawing(3.5, len(panels))
+    colour = colours(outcome)
+    top, bottom = sight([Curve(band.x, band.high) for band in bands]), min(float(band.low.min()) for band in bands)
+    for axes, (heading, members) in zip(all_axes, panels, strict=True):
+        ends = []
+        for band, label in members:
+            tint = colour[name_cell(band.cell)]
+            axes.fill_between(band.x, band.low, band.high, color=tint, alpha=0.18, linewidth=0)
+            axes.plot(band.x, band.mean, color=tint)
+            ends.append((float(band.mean[-1]), label, tint))
+        axes.set_ylim(bottom - 0.04 * (top - bottom), top)
+        axes.set_xlabel(UNITS[unit])
+        frame_upward(axes, heading)
+        thousands(axes.xaxis)
+        label_ends(axes, ends)
+    what = "training loss" if training else "validation loss"
+    drawing.suptitle(title or f"{capital(what)}, nats", x=0.01, horizontalalignment="left", size=11)
+    told = "; ".join(f"{name_cell(band.cell)} ends at {band.mean[-1]:.3f}" for band in bands)
+    manner = "a running mean over a twentieth of the run" if training else "on the sample that training looks at"
+    seeds = "; the band goes from the lowest to the highest seed" if len(outcome.study.seeds) > 1 else ""
+    drawn = [Curve(band.x, band.high) for _, members in panels for band, _ in members]
+    caption = f"{capital(what)}, {manner}{seeds}.{tell_beginning(drawn, top)}"
+    caption += f" {len(drawn)} of {len(bands)} curves are drawn." if len(drawn) < len(bands) else ""
+    return finish(drawing, name, f"Curves of the {what} by {UNITS[unit]}: {told}.", caption)
+
+
+def colours(outcome: Outcome) -> dict[str, str]:
+    """Of each cell by its name: one for each label of the axis that has most of them, grey for the one that the others are
+    compared with."""
+    axes = axis_labels(outcome)
+    if not axes:
+        return {name_cell({}): PALETTE[0]}
+    axis = max(axes, key=lambda one: len(axes[one]))
+    origin = reference_labels(outcome)[axis]
+    others = [label for label in axes[axis] if label != origin]
+    tints = {origin: PALETTE[0]} | {label: PALETTE[1 + at % (len(PALETTE) - 1)] for at, label in enumerate(others)}
+    return {name_cell(cell): tints[cell[axis]] for cell in cell_labels(outcome)}
+
+
+def distinct_cells(outcome: Outcome) -> list[Labels]:
+    """Cells that share their runs, because they differ only in how a model writes or is measured, have one curve."""
+    seen: set[str] = set()
+    found = []
+    for cell in cell_labels(outcome):
+        runs = {row.run for row in outcome.rows if row.cell == cell}
+        if not runs <= seen:
+            found.append(cell)
+        seen |= runs
+    return found
+
+
+def split_panels(outcome: Outcome, bands: Sequence[Band]) -> list[tuple[str, list[tuple[Band, str]]]]:
+    """The bands with their labels: in one panel, or where several axes would have lines of one colour, in one for each label of
+    the axis that has the fewest."""
+    axes = {axis: labels for axis, labels in axis_labels(outcome).items() if len(labels) > 1}
+    if len(axes) < 2:
+        return [("", [(band, name_cell(band.cell)) for band in bands])]
+    apart = min(axes, key=lambda axis: len(axes[axis]))
+    panels = []
+    for label in axes[apart][:PANELS]:
+        members = [band for band in bands if band.cell[apart] == label]
+        names = [name_cell({axis: one for axis, one in band.cell.items() if axis != apart}) for band in members]
+        panels.append((label, list(zip(members, names, strict=True))))
+    return [panel for panel in panels if panel[1]]
+
+
+def read_band(outcome: Outcome, cell: Labels, training: bool, unit: str) -> Band | None:
+    """Over the stretch that all seeds have."""
+    runs = [row.run for row in outcome.rows if row.cell == cell]
+    curves = [curve for run in runs if (curve := read_curve(outcome, run, training, unit))]
+    if not curves:
+        return None
+    start, end = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    x = np.linspace(start, end, POINTS) if training else np.unique(np.clip(curves[0].x, start, end))
+    values = np.stack([np.interp(x, at, running_mean(y) if training else y) for at, y in curves])
+    return Band(cell, x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+
+
+def read_curve(outcome: Outcome, run: str, training: bool, unit: str) -> Curve | None:
+    """Of one run: the loss by what the budget is counted in; None where there are too few points."""
+    events = outcome.curve(run)
+    steps = [event for event in events if event["event"] == "step"]
+    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    if len(steps) < FEWEST or (not training and len(judged) < FEWEST):
+        return None
+    at = np.array([event["step"] for event in steps], np.float64)
+    if unit == "steps":
+        passed = at
+    elif unit == "minutes":
+        passed = np.array([event["seconds"] for event in steps]) / 60
+    else:
+        passed = np.array([event["tokens"] for event in steps]) / 1e6
+    if training:
+        return Curve(passed, np.array([event["loss"] for event in steps]))
+    return Curve(
+        np.interp([event["step"] for event in judged], at, passed), np.array([event["loss"] for event in judged])
+    )

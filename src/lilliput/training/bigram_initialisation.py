@@ -1,0 +1,105 @@
+"""Before the first step: the two ends of a language model, begun as a model of pairs of tokens.
+
+Owns: the counts of pairs, a token and the one after it, and descending their cross-entropy by the embedding
+and the head alone. Does not own: when that is done (`session`), or which models it is for (`settings.rules`).
+
+What a net learns first is which token follows which, and that takes it dozens of batches. But it is a matter
+of counts: one update over those of the whole text costs the head of one batch of as many tokens as the
+vocabulary has. And a net whose blocks begin as the identity *is* such a model, exactly, so that it goes on
+from there with nothing to forget.
+
+V vocabulary, P different pairs, R different first tokens, n of a chunk, C dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lilliput.data.batches import IGNORED, LanguageBatch, RowSource
+from lilliput.model.layers import LanguageHead
+from lilliput.model.loss import CHUNK_NUMBERS
+from lilliput.model.transformer import Transformer
+from lilliput.settings.tree import ScheduleSettings
+from lilliput.training.schedules import learning_rate
+
+MOST_TOKENS = 1 << 23  # of the text: counted in a second, and enough for any pair that is worth knowing
+ROWS = 1024  # of the text at once
+# Rates of Adam, falling over the last six tenths. A norm follows the table, whose scale is therefore free; what the head reads
+# has unit size in each of C numbers, so that its own must be smaller the more they are.
+TABLE_RATE, HEAD_RATE = 0.02, 0.16
+SCHEDULE = ScheduleSettings(kind="linear", decay=0.6, warmup=0, final=0.0)
+
+
+class Pairs(NamedTuple):
+    """Sorted by their first token; the i-th of those has the pairs from borders[i] to borders[i + 1]."""
+
+    first: Tensor  # (R,) tokens
+    borders: list[int]  # (R + 1)
+    row: Tensor  # (P,) which of `first`
+    second: Tensor  # (P,) tokens
+    counts: Tensor  # (P,)
+    total: int
+
+
+def count_pairs(rows: RowSource[LanguageBatch], vocab_size: int, seed: int, device: torch.device) -> Pairs:
+    """Of what the rows have to predict, each with the token before it; of a long text, those of a sample of its rows."""
+    keys = [np.zeros(0, np.int64)]
+    for batch in rows.cut(rows.sample(max(1, MOST_TOKENS // rows.context), seed), ROWS):
+        real = batch.targets != IGNORED
+        keys.append(batch.ids[real] * vocab_size + batch.targets[real])
+    found, counts = np.unique(np.concatenate(keys), return_counts=True)
+    before, after = np.divmod(found, vocab_size)
+    first, row, each = np.unique(before, return_inverse=True, return_counts=True)
+    tokens, number, second, often = (torch.from_numpy(part).to(device) for part in (first, row, after, counts))
+    return Pairs(tokens, [0, *np.cumsum(each).tolist()], number, second, often, int(counts.sum()))
+
+
+def learn_pairs(
+    model: Transformer, rows: RowSource[LanguageBatch], updates: int, seed: int, device: torch.device
+) -> float:
+    """So many updates of the embedding and the head over all pairs; gives the nats a token that the last of them began with.
+
+    Only the two ends go to the device: a model that is to be sharded may be too large for one.
+    """
+    home = model.device
+    ends = nn.ModuleList([model.embedding, model.norm, model.head]).to(device)
+    pairs = count_pairs(rows, model.head.project.out_features, seed, device)
+    optimizer = torch.optim.Adam(groups(model), betas=(0.8, 0.95), eps=1e-10, fused=True)
+    nats = 0.0
+    for update in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(SCHEDULE, group["peak"], update + 1, update / updates)
+        nats = descend(model, pairs)
+        optimizer.step()
+        ends.zero_grad(set_to_none=True)
+    ends.to(home)
+    return nats
+
+
+def groups(model: Transformer) -> list[dict[str, Any]]:
+    table = [parameter for parameter in model.embedding.parameters() if parameter.requires_grad]
+    head = list(model.head.project.parameters())
+    return [{"params": table, "peak": TABLE_RATE}, {"params": head, "peak": HEAD_RATE / model.settings.dim**0.5}]
+
+
+def descend(model: Transformer, pairs: Pairs) -> float:
+    """The gradients of the mean nats, and those; the logits of a chunk at a time."""
+    assert isinstance(model.head, LanguageHead)
+    states = model.norm(model.embedding(pairs.first))  # (R, C)
+    leaf = states.detach().requires_grad_()
+    chunk, nats = max(1, CHUNK_NUMBERS // model.head.project.out_features), 0.0
+    for start in range(0, len(leaf), chunk):
+        stop = min(start + chunk, len(leaf))
+        here = slice(pairs.borders[start], pairs.borders[stop])
+        row, counts = pairs.row[here] - start, pairs.counts[here].to(leaf.dtype)
+        often = leaf.new_zeros(stop - start).index_add_(0, row, counts)  # (n,)
+        logits = model.head.bound(model.head.project(leaf[start:stop]))  # (n, V)
+        share = (often @ logits.logsumexp(dim=1) - counts @ logits[row, pairs.second[here]]) / pairs.total
+        share.backward()
+        nats += share.item()
+    states.backward(leaf.grad)
+    return nats

@@ -1,0 +1,169 @@
+"""The learning rate, found by trying: a range test (Smith 2017).
+
+Owns: the trial, which is the recipe's own updates at rates that grow from one to the next; what is read from
+it; its plot. Does not own: the updates (`loop`), what they are made of (`session`), how it is told (`cli`).
+
+All groups are scaled together: it finds one factor for the rates of the recipe, whose proportions stay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lilliput.data.progress import Report, silent
+from lilliput.errors import UserError
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import Config
+from lilliput.storage.atomic_files import cannot_write
+from lilliput.storage.run_folders import resolve_checkpoint
+from lilliput.training.session import open_session, run_folder
+
+UPDATES = 100
+FACTORS = (1e-4, 1e2)  # of the recipe's rates, the first and the last: 1.15 from one update to the next
+# Batches differ by more than one update changes: each loss is a mean of its neighbours', weighted by a normal curve with a
+# standard deviation of so many updates. It looks ahead as well as back, and so does not lag behind.
+WIDTH = 3.0
+# A trial ends when the smoothed loss is above its lowest by all that it had won, and by this many nats at least.
+FAR = 1.0
+LOWER = "optimizer.lr a thousand times smaller"
+RATES = ("lr", "matrix_lr", "embedding_lr", "head_lr")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`losses`: of the batch that came after the update at each factor. `start`: of the first batch, before any update."""
+
+    factors: list[float]
+    start: float
+    losses: list[float]
+    diverged: bool
+
+    @cached_property
+    def smoothed(self) -> list[float]:
+        return smooth(self.losses)
+
+    @cached_property
+    def lowest(self) -> int:
+        return min(range(len(self.smoothed)), key=self.smoothed.__getitem__)
+
+    @cached_property
+    def steepest(self) -> int:
+        """Where the smoothed loss falls fastest on its way to the lowest: up to there an update does the more, the larger
+        its rate; beyond it, rates begin to be too large, although the loss still falls for a while."""
+        falls = [early - late for early, late in pairwise(self.smoothed[: self.lowest + 1])]
+        return 1 + max(range(len(falls)), key=falls.__getitem__)
+
+    def check(self) -> None:
+        """Refuse to read anything from noise."""
+        before = slice(0, self.lowest + 1)  # beyond the lowest, batches differ by what the rates do to them
+        apart = [abs(loss - mean) for loss, mean in zip(self.losses[before], self.smoothed[before], strict=True)]
+        won, noise = self.smoothed[0] - self.smoothed[self.lowest], sum(apart) / len(apart)
+        if self.lowest == 0 or won < 2 * noise:
+            rose = self.diverged or self.smoothed[-1] - self.smoothed[0] > 2 * noise
+            what = "the loss rose before it had fallen" if rose else "no learning rate lowered the loss"
+            what += f" by more than batches differ: {won:.3f} won, {noise:.3f} apart"
+            hint = LOWER if rose else "optimizer.lr a hundred times larger"
+            raise UserError(what, "optimizer.lr", f"{hint}, or a larger train.batch")
+
+
+def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:
+    """What it does is done in a run whose folder is gone at the end: nothing of it is kept."""
+    origin = str(resolve_checkpoint(start_from, config.log.folder).folder) if start_from else None
+    factors = [FACTORS[0] * (FACTORS[1] / FACTORS[0]) ** (n / (UPDATES - 1)) for n in range(UPDATES)]
+    losses: list[float] = []
+    with (
+        TemporaryDirectory() as folder,
+        open_session(for_trial(config, folder), start_from=origin, report=report) as session,
+    ):
+        trainer = session.trainer
+        for note in session.notes:
+            report(f"note {note}", 0, 0)
+        trainer.model.train()
+        peaks = [(group, group["peak"]) for group in trainer.optimizer.param_groups]
+        diverged = False
+        for done, factor in enumerate([*factors, 0.0]):  # the last one only looks at what the one before it did
+            for group, peak in peaks:
+                group["peak"] = factor * peak
+            try:
+                losses.append(trainer.update().loss)
+            except UserError as error:  # a number that is not finite: with a rate as large as that, the trial's end
+                if not losses:
+                    raise
+                if len(losses) == 1:
+                    what = "the loss is not finite after one update at the lowest learning rate that was tried"
+                    raise UserError(what, "optimizer.lr", LOWER) from error
+                diverged = True
+            diverged = diverged or is_far_above(losses)
+            report("trying learning rates", done, UPDATES)
+            if diverged:
+                break
+    trial = Trial(factors[: len(losses) - 1], losses[0], losses[1:], diverged)
+    trial.check()
+    return trial
+
+
+def for_trial(config: Config, folder: str) -> Config:
+    """The recipe, at its peak from the first update to the last; and nothing of it is told to anybody."""
+    rates = {"schedule.kind": "constant", "schedule.warmup": 0, "optimizer.average": None}
+    budget = {"train.steps": UPDATES + 1, "train.tokens": None, "train.minutes": None}
+    quiet = {"log.folder": folder, "log.tensorboard": False, "log.trackio": False, "log.wandb": False}
+    return replace(config, rates | budget | quiet)
+
+
+def smooth(losses: list[float]) -> list[float]:
+    found = []
+    for here in range(len(losses)):
+        weights = [math.exp(-(((there - here) / WIDTH) ** 2) / 2) for there in range(len(losses))]
+        found.append(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights))
+    return found
+
+
+def is_far_above(losses: list[float]) -> bool:
+    smoothed = smooth(losses)
+    best = min(smoothed)
+    return smoothed[-1] > best + max(FAR, smoothed[0] - best)
+
+
+def scaled_rates(config: Config, factor: float) -> dict[str, float]:
+    """The rates that the recipe's optimizer uses, by their dotted names, to two digits: more are not known."""
+    used = [name for name in RATES if name != "matrix_lr" or config.optimizer.kind == "muon"]
+    rates = {f"optimizer.{name}": getattr(config.optimizer, name) for name in used}
+    return {name: float(f"{factor * rate:.1e}") for name, rate in rates.items() if rate is not None}
+
+
+def plot_trial(trial: Trial, config: Config) -> Path:
+    """A picture beside the recipe's run: losses over `optimizer.lr`, and the rate that is suggested."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    folder = run_folder(config)
+    path = folder.with_name(f"{folder.name}-lr.png")
+    rates = [factor * config.optimizer.lr for factor in trial.factors]
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(rates, trial.losses, ".", color="0.65", label="loss of each batch")
+    axes.plot(rates, trial.smoothed, color="tab:blue", linewidth=2.0, label="smoothed")
+    suggestion = rates[trial.steepest]
+    axes.axvline(suggestion, color="tab:orange", linestyle="--", label=f"suggestion: {suggestion:.1e}")
+    axes.plot(suggestion, trial.smoothed[trial.steepest], "o", color="tab:orange")
+    axes.set_xscale("log")
+    # One batch that exploded must not flatten all others.
+    low, high = min(trial.losses), max(trial.start, *trial.smoothed)
+    axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axes.set_xlabel("optimizer.lr" + (" (all rates in proportion)" if len(scaled_rates(config, 1.0)) > 1 else ""))
+    axes.set_ylabel("training loss (nats)")
+    axes.set_title(f"{folder.name}: loss after an update at each learning rate")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise cannot_write(error, path) from error
+    return path

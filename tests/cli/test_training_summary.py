@@ -1,0 +1,43 @@
+"""The closing summary: what a run warned of, and the sample texts that came with its evaluations."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lilliput.cli.training_summary import tell_warnings
+from lilliput.storage.run_folders import Run
+from small import FLAGS, lilliput, write_text
+
+
+def test_warnings_are_told_again_in_a_line_each(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "mine", {}, overwrite=False)
+    warned = [
+        {"event": "warning", "step": 1350, "kind": "overfitting", "text": "overfitting since step 900: more [text]"},
+        {"event": "step", "step": 1400},
+        {"event": "warning", "step": 1500, "kind": "spike", "text": "the loss jumped [/from] 2 to 3: look at it"},
+    ]
+    run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in warned))
+    console = Console(file=io.StringIO(), width=80)
+    tell_warnings(run, console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == (
+        "warning           overfitting since step 900 (step 1,350)\n"
+        "warning           the loss jumped [/from] 2 to 3 (step 1,500)\n"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "samples"), [("1e-9", 3), ("1000", 0), ("none", 0)])
+def test_a_sample_comes_with_each_evaluation_that_is_due(
+    seconds: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    told = lilliput("train", "mytext.txt", *FLAGS, "--log.sample_seconds", seconds, "--json")
+    assert told.code == 0, told.err
+    assert told.err.count("a sample after") == samples
+    assert told.err.count("validation loss") == 3

@@ -1,0 +1,233 @@
+"""Tables: columns by name, number and guess; quoting; parquet in row groups; and the sentence for every bad row."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import gzip
+import io
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lilliput.data.corpora import Corpus, Document, open_corpus
+from lilliput.data.corpora.csv_tsv_parquet import csv_rows, read_parquet
+from lilliput.data.corpora.documents import Labels
+from lilliput.settings.tree import DataSettings
+from mistakes import refusal as refused
+
+
+def corpus_of(path: Path, **settings: object) -> Corpus:
+    return open_corpus(DataSettings(source=str(path), validation_source=str(path), **settings))
+
+
+def table(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def parquet(folder: Path, columns: dict[str, Any], name: str = "a.parquet", rows: int = 1 << 20) -> Path:
+    path = folder / name
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=rows)
+    return path
+
+
+def refusal(path: Path, **settings: object) -> str:
+    told = refused(lambda: list(corpus_of(path, **settings).stream()))
+    assert str(path) in told
+    return told
+
+
+def pairs(path: Path, **settings: object) -> list[tuple[str, str | None]]:
+    return [(document.text, document.label) for document in corpus_of(path, **settings).documents("train")]
+
+
+# Columns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "expected", "told"),
+    [
+        ("id\ttext\n1\tone\n2\ttwo\n", {}, [("one", None), ("two", None)], "(column 'text')"),
+        ("id\ttext\n1\tone\n", {"text_field": "1"}, [("id", None), ("1", None)], "no header: column 1 is the text"),
+        ("id\tstory\n1\tone\n", {"text_field": "story"}, [("one", None)], "(column 'story')"),
+        ("label\ttext\na\tone\n", {"labelled": True}, [("one", "a")], "column 'text', label in column 'label'"),
+        ("text\tlabel\none\ta\n", {"labelled": True}, [("one", "a")], "column 'text', label in column 'label'"),
+        ("x\tlabel\none\ta\n", {"labelled": True, "text_field": "1"}, [("one", "a")], "column 'x', label in column"),
+        ("one\ntwo\n", {}, [("one", None), ("two", None)], "no header: column 1 is the text)"),
+        ("a\tone\nb\ttwo\n", {}, [("one", None), ("two", None)], "column 2 is the text, column 1 is left out"),
+        ("a\tone\n", {"labelled": True}, [("one", "a")], "column 2 is the text, column 1 the label"),
+        ("one\ta\n", {"labelled": True, "text_field": "1"}, [("one", "a")], "column 1 is the text, column 2 the label"),
+        ("7\tx\tone\n", {"text_field": "3"}, [("one", None)], "no header: column 3 is the text)"),
+        ("7\tx\tone\n", {"text_field": "3", "labelled": True, "label_field": "1"}, [("one", "7")], "column 1 the label"),
+        ("\n\ntext\tn\n\none\t1\r\n\n", {}, [("one", None)], "(column 'text')"),
+        ("  \ntext\tn\none\t1\n", {}, [("one", None)], "(column 'text')"),
+        (" \na\tone\n", {"labelled": True}, [("one", "a")], "column 2 is the text, column 1 the label"),
+        ("\ufefftext\tn\none\t1\n", {}, [("one", None)], "(column 'text')"),
+        ('text\tn\n"one "" two\t1\n', {}, [('"one "" two', None)], "(column 'text')"),
+    ],
+)  # fmt: skip
+def test_columns(
+    tmp_path: Path, content: str, settings: dict[str, Any], expected: list[tuple[str, str | None]], told: str
+) -> None:
+    path = table(tmp_path, "a.tsv", content)
+    assert pairs(path, **settings) == expected
+    assert told in corpus_of(path, **settings).describe
+
+
+@given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=1))
+def test_csv_gives_back_what_the_csv_module_wrote(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    def storable(cell: str) -> bool:  # NUL and half surrogates are no text; a BOM at the start is none of the text
+        return "\0" not in cell and not any("\ud800" <= c <= "\udfff" for c in cell) and not cell.startswith("\ufeff")
+
+    rows = [row for row in rows if all(map(storable, row))]
+    written = io.StringIO()
+    csv.writer(written, quoting=csv.QUOTE_ALL).writerows(rows)
+    path = table(tmp_path_factory.getbasetemp(), "round.csv", written.getvalue())
+    assert [tuple(cells) for _, cells in csv_rows(path)] == rows
+
+
+def test_csv_cells_may_hold_anything(tmp_path: Path) -> None:
+    content = 'label,text\r\n0,"one, ""two""\r\n\r\nthree"\r\n1,plain "quotes" inside\r\n"2",""\r\n'
+    expected = [('one, "two"\r\n\r\nthree', "0"), ('plain "quotes" inside', "1")]
+    assert pairs(table(tmp_path, "a.csv", content), labelled=True) == expected
+    packed = table(tmp_path, "a.csv.gz", gzip.compress(content.encode()))
+    assert pairs(packed, labelled=True) == expected
+
+
+def test_a_cell_of_a_megabyte(tmp_path: Path) -> None:
+    text = "long " * 200_000
+    assert pairs(table(tmp_path, "a.csv", f'text\n"{text}"\n')) == [(text.strip(), None)]
+
+
+# Parquet ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), "string")]
+)
+def test_parquet_of_every_kind_of_string(tmp_path: Path, kind: pyarrow.DataType) -> None:
+    texts = pyarrow.array([" one ", None, "", "zwei ü\nlines", "one"], pyarrow.string()).cast(kind)
+    path = parquet(tmp_path, {"n": [1, 2, 3, 4, 5], "text": texts}, rows=2)
+    heard: list[str] = []
+    corpus = corpus_of(path)
+    assert [document.text for _, document in corpus.stream(heard.append)] == ["one", "zwei ü\nlines", "one"] * 2
+    assert heard == ["train"] * 2 + ["validation"] * 2
+    assert "1 file, a document a row (column 'text')" in corpus.describe
+
+
+@pytest.mark.parametrize("form", [".gz", ".xz", ".zst"])
+def test_compressed_parquet(tmp_path: Path, form: str) -> None:
+    import lzma
+
+    import zstandard
+
+    pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[form]
+    raw = parquet(tmp_path, {"story": ["one", "two"], "label": [7, 8]}).read_bytes()
+    path = table(tmp_path, f"b.parquet{form}", pack(raw))
+    assert pairs(path, text_field="1", labelled=True) == [("one", "7"), ("two", "8")]
+    assert "not compressed by" in refusal(table(tmp_path, f"c.parquet{form}", raw))
+
+
+def test_parquet_is_read_by_pieces(tmp_path: Path) -> None:
+    rows, noise = 8_000, random.Random(1)
+    texts = [noise.randbytes(2_000).hex() for _ in range(rows)]  # 32 MB in one row group
+    path = parquet(tmp_path, {"text": texts, "other": texts}, rows=rows)
+    before, most = pyarrow.total_allocated_bytes(), 0
+    for text, document in zip(texts, read_parquet(path, DataSettings(), Labels()), strict=True):
+        assert document == Document(text)
+        most = max(most, pyarrow.total_allocated_bytes() - before)
+    assert most < 12_000_000
+
+
+# Mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "told"),
+    [
+        ("a.tsv", "text\tn\none\t1\ntwo\n", {}, ["too few columns: 1, where the first row has 2", "line 3"]),
+        ("a.tsv", "a\tone\nb\n", {"labelled": True}, ["too few columns: 1", "line 2"]),
+        ("a.tsv", "a\tone\nb\ttwo\tthree\n", {}, ["too many columns: 3", "line 2", "quoted, in a .csv"]),
+        ("a.csv", 'a,"one\nmore"\nb\n', {}, ["too few columns: 1", "line 3"]),
+        ("a.csv", "a,one, two\n", {}, ["no column 'text'; the first row is a, one, two", "--data.text-field 2"]),
+        ("a.csv", "id,Text,n\n1,one,2\n", {}, ["no column 'text'", "--data.text-field Text"]),
+        ("a.csv", "label,sentence\n1,one\n", {}, ["no column 'text'", "label, sentence", "--data.text-field"]),
+        ("a.csv", "id,body\n1,one\n", {"text_field": "story"}, ["no column 'story'", "id, body"]),
+        ("a.csv", "a,b\n", {"text_field": "3"}, ["there is no column 3, only 2"]),
+        ("a.csv", "a,b\n", {"text_field": "0"}, ["there is no column 0, only 2"]),
+        ("a.csv", "id,text\n1,one\n", {"labelled": True}, ["no column 'label'", "--data.label-field"]),
+        ("a.csv", "text\none\n", {"labelled": True, "label_field": "text"}, ["the same column"]),
+        ("a.csv", "one\ntwo\n", {"labelled": True}, ["too few columns for a label and a text: one", "line 1"]),
+        ("a.csv", "a,b,c\n", {"labelled": True, "text_field": "3"}, ["no column 'label'", "--data.label-field"]),
+        ("a.csv", 'a,one\nb,"two\nand so on', {}, ["a quoted cell never ends", "line 2"]),
+        ("a.csv", "a,one\rb,two\r", {}, ["a carriage return ends the row", "line 1", "tr '\\r' '\\n' < a.csv"]),
+        ("a.csv", 'a,one\nb,"two" three\n', {}, ["the row is no CSV", "line 2"]),
+        ("a.csv", "label,text\n,one\n", {"labelled": True}, ["the label is empty", "line 2"]),
+        ("a.csv", b"label,text\n1,gr\xfcn\n", {}, ["not UTF-8: byte 0xfc", "line 2, byte 15"]),
+        ("a.tsv", b"a\tone\nb\tt\x00wo\n", {}, ["holds a NUL byte", "byte 9"]),
+        ("a.tsv", "text\tn".encode("utf-16"), {}, ["UTF-16, not UTF-8"]),
+        ("a.csv", "text,n\n", {}, ["holds no text"]),
+        ("a.csv", "text,n\n ,1\n", {}, ["holds no text"]),
+        ("a.parquet", "text", {}, ["no whole .parquet file"]),
+        ("a.parquet", "", {}, ["no whole .parquet file"]),
+    ],
+)  # fmt: skip
+def test_mistakes(tmp_path: Path, name: str, content: str | bytes, settings: dict[str, Any], told: list[str]) -> None:
+    sentence = refusal(table(tmp_path, name, content), **settings)
+    for part in told:
+        assert part in sentence
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "told"),
+    [
+        ({"n": [1], "texts": ["x"]}, {}, ["no column 'text', only n, texts", "--data.text-field texts"]),
+        ({"n": [1], "story": ["x"]}, {}, ["no column 'text', only n, story", "--data.text-field story"]),
+        ({"n": [1]}, {}, ["no column 'text', only n", "give a file with text in it"]),
+        ({"text": [1], "story": ["x"]}, {}, ["column 'text' holds int64, no text", "--data.text-field story"]),
+        ({"text": [["x"]]}, {}, ["column 'text' holds list"]),
+        ({"text": ["x"], "labels": [1]}, {"labelled": True}, ["no column 'label'", "--data.label-field labels"]),
+        ({"text": ["x", "y"], "label": [1, None]}, {"labelled": True}, ["the label is missing", "row 2"]),
+        ({"text": ["x"], "label": [0.5]}, {"labelled": True}, ["no string or whole number but float", "row 1"]),
+        ({"text": [None, " "]}, {}, ["holds no text"]),
+        ({"text": []}, {}, ["column 'text' holds null"]),
+    ],
+)  # fmt: skip
+def test_mistakes_of_parquet(
+    tmp_path: Path, columns: dict[str, Any], settings: dict[str, Any], told: list[str]
+) -> None:
+    sentence = refusal(parquet(tmp_path, columns), **settings)
+    for part in told:
+        assert part in sentence
+
+
+def test_parquet_that_is_cut_or_damaged(tmp_path: Path) -> None:
+    texts = [f"text {n} " * 50 for n in range(2_000)]
+    raw = parquet(tmp_path, {"text": texts}).read_bytes()
+    assert "no whole .parquet file" in refusal(table(tmp_path, "b.parquet", raw[: len(raw) // 2]))
+    damaged = raw[:20_000] + b"\xff" * 5_000 + raw[25_000:]
+    assert "no whole .parquet file" in refusal(table(tmp_path, "c.parquet", damaged))
+
+
+def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = parquet(tmp_path, {"text": ["x"]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert 'pip install "lilliput[data]"' in refusal(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
+def test_no_room_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet.gz"
+    path.write_bytes(gzip.compress(b"PAR1 and so on"))
+    monkeypatch.setattr("tempfile.TemporaryFile", functools.partial(open, "/dev/full", "r+b", 0))
+    told = refusal(path)
+    assert "the file cannot be unpacked into" in told and "No space left on device" in told and "TMPDIR" in told

@@ -1,0 +1,176 @@
+"""Bytes of files: decompression, cutting at marks, and the place that a mistake names."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lilliput.data.corpora import decompression as pieces
+from lilliput.data.corpora import open_corpus
+from lilliput.data.corpora.decompression import read_bytes, split_at
+from lilliput.errors import UserError
+from lilliput.settings.tree import DataSettings
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,  # as its command line does
+    ".xz": lzma.compress,
+}
+forms = pytest.mark.parametrize("form", COMPRESS)
+STORIES = "".join(f"story {n}, ünd so weiter\r\n" for n in range(20_000)).encode()
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as found:
+        list(open_corpus(DataSettings(source=str(path), separator="line")).stream())
+    told = str(found.value)
+    assert len(told.splitlines()) == 3, told
+    assert str(path) in told
+    return told
+
+
+def write(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+@given(st.lists(st.binary(max_size=6)), st.integers(1, 7), st.sampled_from([b"ab", b"\n", b"aab"]))
+def test_split_at_equals_split_of_the_whole(parts: list[bytes], size: int, mark: bytes) -> None:
+    whole = mark.join(parts)
+    chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
+    found = list(split_at(chunks, mark))
+    expected = whole.split(mark)
+    if not expected[-1].strip():
+        expected.pop()
+    assert [raw for _, raw in found] == expected
+    assert all(whole[start : start + len(raw)] == raw for start, raw in found)
+
+
+@forms
+@pytest.mark.parametrize("chunk", [1 << 16, 1000, 7])
+def test_decompressed_bytes_are_those_that_were_compressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, chunk: int
+) -> None:
+    monkeypatch.setitem(pieces.COMPRESSIONS, form, pieces.COMPRESSIONS[form]._replace(chunk=chunk))
+    text = STORIES[:50_000]
+    path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text))
+    assert b"".join(read_bytes(path)) == text
+    # Members one after the other, as `cat` and parallel compressors make them.
+    path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text) + COMPRESS[form](b"more"))
+    assert b"".join(read_bytes(path)) == text + b"more"
+
+
+@forms
+def test_compressed_and_plain_are_the_same_corpus(tmp_path: Path, form: str) -> None:
+    plain = write(tmp_path, "a.txt", b"\xef\xbb\xbf" + STORIES)
+    packed = write(tmp_path, f"a.txt{form}", COMPRESS[form](b"\xef\xbb\xbf" + STORIES))
+    found = [open_corpus(DataSettings(source=str(path), separator="line")) for path in (plain, packed)]
+    assert list(found[0].stream()) == list(found[1].stream())
+    assert found[0].describe == found[1].describe
+
+
+def test_padding_after_a_member_is_no_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.txt.gz", gzip.compress(b"one") + bytes(600) + gzip.compress(b" two") + bytes(9))
+    assert b"".join(read_bytes(path)) == b"one two"
+
+
+@forms
+def test_archives_that_are_cut_short(tmp_path: Path, form: str) -> None:
+    packed = COMPRESS[form](STORIES)
+    told = refusal(write(tmp_path, f"a.txt{form}", packed[: len(packed) // 2]))
+    assert "the archive is cut short after byte" in told
+    assert "of the decompressed text" in told
+    assert "download it again" in told
+
+
+@forms
+def test_archives_that_are_damaged(tmp_path: Path, form: str) -> None:
+    packed = bytearray(COMPRESS[form](STORIES))
+    packed[len(packed) // 2] ^= 0xFF
+    told = refusal(write(tmp_path, f"a.txt{form}", bytes(packed)))
+    assert "the archive is damaged after byte" in told
+
+
+def test_a_wrong_checksum_is_noticed(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(STORIES))
+    packed[-8] ^= 1
+    assert zlib.decompressobj(wbits=-15).decompress(bytes(packed[10:])) == STORIES  # all text is there
+    assert "damaged after byte" in refusal(write(tmp_path, "a.txt.gz", bytes(packed)))
+
+
+@forms
+def test_names_that_lie_about_compression(tmp_path: Path, form: str) -> None:
+    assert f"rename it to a.txt{form}" in refusal(write(tmp_path, "a.txt", COMPRESS[form](STORIES)))
+    told = refusal(write(tmp_path, f"b.txt{form}", STORIES))
+    assert "not compressed by" in told
+    assert "rename it to b.txt" in told
+    assert "the name does not say what is compressed" in refusal(write(tmp_path, f"stories{form}", STORIES))
+    assert "the source is empty" in refusal(write(tmp_path, f"c.txt{form}", b""))
+
+
+@forms
+def test_places_are_those_of_the_decompressed_text(tmp_path: Path, form: str) -> None:
+    pack = COMPRESS[form]
+    told = refusal(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \xe9\n")))
+    assert f"line 20001, byte {len(STORIES) + 4} of the decompressed text" in told
+    assert "decompress it, then iconv -f latin1 -t utf-8 a.txt > utf8-a.txt" in told
+    told = refusal(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \x00\n")))
+    assert f"byte {len(STORIES) + 4} of the decompressed text" in told
+    told = refusal(write(tmp_path, f"a.txt{form}", pack("text".encode("utf-16"))))
+    assert "the file is UTF-16, not UTF-8" in told
+
+
+def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "a.txt.zst", COMPRESS[".zst"](b"text"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UserError) as found:
+        list(read_bytes(path))
+    assert found.value.hint == 'pip install "lilliput[data]"'
+
+
+@pytest.mark.parametrize("form", ["", ".gz"])
+def test_memory_is_bounded_by_chunks_and_documents(tmp_path: Path, form: str) -> None:
+    text = (STORIES[:4000].replace(b"\r\n", b" ") + b"\n") * 3_000  # 12 MB in lines
+    path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text) if form else text)
+    corpus = open_corpus(DataSettings(source=str(path), separator="line"))
+    # A chunk is held twice, and 64 KB of such a repetitive text may be megabytes.
+    largest = max(map(len, read_bytes(path)))
+    tracemalloc.start()
+    count = sum(1 for _ in corpus.stream())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 3_000
+    assert peak < 4 * largest + 300_000
+
+
+def test_an_archive_of_one_word_over_and_over_comes_in_parts(tmp_path: Path) -> None:
+    packer = zstandard.ZstdCompressor().compressobj()
+    packed = b"".join(packer.compress(b"tick\n" * 200_000) for _ in range(200)) + packer.flush()
+    path = write(tmp_path, "a.txt.zst", packed)  # 200 MB in 20 KB
+    parts = [len(part) for part in read_bytes(path)]
+    assert sum(parts) == 200_000_000
+    assert max(parts) < 80_000_000
+
+
+@pytest.mark.parametrize(("character", "times"), [("x", 3), ("’", 5)])
+def test_a_document_of_one_huge_line_costs_a_few_times_its_size(tmp_path: Path, character: str, times: int) -> None:
+    text = character + " many words and no line end" * 400_000 + "\n"  # 11 MB; 100 MB behaves alike, in 3 s
+    path = write(tmp_path, "a.txt", text.encode())
+    tracemalloc.start()
+    corpus = open_corpus(DataSettings(source=str(path)))
+    streamed = sum(len(document.text) for _, document in corpus.stream())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert streamed == len(text) - 2
+    assert peak < times * len(text)

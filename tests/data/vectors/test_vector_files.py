@@ -1,0 +1,189 @@
+"""Vectors as text and in word2vec's binary format: equal to gensim's, and every mistake with its place."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from gensim.models import KeyedVectors
+
+from lilliput.data.progress import silent
+from lilliput.data.vectors.vector_files import open_vectors
+from mistakes import refusal
+
+WORDS = ["the", "bear", "Zoë", "наука", "don't", "科学", "</s>"]
+
+
+@pytest.fixture(scope="module")
+def vectors() -> KeyedVectors:
+    found = KeyedVectors(9)
+    found.add_vectors(WORDS, np.random.default_rng(1).normal(size=(len(WORDS), 9)).astype(np.float32))
+    return found
+
+
+def read(path: Path, *words: str) -> dict[str, np.ndarray]:
+    wanted = {word.encode() for word in words or WORDS}
+    return {word.decode(): row() for word, row in open_vectors(path).find(wanted, silent)}
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("suffix", [".vec", ".txt", ".bin"])
+def test_a_file_of_gensim_is_read_as_gensim_reads_it(
+    vectors: KeyedVectors, tmp_path: Path, binary: bool, suffix: str
+) -> None:
+    path = tmp_path / f"vectors{suffix}"
+    vectors.save_word2vec_format(str(path), binary=binary)
+    theirs = KeyedVectors.load_word2vec_format(str(path), binary=binary)
+    file = open_vectors(path)
+    assert (file.kind, file.width) == ("word2vec binary" if binary else "text", 9)
+    found = read(path)
+    assert list(found) == WORDS
+    for word in WORDS:
+        np.testing.assert_allclose(found[word], theirs[word], rtol=0, atol=1e-6)
+    assert list(read(path, "bear", "absent")) == ["bear"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("header", [True, False])
+def test_compressed_text_with_and_without_a_header(
+    vectors: KeyedVectors, tmp_path: Path, suffix: str, header: bool
+) -> None:
+    plain = tmp_path / "plain.vec"
+    vectors.save_word2vec_format(str(plain), write_header=header)
+    pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+    path = tmp_path / f"packed.vec{suffix}"
+    path.write_bytes(pack(plain.read_bytes()))
+    found, expected = read(path), read(plain)
+    assert list(found) == WORDS
+    assert all(np.array_equal(found[word], expected[word]) for word in WORDS)
+
+
+def test_line_ends_after_the_rows_of_a_binary_file(tmp_path: Path) -> None:
+    rows = {b"sea": (1.5, -2.0), b"bee": (0.25, 8.0)}
+    path = tmp_path / "google.bin"
+    path.write_bytes(b"2 2\n" + b"".join(w + b" " + struct.pack("<2f", *row) + b"\n" for w, row in rows.items()))
+    assert {word: row.tolist() for word, row in read(path, "sea", "bee").items()} == {
+        "sea": [1.5, -2.0],
+        "bee": [0.25, 8.0],
+    }
+
+
+def test_text_as_others_write_it(tmp_path: Path) -> None:
+    # FastText ends its lines with a space, Windows with CR; some use tabs; words of GloVe may have spaces.
+    lines = ["sea 1 2 3 ", "bee\t4\t5\t6", ". . . 7 8 9", "at name@x.org 1 1 1", "bee 9 9 9", "fox  1e-3 -.5 +2\r", ""]
+    path = write(tmp_path / "mixed.vec", "6 3", *lines)
+    found = [(word, row().tolist()) for word, row in open_vectors(path).find({b"sea", b"bee", b"fox"}, silent)]
+    assert found == [
+        (b"sea", [1, 2, 3]),
+        (b"bee", [4, 5, 6]),
+        (b"bee", [9, 9, 9]),
+        (b"fox", [np.float32(1e-3), -0.5, 2]),
+    ]
+    glove = write(tmp_path / "glove.txt", *lines)
+    assert open_vectors(glove).width == 3
+    assert [row.tolist() for row in read(glove, "sea").values()] == [[1, 2, 3]]
+
+
+def test_a_byte_order_mark_before_the_header(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "bom.vec", "\ufeff1 2", "sea 1 2"), "sea")["sea"].tolist() == [1, 2]
+
+
+def test_more_rows_than_promised_are_noted(tmp_path: Path) -> None:
+    file = open_vectors(write(tmp_path / "more.vec", "1 2", "sea 1 2", "bee 3 4"))
+    assert len(list(file.find({b"bee"}, silent))) == 1
+    assert file.rows == 2
+    assert file.notes == ["the header promises 1 rows; 2 are there and were read"]
+
+
+BAD_TEXT = {
+    "mixed width": (["3 2", "sea 1 2", "bee 1 2 3", "fox 1 2"], "line 3", "3 numbers where the rows before it have 2"),
+    "mixed width without header": (["sea 1 2", "bee 1"], "line 2", "1 numbers where the rows before it have 2"),
+    "header lies about width": (["2 3", "sea 1 2", "bee 1 2"], "line 2", "2 numbers where the header says 3"),
+    "fewer rows than promised": (["5 2", "sea 1 2", "bee 1 2"], "", "the header promises 5 rows, and 2 are there"),
+    "header only": (["5 2"], "", "the header promises 5 rows, and 0 are there"),
+    "not a number": (["2 2", "fox 1 2", "sea 1 two"], "line 3", "'two' is not a number"),
+    "nan": (["1 2", "sea 1 nan"], "line 2", "not finite"),
+    "infinity": (["1 2", "sea inf 1"], "line 2", "not finite"),
+    "too large for float32": (["1 2", "sea 1e39 1"], "line 2", "not finite"),
+    "no numbers": (["sea", "bee"], "line 1", "0 numbers follow the first word"),
+    "width of zero": (["2 0", "sea", "bee"], "line 1", "vectors have 0 numbers"),
+    "width that nothing has": (["2 99999999", "sea 1", "bee 2"], "line 1", "vectors have 99,999,999 numbers"),
+    "prose": (
+        ["Once upon a time there was a bear.", "It sang."],
+        "line 2",
+        "1 numbers where the rows before it have 7",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXT)
+def test_bad_text(tmp_path: Path, case: str) -> None:
+    lines, where, what = BAD_TEXT[case]
+    path = write(tmp_path / "bad.vec", *lines)
+    told = refusal(lambda: read(path, "sea"))
+    assert what in told and where in told and str(path) in told
+
+
+def test_a_text_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "cut.vec"
+    path.write_bytes(b"3 4\nsea 1 2 3 4\nbee 1 2")
+    told = refusal(lambda: read(path, "sea"))
+    assert "the file ends in the middle of a row: 2 of 4 numbers" in told and "line 3" in told
+
+
+def test_an_endless_line_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "long.vec"
+    path.write_bytes(b"2 2\nsea 1 2\n" + b"a" * 3_000_000)
+    assert "line 3 has more than 1,048,576 bytes" in refusal(lambda: read(path, "sea"))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_archives_that_are_cut_off(vectors: KeyedVectors, tmp_path: Path, suffix: str) -> None:
+    plain, path = tmp_path / "plain.vec", tmp_path / f"cut.vec{suffix}"
+    vectors.save_word2vec_format(str(plain))
+    pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+    packed = pack(plain.read_bytes())
+    path.write_bytes(packed[: len(packed) // 2])
+    told = refusal(lambda: read(path))
+    assert "cut short" in told and str(path) in told
+
+
+def test_bad_binary_files(vectors: KeyedVectors, tmp_path: Path) -> None:
+    path = tmp_path / "vectors.bin"
+    vectors.save_word2vec_format(str(path), binary=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    told = refusal(lambda: read(path))
+    assert "row 7 of 7 is not whole: the header lies, or the file is cut off" in told and "byte" in told
+    path.write_bytes(whole.replace(b"7 9\n", b"6 9\n", 1))
+    assert "6 rows of 9 numbers end before the file does" in refusal(lambda: read(path))
+    path.write_bytes(whole.replace(b"7 9\n", b"7 8\n", 1))
+    assert "the header lies" in refusal(lambda: read(path))
+    path.write_bytes(b"1 2\nsea " + struct.pack("<2f", 1.0, float("inf")))
+    told = refusal(lambda: read(path, "sea"))
+    assert "not finite" in told and "byte 8" in told
+    packed = tmp_path / "vectors.bin.gz"
+    packed.write_bytes(gzip.compress(whole))
+    assert "cannot be while it is compressed" in refusal(lambda: read(packed))
+
+
+def test_what_is_no_file_of_vectors(tmp_path: Path) -> None:
+    assert "is a folder" in refusal(lambda: open_vectors(tmp_path))
+    path = write(tmp_path / "wiki.vec", "")
+    assert "empty" in refusal(lambda: open_vectors(path))
+    path.write_bytes(b"")
+    assert "empty" in refusal(lambda: open_vectors(path))
+    told = refusal(lambda: open_vectors(tmp_path / "wiki.ve"))
+    assert "no such file" in told and str(path) in told
+    path.write_bytes(bytes(range(256)) * 20)
+    assert "no file of vectors" in refusal(lambda: open_vectors(path))

@@ -1,0 +1,73 @@
+"""A story in turns: how lines are joined, where sentences end, where lines break. No model is needed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from lilliput.decoding.chat_turns import Sentences, Story, Turn, Wrap
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "joined"),
+    [
+        ("", "Once", "Once"),
+        ("Once", "upon a time ", " upon a time"),
+        ("Once", ", long ago", ", long ago"),
+        ("Once", '"Hello," he said', ' "Hello," he said'),
+        ("He said: “", "Hello", "Hello"),
+        ("The end.\n", "Once", "Once"),
+        ("Once", "  ", ""),
+        ("", "  Once  ", "Once"),
+    ],
+)
+def test_a_line_is_joined_by_one_space_where_one_is_needed(before: str, line: str, joined: str) -> None:
+    assert Story(before).join(line) == joined
+
+
+def test_a_story_is_its_beginning_and_its_turns() -> None:
+    story = Story("Once", [Turn(" upon", " a time."), Turn("", " The end.")])
+    assert story.text == "Once upon a time. The end."
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "shown"),
+    [
+        ("He ran. She hid. It rained.", 1, "He ran."),
+        ("He ran. She hid. It rained.", 2, "He ran. She hid."),
+        ("He ran. She hid.", 2, "He ran. She hid."),  # nothing follows: nothing has to be taken away
+        ("He ran. She hid. It rained.", None, "He ran. She hid. It rained."),
+        ('"Run!" he said. She hid. ', 1, '"Run!"'),
+        ('He said, "Run." Then', 1, 'He said, "Run."'),
+        ("It cost 3.50 in all. Then", 1, "It cost 3.50 in all."),
+        ("Mr. Fox met Mrs. Owl. Then", 1, "Mr. Fox met Mrs. Owl."),
+        (". It was red. Then", 1, ". It was red."),  # the first full stop ends the user's sentence
+        ("Well... what now?! Then", 2, "Well... what now?!"),
+        ("He ran.\nThen", 1, "He ran."),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_where_sentences_end_whatever_the_pieces(text: str, wanted: int | None, shown: str, size: int) -> None:
+    sentences, told = Sentences(wanted), ""
+    for start in range(0, len(text), size):
+        told += sentences.push(text[start : start + size])
+        if sentences.done:
+            break
+    assert told == sentences.text == shown
+
+
+@given(some.text("ab \n.", max_size=60), some.integers(1, 7), some.integers(4, 12))
+def test_lines_break_between_words_and_nothing_is_lost(text: str, size: int, width: int) -> None:
+    wrap = Wrap(width)
+    told = "".join(wrap.push(text[start : start + size]) for start in range(0, len(text), size)) + wrap.flush()
+    assert told.split() == text.split()
+    assert all(len(line) <= width or " " not in line.strip() for line in told.split("\n"))
+    whole = Wrap(width)
+    assert told == whole.push(text) + whole.flush(), "the pieces do not matter"
+    assert Wrap(None).push(text) == text
+
+
+def test_wide_characters_take_two_columns() -> None:
+    wrap = Wrap(8)
+    assert wrap.push("日本 日本 ab ") + wrap.flush() == "日本\n日本 ab"

@@ -1,0 +1,134 @@
+"""Rules about used tokens, against plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
+from lilliput.decoding.row_history import Processor, RowHistory
+from tiny import draw
+
+END, V = 6, 7
+texts = st.builds(
+    lambda ids, prompt: RowHistory([END, *ids], 1 + min(prompt, len(ids)), 50),
+    st.lists(st.integers(0, V - 1), max_size=20),
+    st.integers(0, 8),
+)
+rows = st.lists(st.integers(-6, 6).map(lambda value: value / 2), min_size=V, max_size=V)
+
+
+def apply(process: Processor, text: RowHistory, row: list[float]) -> list[float]:
+    given_row = torch.tensor([row], dtype=torch.float64)
+    processed: list[float] = process([text], given_row).tolist()[0]
+    assert given_row.tolist() == [row], "what is given is not changed"
+    return processed
+
+
+def looked_at(text: RowHistory, prompt: bool) -> list[int]:
+    return text.ids if prompt else text.ids[text.prompt :]
+
+
+@given(
+    text=texts,
+    row=rows,
+    repetition=st.sampled_from([0.5, 1.0, 1.5]),
+    frequency=st.sampled_from([-0.5, 0.0, 0.25]),
+    presence=st.sampled_from([-1.0, 0.0, 0.75]),
+    prompt=st.booleans(),
+)
+def test_penalties_by_hand(
+    text: RowHistory, row: list[float], repetition: float, frequency: float, presence: float, prompt: bool
+) -> None:
+    uses = Counter(id_ for id_ in looked_at(text, prompt) if id_ != END)
+    expected = []
+    for id_, value in enumerate(row):
+        if uses[id_]:
+            value = value / repetition if value > 0 else value * repetition
+            value = value - frequency * uses[id_] - presence
+        expected.append(value)
+    assert apply(Penalties(repetition, frequency, presence, prompt, END), text, row) == pytest.approx(
+        expected, abs=1e-12
+    )
+
+
+@given(row=rows, repetition=st.floats(1.01, 5.0))
+def test_a_used_token_is_never_made_likelier(row: list[float], repetition: float) -> None:
+    """Negative logits, too: dividing them would reward repetition."""
+    after = apply(Penalties(repetition, 0.0, 0.0, True, END), RowHistory(list(range(V)), 1, 9), row)
+    for id_, (old, new) in enumerate(zip(row, after, strict=True)):
+        assert new == old if id_ == END or old == 0 else new < old
+
+
+def test_the_start_of_a_prompt_does_not_keep_a_text_from_ending() -> None:
+    """The token before a document is the one after it: it is no word that was used."""
+    row = [float(value) for value in range(V)]
+    for process in (Penalties(2.0, 1.0, 1.0, True, END), NoRepeat(1, True, END)):
+        assert apply(process, RowHistory([END, END], 1, 9), row) == row
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("repetition", "frequency", "presence"),
+    [(1e-300, 0.0, 0.0), (1e300, 0.0, 0.0), (1.0, 1e300, 0.0), (1.0, 0.0, -1e300), (1e-320, 1e308, -1e308)],
+)
+def test_penalties_of_any_size_are_finite_and_spare_what_was_ruled_out(
+    repetition: float, frequency: float, presence: float, dtype: torch.dtype
+) -> None:
+    process = Penalties(repetition, frequency, presence, True, END)
+    table = torch.tensor([[1.0, -1.0, 0.0, -math.inf, 2.0, 3.0, 4.0]], dtype=dtype)
+    after = process([RowHistory([0, 1, 2, 3, 4, 5], 0, 9)], table)[0]
+    assert after.dtype == dtype
+    assert after[3] == -math.inf
+    others = after[[0, 1, 2, 4, 5, 6]]
+    assert others.isfinite().all()
+    assert others.abs().max() <= LARGEST * 1.001
+
+
+def ngram_bans(ids: list[int], n: int) -> set[int]:
+    """Tokens after which the last n ids have been there before."""
+    seen = {tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)}
+    return {id_ for id_ in range(V) if id_ != END and tuple([*ids, id_][-n:]) in seen and len(ids) >= n - 1}
+
+
+@given(text=texts, n=st.integers(1, 4), prompt=st.booleans())
+def test_no_ngram_comes_twice(text: RowHistory, n: int, prompt: bool) -> None:
+    row = [float(id_) for id_ in range(V)]
+    banned = ngram_bans(looked_at(text, prompt), n)
+    after = apply(NoRepeat(n, prompt, END), text, row)
+    assert after == [-math.inf if id_ in banned else value for id_, value in enumerate(row)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_text_written_under_the_rule_has_each_ngram_once(n: int) -> None:
+    text, rule = RowHistory([END, 0, 1], 3, 99), NoRepeat(n, False, END)
+    for step in range(V if n == 1 else 30):
+        row = draw(1, V, seed=step)
+        row[0, END] = -math.inf
+        text.ids.append(int(rule([text], row).argmax()))
+        if n == 1 and text.written == V - 1:
+            break  # all have been there: the rule must yield from here on
+    written = text.ids[3:]
+    grams = [tuple(written[at : at + n]) for at in range(len(written) - n + 1)]
+    assert len(grams) == len(set(grams)) > 5
+
+
+def test_a_rule_yields_where_it_leaves_nothing() -> None:
+    row = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -math.inf]
+    assert apply(NoRepeat(1, True, END), RowHistory([0, 1, 2, 3, 4, 5], 0, 9), row) == row
+    both = torch.tensor([row, row])
+    after = NoRepeat(1, True, END)([RowHistory([0, 1, 2, 3, 4, 5], 0, 9), RowHistory([0], 0, 9)], both)
+    assert after.tolist() == [row, [-math.inf, *row[1:]]]
+    only_end = [-math.inf] * END + [1.0]
+    assert apply(MinTokens(3, END), RowHistory([0], 1, 9), only_end) == only_end
+
+
+def test_the_least_length() -> None:
+    row, ended = [1.0] * V, [1.0] * END + [-math.inf]
+    by_written = [apply(MinTokens(2, END), RowHistory([END, *[0] * (2 + written)], 3, 9), row) for written in range(4)]
+    assert by_written == [ended, ended, row, row]

@@ -1,0 +1,77 @@
+"""The classifiers of words: the figures that are known of the speeches, and texts that have nothing to tell labels by."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from labelled import SPEAKERS
+from lilliput.errors import UserError
+from lilliput.evaluation.baselines.linear_classifiers import commonest, tell_by_bayes, tell_by_words
+from shared_data import DATA, needs_data
+
+Teller = Callable[[list[str], list[str], list[str]], list[str] | None]
+
+
+def said(times: int) -> tuple[list[str], list[str]]:
+    pairs = [(f"the {words} {number}", name) for number in range(times) for name, words in SPEAKERS.items()]
+    return [text for text, _ in pairs], [label for _, label in pairs]
+
+
+tellers = pytest.mark.parametrize("teller", [tell_by_words, tell_by_bayes])
+
+
+@tellers
+@pytest.mark.parametrize("times", [1, 2, 6], ids=["too few to cross-validate", "two folds", "five folds"])
+def test_words_tell_who_said_it(times: int, teller: Teller) -> None:
+    texts, labels = said(times)
+    judged = ["clover and hive", "salmon in the river", "a mouse, the moon", "Wax, WAX!"]
+    assert teller(texts, labels, judged) == ["bee", "bear", "owl", "bee"]
+
+
+def test_nothing_to_tell_by() -> None:
+    assert tell_by_words(["one text", "another"], ["bee", "bee"], ["text"]) is None
+    assert tell_by_bayes(["one text", "another"], ["bee", "bee"], ["text"]) is None
+    assert tell_by_bayes(["", " "], ["bee", "owl"], ["!"]) is None
+    assert tell_by_bayes(["!", "?"], ["bee", "owl"], ["?", "!"]) == ["owl", "bee"]
+    assert tell_by_words(["!", "?", ""], ["bee", "owl", "owl"], ["!"]) is None
+
+
+def test_the_commonest_label() -> None:
+    assert commonest(["owl", "bee", "owl"]) == "owl"
+    assert commonest(["owl", "bee", "owl", "bee"]) == "bee"
+
+
+@tellers
+@pytest.mark.parametrize("missing", ["feature_extraction.text", "pipeline"])
+def test_without_scikit_learn(missing: str, teller: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"sklearn.{missing}", None)
+    with pytest.raises(UserError) as caught:
+        teller(["a bee", "an owl"], ["bee", "owl"], ["bee"])
+    assert str(caught.value) == (
+        'the baselines of labels need scikit-learn, which is not installed\n  try pip install "lilliput[baselines]"'
+    )
+
+
+@needs_data
+def test_the_published_speakers() -> None:
+    """Of a test of which three quarters stand in training, and where these are not learned from."""
+
+    def read(name: str) -> tuple[list[str], list[str]]:
+        lines = (DATA / "speeches" / "tokenised" / f"{name}_CLS.tok.txt").read_text("utf-8").splitlines()
+        pairs = [line.split("\t", 1) for line in lines]
+        return [text for _, text in pairs], [label for label, _ in pairs]
+
+    (texts, labels), (judged, right) = read("train"), read("test")
+    known = set(judged)
+    new = [index for index, text in enumerate(texts) if text not in known]
+    for some, linear, bayes in ((range(len(texts)), 671, 683), (new, 468, 501)):
+        learned = [texts[at] for at in some], [labels[at] for at in some]
+        by_words = tell_by_words(*learned, judged, strengths=[100.0])
+        by_bayes = tell_by_bayes(*learned, judged, smoothings=[0.1])
+        for told, expected in ((by_words, linear), (by_bayes, bayes)):
+            assert told is not None
+            found = sum(one == other for one, other in zip(told, right, strict=True))
+            assert abs(found - expected) <= 1  # of 750; another solver may round a tie the other way

@@ -1,0 +1,66 @@
+"""The floor is the program's own, and only stories of the book are valid."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from lilliput.data.corpora import open_corpus
+from lilliput.data.prepare import prepare
+from lilliput.data.storybook import score, stories, validity
+from lilliput.decoding.writer import load
+from lilliput.evaluation.generated_stories import judge_stories, measure_stories, storybook_floor
+from lilliput.evaluation.text_statistics import measure_prose
+from lilliput.settings.loading import load_config
+from lilliput.settings.tree import GenerateSettings
+from lilliput.training.session import train
+from small import SETTINGS, small_config, trained
+
+
+def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:
+    config = load_config("storybook", {"data.documents": "30"})
+    documents = [document.text for document in open_corpus(config.data).documents("validation")]
+    nats = -sum(score(document).logprob or 0.0 for document in documents)
+    size = sum(len(document.encode()) for document in documents)
+    assert storybook_floor(config) == pytest.approx(nats / math.log(2) / size, rel=1e-12)
+
+
+def test_other_texts_have_no_known_floor(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert storybook_floor(load_config(str(tmp_path / "a.txt"))) is None
+    assert storybook_floor(load_config("storybook", {"data.validation_source": str(tmp_path / "a.txt")})) is None
+
+
+def test_judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of one step writes no stories; the book does."""
+    monkeypatch.chdir(tmp_path)
+    config = load_config(
+        "storybook", SETTINGS | {"data.documents": "10", "train.steps": "1", "train.precision": "float32"}
+    )
+    writer = load(train(config).folder)
+    judged = judge_stories(writer, 7, seed=1, batch=3)
+    assert (judged.count, judged.share) == (7, 0.0)
+    assert judged == judge_stories(writer, 7, seed=1, batch=7), "the batch does not matter"
+    assert validity(list(islice(stories("validation", 3), 5))).share == 1.0
+    told = measure_stories(writer, prepare(config).split("validation"), writer.config.generate, 7, seed=1).as_dict()
+    assert (told["valid"], told["breaks"]) == (0.0, {place.scene: place.count for place in judged.breaks})
+    json.dumps(told, allow_nan=False)
+
+
+def test_written_texts_beside_documents_of_the_same_length() -> None:
+    """Both begin at the beginning, are cut at as many tokens, and are measured alike."""
+    file = prepare(small_config(trained())).split("train")
+    writer = load(trained() / "runs" / "mine", device="cpu")
+    how = GenerateSettings(tokens=90, temperature=1.0, engine="torch")
+    found = measure_stories(writer, file, how, count=3, seed=7, batch=2)
+    samples = writer.samples([""] * 3, 7, how)
+    assert found.written == measure_prose([sample.text for sample in samples])
+    documents = [file.offsets[number * file.documents // 3] for number in range(3)]
+    texts = [writer.tokenizer.decode(file.tokens[first : first + 90].tolist()) for first in documents]
+    assert found.reference == measure_prose(texts)
+    assert found.reference.texts == 3 and found.reference.unfinished > 0
+    assert found.validity is None and found.as_dict()["valid"] is None, "only the book can tell"

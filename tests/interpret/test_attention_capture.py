@@ -1,0 +1,128 @@
+"""What is shown is what was applied: while reading, padded, cut, and at every token that is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attentions import small_writer
+from lilliput.decoding.writer import Writer
+from lilliput.errors import UserError
+from lilliput.interpret import Attention, capture_text
+from lilliput.model.attention import Capture, visible
+
+TEXT = "A bee saw the sea."
+ENCODER = {"task": "classifier", "classes": 3}
+WINDOWED = {"window": (3, None), "kv_heads": 1, "positions": "rotary"}
+
+
+def weights_of(writer: Writer, ids: list[int]) -> list[np.ndarray]:
+    """Of a plain pass over these ids, and nothing of ours."""
+    capture = Capture()
+    with torch.inference_mode():
+        writer.model(torch.tensor([ids]), capture=capture)
+    return [capture.weights[layer][0][0].numpy() for layer in range(2)]
+
+
+def assert_sound(attention: Attention, writer: Writer) -> None:
+    """Rows of tokens sum to 1 over what the predicate lets them see; padding has none."""
+    real = np.ones(len(attention.tokens)) if attention.padding is None else 1.0 - attention.padding
+    for place in range(len(attention.weights)):
+        weights, sight = attention.weights[place], attention.sight(place)
+        assert np.allclose((weights * sight).sum(axis=-1), real, rtol=0, atol=1e-12)
+        assert not weights[:, ~sight].any()
+        assert (weights[:, sight] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, WINDOWED, ENCODER, ENCODER | WINDOWED], ids=["plain", "window", "encoder", "both"]
+)
+@pytest.mark.parametrize("pad", [False, True])
+def test_reading(changes: dict[str, Any], pad: bool) -> None:
+    writer = small_writer(**changes)
+    found = capture_text(writer, TEXT, pad=pad)
+    start = [] if changes.get("task") else [writer.tokenizer.start]
+    ids = [*start, *writer.tokenizer.encode(TEXT)]
+    real = len(ids)
+    assert found.tokens[:real] == [writer.tokenizer.token(id_) for id_ in ids]
+    assert (found.padding is not None) == pad
+    assert len(found.tokens) == (32 if pad else real)
+    assert_sound(found, writer)
+    for layer, expected in enumerate(weights_of(writer, ids)):
+        assert np.allclose(found.weights[layer][:, :real, :real], expected, rtol=0, atol=1e-12)
+        at, one = torch.arange(real)[None], torch.ones(1, real)
+        sight = visible(at, at, one, one, writer.model.causal, writer.model.windows[layer])[0].numpy()
+        assert np.array_equal(found.sight(layer)[:real, :real], sight)
+        assert not found.sight(layer)[real:].any() and not found.sight(layer)[:, real:].any()
+
+
+def test_layers_and_heads_keep_their_numbers() -> None:
+    writer = small_writer(heads=4, kv_heads=4)
+    whole, part = capture_text(writer, TEXT), capture_text(writer, TEXT, layers=[1], heads=[3, 1])
+    assert (part.layer_numbers, part.head_numbers(0)) == ([1], [3, 1])
+    assert np.array_equal(part.weights[0], whole.weights[1][[3, 1]])
+    with pytest.raises(UserError, match="a head is named twice"):
+        capture_text(writer, TEXT, heads=[1, 1])
+    for wrong in ({"layers": [2]}, {"heads": [4]}, {"layers": [-1]}):
+        with pytest.raises(UserError, match=r"there is no (layer|head)"):
+            capture_text(writer, TEXT, **wrong)
+
+
+@pytest.mark.parametrize("changes", [{}, ENCODER], ids=["decoder", "encoder"])
+def test_a_text_longer_than_the_context_shows_where_it_was_cut(changes: dict[str, Any]) -> None:
+    writer = small_writer(**changes)
+    text = "The old bear went to the garden gate and sang."
+    found = capture_text(writer, text)
+    assert len(found.tokens) == 32
+    read = "".join(found.tokens[0 if changes else 1 :])
+    assert read + "".join(found.after) == text
+    assert_sound(found, writer)
+
+
+@pytest.mark.parametrize("text", ["", "A"])
+def test_nothing_to_look_at(text: str) -> None:
+    with pytest.raises(UserError, match=r"the text is empty|the text has one token"):
+        capture_text(small_writer(**ENCODER), text)
+    if not text:
+        with pytest.raises(UserError, match="the text is empty"):
+            capture_text(small_writer(), text)
+
+
+@pytest.mark.parametrize("changes", [{}, WINDOWED, {"window": 5}], ids=["full", "pattern", "window"])
+@pytest.mark.parametrize(("text", "tokens"), [("A bee", 12), ("", 5), ("A bee saw", 60), ("The old bear " * 4, 30)])
+def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
+    changes: dict[str, Any], text: str, tokens: int
+) -> None:
+    """Also where the text outgrows the context, again and again: every row against a fresh pass over what was in view."""
+    writer = small_writer(**changes)
+    how = dataclasses.replace(writer.config.generate, bad_words=(), temperature=1.0)
+    found = capture_text(writer, text, generate=tokens, seed=4, how=how)
+    sample = writer.samples([text], seed=4, how=dataclasses.replace(how, tokens=tokens))[0]
+    written = [piece.token for piece in sample.pieces]
+    assert found.written == written
+    prompt = [writer.tokenizer.token(id_) for id_ in writer.encode_prompt(text)]
+    assert [*found.before, *found.tokens] == [*prompt, *written[:-1]]
+    assert found.prompt == len(prompt) - len(found.before)
+    assert_sound(found, writer)
+    ids = list(found.ids or [])
+    start, context = 0, 32
+    for row in range(found.prompt - 1, len(ids)):
+        if row + 1 - start > context:  # the rule of `decoding.stream`: the last half goes on
+            start = row + 1 - context // 2
+        for layer, expected in enumerate(weights_of(writer, ids[start : row + 1])):
+            got = found.weights[layer][:, row]
+            assert np.allclose(got[:, start : row + 1], expected[:, -1], rtol=0, atol=1e-12)
+            assert not got[:, :start].any() and not found.sight(layer)[row, :start].any()
+
+
+def test_writing_asks_for_what_can_be_watched() -> None:
+    writer = small_writer()
+    beams = dataclasses.replace(writer.config.generate, beams=2, temperature=0.0)
+    with pytest.raises(UserError, match="token by token"):
+        capture_text(writer, "A", generate=3, how=beams)
+    with pytest.raises(UserError, match="it cannot write"):
+        capture_text(small_writer(**ENCODER), "A bee", generate=3)

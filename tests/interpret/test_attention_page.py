@@ -1,0 +1,103 @@
+"""The page as a file: what is packed comes out again, and nothing in it can be anything but data."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attentions import draw_attention
+from lilliput.errors import UserError
+from lilliput.interpret import Attention, summarise, write_page
+from lilliput.interpret import attention_page as page
+from lilliput.interpret.attention_page import fill, page_of
+from lilliput.interpret.head_scores import Tally
+
+
+def block(text: str, name: str) -> bytes:
+    found = re.search(rf'id="{name}">([^<]*)<', text)
+    assert found
+    return zlib.decompress(base64.b64decode(found[1]))
+
+
+def about(text: str) -> dict[str, Any]:
+    found = re.search(r'id="about">([^<]*)<', text)
+    assert found
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+@pytest.mark.parametrize(("most", "levels", "tolerance"), [(10**9, 65_535, 1.6e-5), (0, 255, 4e-3)])
+def test_weights_come_out_as_they_went_in(
+    most: int, levels: int, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MANY_CELLS", most)
+    attention = draw_attention(list("abcdefg"), window=3, padded=2)
+    text = page_of(attention)
+    told, sight = about(text), attention.sight(0)
+    assert told["levels"] == levels
+    bits = np.unpackbits(np.frombuffer(block(text, "mask-0"), np.uint8))[: sight.size]
+    assert np.array_equal(bits.reshape(sight.shape).astype(bool), sight)
+    for place in range(2):
+        for at in range(3):
+            raw = np.frombuffer(block(text, f"head-{place}-{at}"), np.uint8)
+            whole = raw.astype(float) if levels == 255 else raw.reshape(2, -1).T.astype(float) @ [256, 1]
+            expected = attention.weights[place][at][sight]
+            assert np.allclose((whole / levels) ** 2, expected, rtol=0, atol=tolerance)
+
+
+def test_layers_that_see_the_same_share_a_mask() -> None:
+    one, other = (draw_attention(list("abcd"), layers=1, window=window) for window in (None, 2))
+    weights, sights = [*one.weights, *other.weights, *one.weights], [one.sight(0), other.sight(0), one.sight(0)]
+    text = page_of(Attention(list("abcd"), weights, sights))
+    assert about(text)["masks"] == [0, 1, 0]
+    assert text.count('id="mask-') == 2
+
+
+def test_what_a_token_spells_is_never_markup() -> None:
+    evil = ["</script><script>alert(1)</script>", "<!--", "{{style}}", "&amp;", '"', "\u2028"]
+    text = page_of(draw_attention(evil, title="<b>{{about}}</b>"))
+    assert "alert(1)" not in text.replace("alert(1)\\u003c/script>", "")
+    assert about(text)["labels"][:5] == evil[:5]
+    assert "<title>&lt;b&gt;{{about}}&lt;/b&gt;</title>" in text
+    assert about(text)["title"] == "<b>{{about}}</b>"
+
+
+def test_a_page_asks_nobody_for_anything() -> None:
+    text = page_of(draw_attention(list("abc")))
+    assert set(re.findall(r"https?://[^\s\"')]+", text)) == {"http://www.w3.org/2000/svg"}, (
+        "the name of SVG is no address"
+    )
+    assert not re.search(r"""(src|href)\s*=|url\(|@import|fetch\(|XMLHttp|WebSocket""", text)
+    assert "default-src 'none'" in text
+
+
+def test_scores_are_those_of_the_text_or_of_documents() -> None:
+    attention = draw_attention(list("abc.abc"))
+    told = about(page_of(attention))
+    assert told["surveyed"] is None
+    assert told["summary"] == [one.as_dict() for one in summarise(attention)]
+    tally = Tally().add(draw_attention(list("aabb"), seed=5)).add(draw_attention(list("ab"), seed=6))
+    told = about(page_of(attention, tally))
+    assert told["surveyed"] == {"texts": 2, "tokens": 6}
+    assert told["summary"] == [one.as_dict() for one in tally.heads()]
+
+
+def test_written_whole_and_the_same_each_time(tmp_path: Path) -> None:
+    attention = draw_attention(["half \ud800 pair", "b"])
+    size = write_page(attention, tmp_path / "a.html")
+    assert size == (tmp_path / "a.html").stat().st_size
+    write_page(attention, str(tmp_path / "b.html"))
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    with pytest.raises(UserError, match="cannot write"):
+        write_page(attention, tmp_path / "a.html" / "c.html")
+
+
+def test_a_template_is_filled_once() -> None:
+    assert fill("a{{x}}b{{y}}", {"x": "{{y}}", "y": "1"}) == "a{{y}}b1"

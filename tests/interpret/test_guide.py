@@ -1,0 +1,30 @@
+"""docs/attention.md: its definitions are those that are computed, and its Python runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from lilliput.interpret.head_score_definitions import SCORES
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "attention.md").read_text("utf-8")
+
+
+def test_every_score_is_defined_in_the_same_words() -> None:
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", GUIDE, flags=re.MULTILINE))
+    assert {name: text.replace("*", "") for name, text in told.items()} == {
+        name: score.definition for name, score in SCORES.items()
+    }
+
+
+def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process: to import transformers once more would take longer than all else here."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "guide.py").write_text(code)
+    runpy.run_path("guide.py")
+    assert 0.0 <= float(capsys.readouterr().out) <= 3.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpt2.html", "gpt2.png", "guide.py"]

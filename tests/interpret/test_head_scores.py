@@ -1,0 +1,132 @@
+"""The scores against plain loops over their definitions, and on heads whose scores are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import string
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from attentions import draw_attention
+from lilliput.interpret import Attention, HeadSummary, summarise
+from lilliput.interpret.head_score_definitions import SCORES
+from lilliput.interpret.head_scores import Tally, csv_of, is_punctuation, sort_heads
+
+TOKENS = ["Once", " a", ".", " fox", " a", " fox", "!", " a", ".", " fox", " a", " fox", ".", "?", "<pad>"]
+
+
+def by_loops(attention: Attention, place: int, head: int) -> dict[str, float | None]:
+    """One token and one key at a time, from the definitions."""
+    weights, sight, tokens = attention.weights[place][head], attention.sight(place), list(attention.tokens)
+    told: dict[str, list[float]] = {name: [] for name in SCORES}
+    for t in range(len(tokens)):
+        keys = [k for k in range(len(tokens)) if sight[t, k]]
+        if len(keys) < 2:
+            continue
+        told["entropy"].append(-sum(weights[t, k] * math.log2(weights[t, k]) for k in keys if weights[t, k] > 0))
+        told["distance"].append(sum(weights[t, k] * abs(t - k) for k in keys))
+        wanted = {
+            "previous": [k for k in keys if k == t - 1],
+            "first": [k for k in keys if k == 0 and t != 0],
+            "punctuation": [k for k in keys if all(letter in string.punctuation for letter in tokens[k].strip())],
+            "same": [k for k in keys if k != t and tokens[k] == tokens[t]],
+            "induction": [k for k in keys if k not in (t, t + 1) and k >= 1 and tokens[k - 1] == tokens[t]],
+        }
+        for name, targets in wanted.items():
+            if targets:
+                told[name].append(sum(weights[t, k] for k in targets))
+    return {name: sum(found) / len(found) if found else None for name, found in told.items()}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 2, 4])
+def test_scores_are_their_definitions(causal: bool, window: int | None) -> None:
+    attention = draw_attention(TOKENS, causal=causal, window=window, padded=1, seed=3)
+    found = summarise(attention)
+    assert [(one.layer, one.head) for one in found] == [(layer, head) for layer in range(2) for head in range(3)]
+    for one in found:
+        assert one.head is not None
+        expected = by_loops(attention, one.layer, one.head)
+        assert one.scores == pytest.approx(expected, abs=1e-12)
+        assert all(score is None for score in expected.values()) == (window == 1)
+
+
+def test_texts_are_added_token_by_token() -> None:
+    """Two texts of unlike length: sums over all tokens, not a mean of means."""
+    long, short = draw_attention(TOKENS[:-1], seed=1), draw_attention(TOKENS[:4], seed=2)
+    both = Tally().add(long).add(short)
+    assert (both.texts, both.tokens) == (2, 18)
+    score = both.heads()[0].scores["entropy"]
+    parts = [by_loops(one, 0, 0)["entropy"] for one in (long, short)]
+    assert score == pytest.approx((13 * parts[0] + 3 * parts[1]) / 16, abs=1e-12)
+
+
+def test_an_even_head_is_what_its_weights_would_say() -> None:
+    attention = draw_attention(TOKENS, window=5, padded=1)
+    (first, second) = Tally().add(attention).even()
+    sight = attention.sight(0)
+    weights = sight / np.maximum(1, sight.sum(axis=1, keepdims=True))
+    flat = Attention(TOKENS, [weights[None]], [sight], padding=attention.padding)
+    assert first.head is None and first.scores == pytest.approx(by_loops(flat, 0, 0), abs=1e-12)
+    assert (second.layer, second.scores) == (1, first.scores)
+
+
+KNOWN: list[tuple[str, Callable[[int], int], dict[str, float]]] = [
+    ("looks back by one", lambda t: max(0, t - 1), {"entropy": 0.0, "distance": 1.0, "previous": 1.0}),
+    ("looks at the first", lambda t: 0, {"entropy": 0.0, "distance": 3.0, "first": 1.0}),
+    ("looks where it last was", lambda t: t - 3 if t > 2 else 0, {"same": 1.0, "induction": 0.0}),
+    ("looks behind that", lambda t: t - 2 if t > 2 else 0, {"same": 0.0, "induction": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "aim", "scores"), KNOWN, ids=[name for name, _, _ in KNOWN])
+def test_heads_that_do_one_thing(name: str, aim: Callable[[int], int], scores: dict[str, float]) -> None:
+    tokens = list("abcabc")
+    weights = np.zeros((1, len(tokens), len(tokens)))
+    for t in range(len(tokens)):
+        weights[0, t, aim(t)] = 1.0
+    (found,) = summarise(Attention(tokens, [weights], [np.tri(len(tokens), dtype=np.bool_)]))
+    assert {name: found.scores[name] for name in scores} == scores
+    assert found.scores["punctuation"] is None
+
+
+@pytest.mark.parametrize("token", [".", " ,", "...", "”", "—", "¿?", "\n."])
+def test_punctuation(token: str) -> None:
+    assert is_punctuation(token)
+
+
+@pytest.mark.parametrize("token", ["", " ", "\n", "a.", "$", "+", "5", "<|endoftext|>", "<0xE2>"])
+def test_no_punctuation(token: str) -> None:
+    assert not is_punctuation(token)
+
+
+def test_numbers_of_equal_spelling_are_told_apart_by_their_ids() -> None:
+    weights = np.full((1, 3, 3), 1 / 3)
+    assert summarise(Attention(["x", "x", "y"], [weights]))[0].scores["same"] == pytest.approx(1 / 3)
+    assert summarise(Attention(["x", "x", "y"], [weights], ids=[1, 2, 3]))[0].scores["same"] is None
+
+
+def test_sorted_by_what_is_asked_for() -> None:
+    heads = [
+        HeadSummary(1, 0, {"entropy": 2.0, "induction": 0.5}),
+        HeadSummary(0, 1, {"entropy": 1.0, "induction": None}),
+        HeadSummary(0, 0, {"entropy": 3.0, "induction": 0.9}),
+    ]
+    order = {by: [(one.layer, one.head) for one in sort_heads(heads, by)] for by in ("entropy", "induction", "layer")}
+    assert order == {
+        "entropy": [(0, 1), (1, 0), (0, 0)],
+        "induction": [(0, 0), (1, 0), (0, 1)],
+        "layer": [(0, 0), (0, 1), (1, 0)],
+    }
+
+
+def test_the_csv_has_all_of_it() -> None:
+    tally = Tally().add(draw_attention(["a", "b", "a"], layers=1, heads=2))
+    rows = list(csv.DictReader(io.StringIO(csv_of(tally.heads(), tally.even()))))
+    assert [row["head"] for row in rows] == ["0", "1", "even"]
+    assert float(rows[1]["entropy"]) == tally.heads()[1].scores["entropy"]
+    assert rows[0]["punctuation"] == ""

@@ -1,0 +1,140 @@
+"""Machine code that is kept: found again, never trusted blindly, and free of what made it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lilliput.kernels import code_cache as machine_code
+from lilliput.kernels.code_cache import Kernel, keep, read
+from lilliput.kernels.decoding_pass.function import PASS
+from lilliput.kernels.decoding_pass.layout import Arrays, Plan, Room, addresses, kind_of
+from lilliput.kernels.training_attention import ATTENTION, find_threads
+
+WRITE = """
+import sys
+from lilliput.decoding.engines.selection import choose_engine
+from lilliput.model.transformer import build_model
+from lilliput.settings.tree import GenerateSettings, ModelSettings
+
+model = build_model(ModelSettings(vocab_size=50, dim=16, layers=1, heads=2, kv_heads=2, hidden=32, context=8), seed=1)
+engine, _ = choose_engine(model, GenerateSettings(engine="numba"), print)
+print(engine.prefill([[1, 2, 3]])[0].double().sum().item(), "numba" in sys.modules)
+"""
+
+
+LEARN = """
+import sys
+import torch
+from lilliput.kernels.training_attention import attend_compiled
+x = torch.ones(1, 2, 20, 16, requires_grad=True)
+attend_compiled(x, x, x, torch.zeros(1, 20, dtype=torch.long)).sum().backward()
+print(x.grad.isfinite().all().item(), "numba" in sys.modules)
+"""
+KERNELS = [PASS, *([ATTENTION] if find_threads() is not None else [])]
+
+
+def place_of(kernel: Kernel) -> Path:
+    """Where the code of this machine is, which it is after this."""
+    kernel.load()
+    found = kernel.find_place()
+    assert found is not None and found.exists()
+    return found
+
+
+@pytest.fixture
+def place() -> Path:
+    return place_of(PASS)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_process_that_finds_the_code_does_without_numba(kernel: Kernel) -> None:
+    place_of(kernel)
+    code = WRITE if kernel is PASS else LEARN
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False", done.stdout
+
+
+def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "pass.o"
+    assert keep(place, "name", b"code \n of any kind")
+    assert read(place) == ("name", b"code \n of any kind")
+    assert os.listdir(tmp_path) == ["pass.o"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"no head", b"one line\ncode", b"00\nname\ncode", b"\xff\n\xff\n"])
+def test_damaged_code_is_not_loaded(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "pass.o").write_bytes(damage)
+    assert read(tmp_path / "pass.o") is None
+
+
+@pytest.mark.parametrize("at", [0, 70, -100])
+def test_one_changed_bit_is_seen(place: Path, tmp_path: Path, at: int) -> None:
+    """Of the digest, of the function's name, of the code."""
+    code = bytearray(place.read_bytes())
+    code[at] ^= 1
+    (tmp_path / "pass.o").write_bytes(code)
+    assert read(place) is not None and read(tmp_path / "pass.o") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners here")
+def test_code_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert keep(tmp_path / "pass.o", "name", b"code") and read(tmp_path / "pass.o") is not None
+    monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "pass.o").stat().st_uid + 1)
+    assert read(tmp_path / "pass.o") is None
+
+
+def test_threads_that_want_it_at_once_have_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links: list[str] = []
+
+    def link_slowly(name: str, code: bytes) -> int:
+        links.append(name)
+        time.sleep(0.05)
+        return 1234
+
+    monkeypatch.setattr(machine_code, "link", link_slowly)
+    kernel = Kernel("pass", PASS.called, PASS.sources[len(machine_code.SOURCES) :], PASS.compile)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(kernel.load) for _ in range(4)]
+    assert len(links) == 1 and {one.result() for one in found} == {1234}
+
+
+def test_arrays_of_other_numbers_are_never_told_to_machine_code() -> None:
+    names = Arrays._fields
+    arrays = Arrays(*(np.zeros((3,) * dims, dtype) for dtype, dims in map(kind_of, names)))
+    plan, room = Plan(*range(len(Plan._fields))), Room(*range(len(Room._fields)))
+    told = addresses(plan, room, arrays)
+    assert len(told) == len(plan) + len(room) + sum(1 + array.ndim for array in arrays)
+    for name, array in zip(names, arrays, strict=True):
+        for other in (array.astype(np.float64), array[..., ::2], array[None]):
+            with pytest.raises(AssertionError, match=name):
+                addresses(plan, room, arrays._replace(**{name: other}))
+
+
+def test_without_a_place_it_is_made_and_not_kept(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = read(place)
+    assert code is not None
+    kernel = Kernel("pass", "something", [], lambda: code)
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert kernel.find_place() is None
+    told: list[str] = []
+    assert kernel.make(None, told.append) == code
+    assert kernel.make(tmp_path / "nowhere" / "pass.o", told.append) == code
+    assert len(told) == 4 and not any("kept" in sentence for sentence in told)
+    assert kernel.make(tmp_path / "pass.o", told.append) == code and "kept" in told[-1]
+    assert read(tmp_path / "pass.o") == code
+
+
+def test_the_key_is_of_the_sources_the_libraries_and_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = PASS.find_place()
+    assert before is not None and before != Kernel("pass", PASS.called, [], PASS.compile).find_place()
+    monkeypatch.setattr(machine_code, "version", lambda name: f"another {name}")
+    assert PASS.find_place() != before and PASS.find_place() == PASS.find_place()

@@ -1,0 +1,145 @@
+"""Compiled attention and its gradients, against the predicate in float64."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from lilliput.kernels.training_attention import attend_compiled, can_attend, find_threads
+from lilliput.model import attention
+from lilliput.model.attention import Visibility, attention_weights
+from lilliput.model.loss import IGNORED, language_loss
+from tiny import draw_ids, gradients, tiny_model
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" and find_threads() is None, reason="torch's threads were not found here"
+)
+
+
+def projection(rows: int, heads: int, kv_heads: int, tokens: int, size: int) -> Tensor:
+    """(B, T, H + 2G, D), of which q, k and v are views."""
+    return torch.randn(rows, tokens, heads + 2 * kv_heads, size, generator=torch.Generator().manual_seed(1))
+
+
+def split(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (part.transpose(1, 2) for part in torch.split(qkv, [heads, kv_heads, kv_heads], dim=2))
+    return q, k, v
+
+
+def by_weights(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+    """What the predicate says, with all weights made."""
+    place = torch.arange(q.shape[2])
+    mask = (place[:, None] >= place) & (place >= starts[:, :, None])  # (B, T, K)
+    return attention_weights(q, k, Visibility(mask[:, None])) @ v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+
+
+def outcome(attend: object, qkv: Tensor, heads: int, kv_heads: int, starts: Tensor) -> tuple[Tensor, Tensor]:
+    assert callable(attend)
+    given = qkv.detach().clone().requires_grad_()
+    out = attend(*split(given, heads, kv_heads), starts)
+    wanted = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out.dtype)
+    out.backward(wanted)
+    assert given.grad is not None
+    return out.detach(), given.grad
+
+
+def documents(rows: int, tokens: int) -> Tensor:
+    """Three documents and padding in each row, of other lengths in each."""
+    starts = torch.zeros(rows, tokens, dtype=torch.int64)
+    for row in range(rows):
+        first, second, end = (tokens * share // 100 for share in (20 + 5 * row, 55, 90 - 7 * row))
+        starts[row, first:second] = first
+        starts[row, second:end] = second
+        starts[row, end:] = torch.arange(end, tokens) + 1  # sees nothing
+    return starts
+
+
+SHAPES = [
+    (2, 3, 3, 256, 48),
+    (1, 4, 2, 37, 32),
+    (2, 2, 1, 200, 16),
+    (1, 2, 2, 5, 64),
+    (1, 2, 2, 130, 80),
+    (2, 2, 2, 1, 16),
+]
+
+
+@pytest.mark.parametrize(("rows", "heads", "kv_heads", "tokens", "size"), SHAPES)
+@pytest.mark.parametrize("sight", ["all", "window", "documents"])
+def test_equal_to_the_weights_in_float64(
+    rows: int, heads: int, kv_heads: int, tokens: int, size: int, sight: str
+) -> None:
+    starts = torch.zeros(1, tokens, dtype=torch.int64)
+    if sight == "window":
+        starts = (torch.arange(tokens) - 16).clamp(min=0)[None]
+    elif sight == "documents":
+        starts = documents(rows, tokens)
+    qkv = projection(rows, heads, kv_heads, tokens, size)
+    exact = outcome(by_weights, qkv.double(), heads, kv_heads, starts)
+    found = outcome(attend_compiled, qkv, heads, kv_heads, starts)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=3e-6, rtol=1e-5)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    starts = torch.zeros(1, 40, dtype=torch.int64)
+    qkv = projection(1, 2, 2, 40, 16) * 30
+    exact = outcome(by_weights, qkv.double(), 2, 2, starts)
+    for one, other in zip(outcome(attend_compiled, qkv, 2, 2, starts), exact, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=2e-3, rtol=1e-4)
+
+
+def test_the_same_bits_alone_in_a_batch_and_with_any_number_of_threads() -> None:
+    qkv, starts = projection(4, 3, 1, 70, 32), documents(4, 70)
+    whole, before = outcome(attend_compiled, qkv, 3, 1, starts), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        single = outcome(attend_compiled, qkv, 3, 1, starts)
+    finally:
+        torch.set_num_threads(before)
+    alone = attend_compiled(*split(qkv[2:3], 3, 1), starts[2:3])
+    assert torch.equal(whole[0], single[0]) and torch.equal(whole[1], single[1])
+    assert torch.equal(whole[0][2:3], alone)
+
+
+def test_what_it_is_not_for_is_left_to_torch() -> None:
+    q, k, v = split(projection(1, 2, 2, 8, 16), 2, 2)
+    assert can_attend(q, k, v)
+    assert not can_attend(q.double(), k.double(), v.double())
+    assert not can_attend(q, k[:, :, :4], v[:, :, :4])
+    assert not can_attend(q[..., :12], k[..., :12], v[..., :12])
+    assert not can_attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_net_that_learns_has_the_gradients_of_float64(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With windows, shared heads and rotation; a net that is judged does not ask for the kernel."""
+    asked: list[Tensor] = []
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+        asked.append(starts)
+        return attend_compiled(q, k, v, starts)
+
+    monkeypatch.setattr(attention, "attend_compiled", watched)
+    model = tiny_model(dim=64, heads=4, kv_heads=2, layers=2, context=48, window=(7, None), positions="rotary").train()
+    ids, doc = draw_ids(2, 48), torch.ones(2, 48, dtype=torch.long)
+    doc[0, 20:], doc[:, 40:] = 2, 0
+    pos = torch.arange(48).expand(2, -1).clone()
+    pos[0, 20:] -= 20
+    place = (pos, doc) if packed else (None, None)
+    targets = draw_ids(2, 48, seed=1).masked_fill(doc == 0, IGNORED) if packed else draw_ids(2, 48, seed=1)
+    language_loss(model, ids, targets, *place).goal.backward()
+    exact = gradients(model)
+    assert not asked
+    model.float().zero_grad()
+    language_loss(model, ids, targets, *place).goal.backward()
+    assert len(asked) == 2
+    for name, gradient in gradients(model).items():
+        scale = float(exact[name].abs().max())
+        torch.testing.assert_close(gradient.double(), exact[name], atol=1e-5 * scale, rtol=1e-4)
+    with torch.no_grad():
+        language_loss(model.eval(), ids, targets, *place)
+    assert len(asked) == 2

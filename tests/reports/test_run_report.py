@@ -1,0 +1,212 @@
+"""Reports of runs, and the verb: a finished run, one that has just begun, a classifier, a checkpoint's path, studies by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attentions import small_writer
+from labelled import labelled_changes
+from lilliput.decoding.writer import Sample
+from lilliput.interpret import capture_text
+from lilliput.interpret.head_scores import Tally
+from lilliput.reports.document import Document, Table, to_markdown
+from lilliput.reports.run_plots import draw_run, floor_in_nats
+from lilliput.reports.run_report import describe_run, tell_heads, write_run_report
+from lilliput.storage.run_folders import Run
+from lilliput.studies.measures import measure_training
+from lilliput.studies.study_text import duration
+from outcomes import windows
+from small import copy_of_trained, lilliput, small_config, train_small, trained
+
+
+@pytest.fixture(scope="module")
+def document() -> Document:
+    return describe_run(Run(trained() / "runs" / "mine"))
+
+
+def test_everything_is_in_it(document: Document) -> None:
+    assert [section.title for section in document.sections] == [
+        "Figures", "Training", "What it writes", "What its heads look at", "How it was made", "Every setting",
+    ]  # fmt: skip
+    assert document.title == "mine"
+    assert document.lead == "A language model of 2 layers, dim 16, 2 heads, trained on mytext.txt."
+    told = to_markdown(document, "figures")
+    best = [event for event in Run(trained() / "runs" / "mine").metrics() if event["event"] == "evaluation"][-1]
+    for words in (
+        f"- validation loss: {best['loss']:.4f}",
+        f"- bits per byte: {best['bits_per_byte']:.4f}",
+        "Judged on the whole validation split",
+        "1 of 3, 12 tokens",
+        "- torch: ",
+        "- precision: float64",
+        "- checkpoint step-000008: ",
+        "- train.batch: 4",
+        "- data.tests: none",
+    ):
+        assert words in told, words
+    assert told.count("![") == 5
+    heads = re.findall(r"^\| (layer.*?|all.*?) \|", told, re.MULTILINE)
+    assert heads == [*(f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)), "all layers, even"]
+
+
+def test_heads_stand_beside_an_even_one() -> None:
+    """One for all layers that see the same."""
+    writer = small_writer(layers=3, window=(4, None, 4))
+    _, table = tell_heads(writer, Sample("A bee", " saw the sea.", 13, 0.0, "length"))
+    assert isinstance(table, Table)
+    assert table.rows[5][0] == "layer 2, head 1"
+    even = Tally().add(capture_text(writer, "A bee saw the sea.")).even()
+    for row, name, one in zip(table.rows[6:], ("layers 0 and 2, even", "layer 1, even"), even[:2], strict=True):
+        assert row == [name, *("–" if score is None else f"{score:.2f}" for score in one.scores.values())]
+
+
+def test_the_texts_are_those_that_training_ends_with(document: Document) -> None:
+    from lilliput.decoding.writer import load
+
+    writer = load(trained() / "runs" / "mine")
+    expected = writer.samples([writer.config.generate.prompt] * 3, seed=1001)
+    section = next(one for one in document.sections if one.title == "What it writes")
+    texts = [block.text for block in section.blocks[1:]]  # type: ignore[union-attr]
+    assert texts == [(sample.prompt + sample.text).strip() for sample in expected]
+
+
+def test_it_is_written_whole_and_the_same_twice(tmp_path: Path) -> None:
+    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    page, markdown = write_run_report(run)
+    assert (page, markdown) == (run.folder / "report.html", run.folder / "report.md")
+    text = page.read_text("utf-8")
+    xml.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+    assert "http" not in text
+    first = page.read_bytes(), markdown.read_bytes()
+    (run.folder / "report-figures" / "old.png").write_bytes(b"")
+    write_run_report(run)
+    assert (page.read_bytes(), markdown.read_bytes()) == first
+    pictures = {path.name for path in (run.folder / "report-figures").iterdir()}
+    assert pictures == {"loss.png", "learning-rate.png", "gradient.png", "speed.png", "attention.png"}
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    shutil.rmtree(run.checkpoints_folder)
+    run.metrics_path.write_text("")
+    document = describe_run(run)
+    assert [section.title for section in document.sections] == ["Figures", "How it was made", "Every setting"]
+    assert "**Nothing was evaluated yet.**" in to_markdown(document, "figures")
+
+
+def test_the_weights_that_are_told_are_those_that_were_judged(tmp_path: Path) -> None:
+    """Of a run whose rate drives it off after its first update: its best checkpoint is not its last."""
+    run, _ = train_small(small_config(tmp_path, evaluate__every="1", schedule__kind="constant", optimizer__lr="3"))
+    assert run.best is not None and run.last is not None and run.best.step < run.last.step
+    told = to_markdown(describe_run(run), "figures")
+    assert f"with the weights of step {run.best.step}." in told
+
+
+def test_the_training_time_is_that_of_a_study(tmp_path: Path) -> None:
+    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    events = run.metrics()
+    events[-1]["seconds"] = 900.0  # most of it to judge the whole split
+    run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    document = describe_run(run)
+    seconds = duration(measure_training(run.folder, {}, seed=1)["train.seconds"])
+    assert f"- training time: {seconds}\n" in to_markdown(document, "figures")
+    assert document.about.endswith(f" · {seconds} of training")
+
+
+def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) -> None:
+    run, _ = train_small(small_config(tmp_path, evaluate__every="2", **labelled_changes(tmp_path)))
+    document = describe_run(run)
+    assert [section.title for section in document.sections] == [
+        "Figures", "Tests", "Training", "How it was made", "Every setting",
+    ]  # fmt: skip
+    told = to_markdown(document, "figures")
+    test = next(event for event in run.metrics() if event["event"] == "test")
+    assert document.lead.startswith("A classifier of 2 layers")
+    assert "| test | loss | accuracy | tokens | documents |" in told
+    assert f"| heard | {test['loss']:.4f} | {test['accuracy']:.1%} |" in told
+    assert "- accuracy: " in told and "perplexity: " not in told
+    assert "accuracy.png" in told
+
+
+def log(steps: int, falls: bool = True, **evaluation: Any) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    for step in range(1, steps + 1):
+        level = step if falls else 1 + steps - step
+        events.append({"event": "step", "step": step, "loss": 4.0 / level, "lr": 0.1, "tokens": step, "seconds": 1.0})
+        judged = {"loss": 5.0 / level, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
+        events.append({"event": "evaluation", "step": step, "whole": False, **judged, **evaluation})
+    return events
+
+
+def test_pictures_are_those_that_the_log_has_figures_for() -> None:
+    assert draw_run(log(2)) == []
+    assert [picture.name for picture in draw_run(log(5))] == ["loss", "learning-rate"]
+    pictures = draw_run(log(5, accuracy=0.5))
+    assert [picture.name for picture in pictures] == ["loss", "accuracy", "learning-rate"]
+    assert "Loss, nats/document" in pictures[0].svg
+    assert pictures[1].alt == "Accuracy on validation from 50.0% to 50.0%."
+
+
+def test_a_beginning_above_the_picture_is_told_where_there_is_one() -> None:
+    assert draw_run(log(20))[0].caption.endswith("that training looks at. The beginning is above the picture.")
+    assert draw_run(log(20, falls=False))[0].caption.endswith("that training looks at.")
+
+
+def test_the_floor_is_told_in_the_unit_of_the_loss() -> None:
+    events = log(4, perplexity=3.0, bits_per_byte=0.5, floor=0.4)
+    assert floor_in_nats(events) == pytest.approx(5.0 / 4 * 0.4 / 0.5, abs=1e-12)
+    picture = draw_run(events)[0]
+    assert "the floor" in picture.svg and "a perfect model would have 1.000" in picture.alt
+    assert floor_in_nats(log(4)) is None
+
+
+# ---- the verb
+
+
+def test_a_run_by_its_name_its_folder_and_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(copy_of_trained(tmp_path))
+    told = lilliput("report", "mine")
+    assert told.code == 0, told.err
+    assert told.out.startswith("report  runs/mine/report.html  (open it with  ")
+    assert told.out.count("\n") == 1
+    told = lilliput("report", "runs/mine/checkpoints/step-000008", "--out", "elsewhere/my run.html", "--json")
+    assert json.loads(told.out) == {"kind": "run", "html": "elsewhere/my run.html", "markdown": "elsewhere/my run.md"}
+    assert Path("elsewhere/my run-figures/loss.png").is_file()
+    assert "![" in Path("elsewhere/my run.md").read_text("utf-8")
+    assert "(my%20run-figures/loss.png)" in Path("elsewhere/my run.md").read_text("utf-8")
+
+
+def test_a_study_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = windows(tmp_path / "runs" / "made", seeds=(1, 2))
+    about = {name: value for name, value in outcome.about.items() if name != "config"}
+    cells = [{"labels": row.cell, "settings": {"model.dim": 64}} for row in outcome.rows[:1]]
+    study = {"format": 1, "study": outcome.study.as_dict(), "about": about, "cells": cells}
+    (outcome.folder / "study.json").write_text(json.dumps(study))
+    lines = [
+        {"cell": row.cell, "seed": row.seed, "run": row.run, "figures": row.figures, "measures": []}
+        for row in outcome.rows
+    ]
+    (outcome.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = lilliput("report", "made", "--json")
+    assert told.code == 0, told.err
+    assert json.loads(told.out) == {
+        "kind": "study",
+        "html": "runs/made/report.html",
+        "markdown": "runs/made/report.md",
+    }
+    assert "# Windows of attention" in Path("runs/made/report.md").read_text("utf-8")
+
+
+def test_a_study_that_nobody_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = lilliput("report", "window")
+    assert told.code == 2
+    assert "study window was not run yet" in told.err and "try lilliput study window" in told.err

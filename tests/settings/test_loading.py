@@ -1,0 +1,677 @@
+"""From recipes and flags to frozen settings, or to every mistake at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lilliput.errors import UserError, UserErrors
+from lilliput.settings.loading import (
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    recipe_schema,
+    replace,
+    setting_types,
+    shipped_recipes,
+)
+from lilliput.settings.rules import conflicts
+from lilliput.settings.tree import SIZES, Config, ModelSettings, OptimizerSettings
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to stand in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LILLIPUT_DATA", raising=False)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def told(target: str | None = None, overrides: dict[str, str] | None = None, size: str | None = None) -> list[str]:
+    """The lines of the mistake that a user sees."""
+    with pytest.raises(UserError) as error:
+        load_config(target, overrides, size)
+    return str(error.value).splitlines()
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_the_layers(folder: Path) -> None:
+    """defaults < base < recipe < size < dotted: each of five settings is decided by another layer."""
+    write(folder / "base.toml", "[model]\ncontext = 11\nlayers = 12\ndim = 24\nheads = 3\nrotary_base = 500.0")
+    recipe = write(
+        folder / "recipe.toml", 'base = "base.toml"\n[model]\nlayers = 13\ndim = 26\nheads = 13\nrotary_base = 600'
+    )
+    default = ModelSettings()
+    plain = load_config(recipe).model
+    assert (plain.context, plain.layers, plain.dim, plain.rotary_base, plain.norm) == (11, 13, 26, 600.0, default.norm)
+    sized = load_config(recipe, size="nano").model
+    assert {name: getattr(sized, name) for name in SIZES["nano"]} == SIZES["nano"]
+    assert sized.rotary_base == 600.0
+    dotted = load_config(recipe, {"model.layers": "5", "model.rotary-base": "700"}, "nano").model
+    assert (dotted.layers, dotted.rotary_base, dotted.dim) == (5, 700.0, SIZES["nano"]["dim"])
+
+
+def test_bases_of_bases_are_relative_to_their_files(folder: Path) -> None:
+    write(folder / "a/b/grand.toml", 'seed = 5\nname = "grand"\n[data]\nsource = "texts"')
+    write(folder / "a/base.toml", 'base = "b/grand.toml"\n[model]\nlayers = 3')
+    config = load_config(write(folder / "mine.toml", 'base = "a/base.toml"'))
+    assert (config.seed, config.model.layers, config.name) == (5, 3, "grand")
+    assert Path(config.data.source) == folder / "a/b/texts"
+
+
+def test_a_base_is_not_looked_for_where_the_user_stands(folder: Path) -> None:
+    write(folder / "other.toml", "seed = 5")
+    lines = told(write(folder / "deep/recipe.toml", 'seed = 1\nbase = "other.toml"'))
+    assert lines == ["the base recipe 'other.toml' does not exist", "  at  recipe.toml, line 2"]
+
+
+def test_a_run_is_named_after_its_recipe_unless_it_says_so(folder: Path) -> None:
+    assert load_config(write(folder / "quiet.toml", "seed = 2")).name == "quiet"
+    assert load_config(write(folder / "loud.toml", 'name = "said"')).name == "said"
+    assert load_config(write(folder / "loud.toml", 'name = "said"'), {"name": "flag"}).name == "flag"
+
+
+@pytest.mark.parametrize(("target", "name"), [("my text.txt", "my-text"), ("stories", "stories"), (".", None)])
+def test_a_text_or_a_folder_alone_is_enough(folder: Path, target: str, name: str | None) -> None:
+    write(folder / "my text.txt", "Once.")
+    (folder / "stories").mkdir()
+    config = load_config(target)
+    assert config.data.source == target
+    assert config.name == (name or folder.name)
+
+
+def test_the_built_in_corpus_by_its_name(folder: Path) -> None:
+    assert load_config("storybook").data.source == "storybook"
+    assert load_config(write(folder / "r.toml", '[data]\nsource = "storybook"')).data.source == "storybook"
+
+
+def test_paths_in_a_recipe_are_relative_to_it_and_flags_to_the_user(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        '[data]\nsource = "texts/a.txt"\nvalidation_source = "$LILLIPUT_DATA/b.txt"\n[tokenizer]\npath = "/abs/t.json"'
+    )
+    recipe = write(folder / "deep/r.toml", text)
+    monkeypatch.setenv("LILLIPUT_DATA", "/data")
+    config = load_config(recipe)
+    assert Path(config.data.source) == folder / "deep/texts/a.txt"
+    assert (config.data.validation_source, config.tokenizer.path) == ("/data/b.txt", "/abs/t.json")
+    assert load_config(recipe, {"data.source": "here.txt"}).data.source == "here.txt"
+    monkeypatch.delenv("LILLIPUT_DATA")
+    assert load_config(recipe).data.validation_source == "$LILLIPUT_DATA/b.txt"  # told as missing by who opens it
+
+
+def test_every_input_of_a_recipe_is_looked_for_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        '[data]\nsource = "load.py:stories"\ntests = ["a=t/a.txt", "b=$LILLIPUT_DATA/b.txt", "c=storybook"]\n'
+        '[tokenizer]\nkind = "word"\nvocabulary = "v.txt"\n[vectors]\nsource = "w.vec"'
+    )
+    monkeypatch.setenv("LILLIPUT_DATA", "/data")
+    recipe = write(folder / "deep/r.toml", text)
+    config, deep = load_config(recipe), folder / "deep"
+    assert config.data.source == str(deep / "load.py:stories")
+    assert config.data.tests == (f"a={deep / 't/a.txt'}", "b=/data/b.txt", "c=storybook")
+    assert (config.tokenizer.vocabulary, config.vectors.source) == (str(deep / "v.txt"), str(deep / "w.vec"))
+    assert load_config(recipe, {"vectors.source": "train"}).vectors.source == "train"
+    trains = write(folder / "deep/s.toml", '[data]\nsource = "tinystories"\n[vectors]\nsource = "train"')
+    assert load_config(trains).vectors.source == "train"
+    assert load_config(trains).data.source == "tinystories"
+
+
+def test_a_data_set_of_the_hub_is_no_path(folder: Path) -> None:
+    assert load_config("someone/Some-Stories").data.source == "someone/Some-Stories"
+    recipe = write(folder / "deep/r.toml", '[data]\nsource = "someone/stories"')
+    assert load_config(recipe).data.source == "someone/stories"
+    (folder / "deep/someone").mkdir()  # a folder of that name: it was meant as a path
+    assert load_config(recipe).data.source == str(folder / "deep/someone/stories")
+    (folder / "texts").mkdir()
+    for mistyped in ("texts/storis", "other/storis.txt", "a/b/c", "../owner/name"):
+        with pytest.raises(UserError, match="no recipe, file or folder"):
+            load_config(mistyped)
+
+
+def test_a_loader_in_python_is_a_source(folder: Path) -> None:
+    write(folder / "load.py", "")
+    assert load_config("load.py:stories").data.source == "load.py:stories"
+    with pytest.raises(UserError, match="no recipe, file or folder"):
+        load_config("lode.py:stories")
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def budget(config: Config) -> tuple[Any, ...]:
+    return config.train.steps, config.train.tokens, config.train.minutes
+
+
+def test_a_budget_replaces_the_budgets_below(folder: Path) -> None:
+    recipe = write(folder / "r.toml", "[train]\nsteps = 7")
+    heir = write(folder / "h.toml", 'base = "r.toml"\n[train]\ntokens = 99')
+    assert budget(load_config()) == (None, None, 10.0)
+    assert budget(load_config(recipe)) == (7, None, None)
+    assert budget(load_config(heir)) == (None, 99, None)
+    assert budget(load_config(heir, {"train.minutes": "0.5"})) == (None, None, 0.5)
+    assert budget(load_config(recipe, {"train.steps": "8"})) == (8, None, None)
+    assert budget(replace(load_config(recipe), {"train.tokens": 5})) == (None, 5, None)
+
+
+@pytest.mark.parametrize("flags", [{"train.steps": "3", "train.tokens": "4"}, {"train.minutes": "none"}])
+def test_two_budgets_at_once_and_none_are_refused(folder: Path, flags: dict[str, str]) -> None:
+    assert told(None, flags)[0] == "one budget is needed, and only one: train.steps, train.tokens or train.minutes"
+    assert told(write(folder / "r.toml", "[train]\nsteps = 3\nminutes = 4"))[1] == "  at  r.toml, line 2"
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_none_undoes_in_recipes_and_flags(folder: Path) -> None:
+    write(
+        folder / "b.toml", '[model]\nwindow = 4\npositions = "learned"\n[optimizer]\nclip = 2.0\n[generate]\ntop_k = 3'
+    )
+    recipe = write(
+        folder / "r.toml", 'base = "b.toml"\n[model]\nwindow = "none"\npositions = "none"\n[optimizer]\nclip = "none"'
+    )
+    config = load_config(recipe, {"generate.top_k": "none"})
+    assert (config.model.window, config.model.positions, config.optimizer.clip, config.generate.top_k) == (None,) * 4
+    assert load_config(None, {"data.validation_source": "none"}).data.validation_source is None
+    assert load_config(None, {"generate.prompt": "none"}).generate.prompt == "none"  # a text that cannot be off
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("model.window", "8", 8),
+        ("model.window", "4,none", (4, None)),
+        ("model.window", "[4, none, 16]", (4, None, 16)),
+        ("optimizer.betas", "0.8,0.99", (0.8, 0.99)),
+        ("optimizer.lr", "3e-3", 3e-3),
+        ("optimizer.lr", ".5", 0.5),
+        ("train.tokens", "1_000_000", 1_000_000),
+        ("train.steps", "1e3", 1000),
+        ("model.tied", "true", True),
+        ("model.tied", "false", False),
+        ("model.norm", "layer", "layer"),
+        ("data.source", "12", "12"),
+        ("data.tests", "a=x.txt", ("a=x.txt",)),
+        ("data.tests", "a=x.txt,b=y.txt", ("a=x.txt", "b=y.txt")),
+        ("name", "true", "true"),
+        ("generate.prompt", "Once, upon [a] time", "Once, upon [a] time"),
+    ],
+)
+def test_flags_are_read_as_their_settings_need(flag: str, value: str, expected: Any) -> None:
+    config: Any = load_config(None, {flag: value})
+    for part in flag.split("."):
+        config = getattr(config, part)
+    assert config == expected
+    assert type(config) is type(expected)
+
+
+def test_a_pattern_in_toml(folder: Path) -> None:
+    assert load_config(write(folder / "r.toml", '[model]\nwindow = [4, "none"]')).model.window == (4, None)
+
+
+def test_derived_settings_are_written_out() -> None:
+    model = load_config(None, {"model.dim": "96", "model.heads": "6"}).model
+    assert (model.hidden, model.kv_heads) == (384, 6)
+
+
+def test_settings_are_frozen() -> None:
+    config = load_config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.model.dim = 2  # type: ignore[misc]
+    assert load_config() == config
+    assert hash(config.model) == hash(load_config().model)
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+MANY = """seed = -1
+nam = "x"
+[model]
+dim = "wide"
+layer = 3
+heads = true
+feed_forward = "swish"
+[optimzer]
+lr = 3
+[optimizer]
+betas = [0.9]
+[train]
+batch = 2.5
+"""
+
+
+def test_all_mistakes_are_told_at_once_with_file_line_and_nearest_name(folder: Path) -> None:
+    lines = told(write(folder / "bad.toml", MANY), {"trian.steps": "3", "generate.top_k": "zero"})
+    for line in (
+        "there is no setting nam  (bad.toml, line 2): name",
+        "there is no setting model.layer  (bad.toml, line 5): model.layers",
+        "there is no setting optimzer.lr  (bad.toml, line 9): optimizer.lr",
+        "there is no setting trian.steps  (--trian.steps): train.steps",
+        "model.heads is true: a value is needed, not a switch  (bad.toml, line 6)",
+        "seed is -1: it should be greater than or equal to 0  (bad.toml, line 1)",
+        "model.dim is 'wide': it should be a whole number  (bad.toml, line 4)",
+        "model.feed_forward is 'swish': it should be 'relu', 'gelu', 'relu2' or 'swiglu'  (bad.toml, line 7)",
+        "optimizer.betas is [0.9]: it lacks a value  (bad.toml, line 11)",
+        "train.batch is 2.5: it should be a whole number  (bad.toml, line 13)",
+        "generate.top_k is 'zero': it should be a whole number  (--generate.top_k)",
+    ):
+        assert line in lines
+    assert len(lines) == 11
+
+
+def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
+    write(folder / "base.toml", "[model]\n\ndim = -4")
+    lines = told(write(folder / "r.toml", 'base = "base.toml"\n[model]\nlayers = 2'))
+    assert lines == ["model.dim is -4: it should be greater than or equal to 1", "  at  base.toml, line 3"]
+
+
+COUNTED = {"train.naive_bayes": "1", "model.task": "classifier", "data.labelled": "true", "model.final_norm": "false"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"model.dim": "10", "model.heads": "3"}, "model.dim 10 is not divisible by model.heads 3"),
+        ({"model.dim": "12", "model.heads": "4"}, "rotary positions need an even dim per head, and 12 / 4 is odd"),
+        ({"model.kv_heads": "3"}, "model.heads 4 is not divisible by model.kv_heads 3"),
+        ({"model.kv_heads": "8"}, "model.heads 4 is not divisible by model.kv_heads 8"),
+        (
+            {"model.dim": "9", "model.heads": "1", "model.positions": "sinusoidal"},
+            "sinusoidal positions need an even model.dim, not 9",
+        ),
+        ({"model.window": "[]"}, "an empty pattern of windows says nothing"),
+        ({"model.task": "classifier"}, "a classifier needs labelled documents: data.labelled true, and"),
+        (
+            {"model.tied": "true", "vectors.source": "train"},
+            "a tied head learns, so vectors that it shares cannot be frozen",
+        ),
+        ({"model.classes": "3"}, "a language model has no classes: set model.task to classifier or both"),
+        (
+            {"model.soft_cap": "15", "model.task": "classifier", "data.labelled": "true"},
+            "a classifier has no logits of tokens to bound",
+        ),
+        (
+            {"model.task": "both", "data.labelled": "true", "data.windows": "overlapping"},
+            "model.task both learns each label once, with its document's first aligned window",
+        ),
+        (
+            {
+                "model.task": "both",
+                "data.labelled": "true",
+                "train.language_weight": "0",
+                "train.label_weight": "0",
+            },
+            "with train.label_weight 0 too there is nothing to learn",
+        ),
+        ({"model.task": "both"}, "model.task both needs labelled documents: data.labelled true, and"),
+        (
+            {"model.task": "classifier", "data.labelled": "true", "train.z_loss": "1e-4"},
+            "a classifier has no logits of tokens to keep small: train.z_loss 0",
+        ),
+        ({"train.balance_labels": "true"}, "a language model has no labels: set model.task to classifier or both"),
+        ({"train.label_weight": "0.5"}, "model.task language has one loss, and nothing to weigh it against"),
+        (
+            {"model.task": "classifier", "data.labelled": "true", "train.language_weight": "0"},
+            "model.task classifier has one loss, and nothing to weigh it against",
+        ),
+        (
+            {"train.pair_updates": "9", "model.task": "classifier", "data.labelled": "true"},
+            "a classifier predicts no tokens: train.pair_updates 0",
+        ),
+        (
+            {"train.pair_updates": "9", "model.tied": "true"},
+            "a tied head cannot tell which token of a pair comes first",
+        ),
+        ({"train.pair_updates": "9", "model.initialisation": "gpt2"}, "only blocks that begin as the identity leave"),
+        ({"train.pair_updates": "9", "model.norm_placement": "post"}, "only blocks that begin as the identity leave"),
+        (
+            {"train.pair_updates": "9", "model.positions": "learned"},
+            "learned positions stand in the way of pairs from the start: model.positions rotary or none",
+        ),
+        (
+            {"train.naive_bayes": "0.3", "model.final_norm": "false"},
+            "only a classifier can begin as naive Bayes: model.task classifier",
+        ),
+        (COUNTED | {"model.initialisation": "xavier"}, "only blocks that begin as the identity leave what was counted"),
+        (COUNTED | {"model.norm_placement": "post"}, "only blocks that begin as the identity leave what was counted"),
+        (
+            COUNTED | {"model.final_norm": "true"},
+            "a norm after the last block would make every word count the same: model.final_norm false",
+        ),
+        (
+            COUNTED | {"model.positions": "sinusoidal"},
+            "sinusoidal positions stand in the way of what is counted: model.positions rotary or none",
+        ),
+        (COUNTED | {"vectors.source": "train"}, "counts would replace the vectors: vectors.source none"),
+        (
+            {"model.pairs": "100"},
+            "a cache does not hold the token before, which a pair begins with: model.task classifier",
+        ),
+        ({"train.recompute_every": "2"}, "nothing is recomputed: set train.recompute to block or feed-forward"),
+        (
+            {"schedule.kind": "inverse-sqrt", "schedule.warmup": "0"},
+            "inverse-sqrt counts its fall in warm-ups: schedule.warmup 1 or more",
+        ),
+        (
+            {"model.tied": "true", "optimizer.head_lr": "1e-3"},
+            "a tied head is the embedding's table: optimizer.embedding_lr is its rate",
+        ),
+        (
+            {"model.tied": "true", "vectors.width": "300"},
+            "a tied head needs a language model whose embedding has width model.dim",
+        ),
+        (
+            {"model.tied": "true", "model.task": "classifier", "model.classes": "2"},
+            "a tied head needs a language model whose embedding has width model.dim",
+        ),
+        (
+            {"tokenizer.kind": "byte", "model.vocab_size": "256"},
+            "bytes and end-of-text need model.vocab_size 257 or more",
+        ),
+        (
+            {"data.tests": "a.txt"},
+            "each test set is name=source, with a name of its own that is not train or validation",
+        ),
+        (
+            {"data.tests": "a=x,a=y"},
+            "each test set is name=source, with a name of its own that is not train or validation",
+        ),
+        (
+            {"data.tests": "train=x"},
+            "each test set is name=source, with a name of its own that is not train or validation",
+        ),
+        ({"data.tests": "../a=x"}, "the name of a test set has letters, digits, _ and - only"),
+        ({"tokenizer.sos_id": "1"}, "two special tokens have the same id: sos_id 1, eos_id 1, pad_id 2, unk_id 3"),
+        (
+            {"tokenizer.kind": "word", "tokenizer.unk_id": "none"},
+            "a word tokenizer needs an id for what is not in its vocabulary",
+        ),
+        ({"tokenizer.vocabulary": "v.txt"}, "a vocabulary file is for tokenizer.kind word"),
+        (
+            {"generate.temperature": "0", "generate.final_temperature": "1"},
+            "at generate.temperature 0 nothing is drawn, so generate.final_temperature would do nothing",
+        ),
+        (
+            {"generate.temperature": "0", "generate.top_k": "5"},
+            "at generate.temperature 0 nothing is drawn, so generate.top_k would do nothing",
+        ),
+        (
+            {"generate.beams": "3", "generate.top_p": "0.9"},
+            "beams are not drawn without generate.sample_beams, so generate.top_p would do nothing",
+        ),
+        (
+            {"generate.beams": "3", "generate.temperature": "0", "generate.typical": "0.9"},
+            "beams are not drawn without generate.sample_beams, so generate.typical would do nothing",
+        ),
+        (
+            {"generate.beams": "3", "generate.sample_beams": "true", "generate.temperature": "0"},
+            "beams cannot be drawn at generate.temperature 0",
+        ),
+        ({"generate.sample_beams": "true"}, "generate.sample_beams is for a beam search: set generate.beams, too"),
+        ({"generate.length_penalty": "0.5"}, "generate.length_penalty is for a beam search: set generate.beams, too"),
+        ({"generate.early_stop": "never"}, "generate.early_stop is for a beam search: set generate.beams, too"),
+        ({"generate.beam_groups": "2"}, "generate.beam_groups is for a beam search: set generate.beams, too"),
+        ({"generate.diversity": "1"}, "generate.diversity is for a beam search: set generate.beams, too"),
+        (
+            {"generate.beams": "5", "generate.beam_groups": "2"},
+            "generate.beams 5 is not divisible by generate.beam_groups 2",
+        ),
+        (
+            {"generate.beams": "5", "generate.beam_groups": "10"},
+            "generate.beams 5 is not divisible by generate.beam_groups 10",
+        ),
+        (
+            {"generate.beams": "4", "generate.diversity": "1"},
+            "one group has none to be led away from: set generate.beam_groups, too",
+        ),
+        (
+            {"generate.tokens": "9", "generate.min_tokens": "10"},
+            "generate.min_tokens 10 is more than generate.tokens 9",
+        ),
+        ({"generate.penalise_prompt": "false"}, "there is no penalty and no generate.no_repeat_ngram to count for"),
+        ({"generate.bad_words": '["cat", ""]'}, "generate.bad_words has an empty text, which stands everywhere"),
+        ({"generate.stop": '[""]'}, "generate.stop has an empty text, which stands everywhere"),
+        (
+            {"generate.bad_words": "cat,dog", "generate.forced_words": "dog,sun"},
+            "'dog' is both a bad word and a forced one",
+        ),
+        (
+            {"generate.engine": "torch", "generate.quantise": "int8"},
+            "the torch engine has no weights of one byte: generate.engine numba",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_each_other(flags: dict[str, str], sentence: str) -> None:
+    assert told(None, flags)[0].startswith(sentence)
+    assert len(told(None, flags)) <= 3
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"generate.temperature": "0", "generate.repetition_penalty": "1.2", "generate.bad_words": "cat"},
+        {"generate.beams": "6", "generate.beam_groups": "3", "generate.diversity": "1"},
+        {"generate.beams": "4", "generate.length_penalty": "0", "generate.early_stop": "first"},
+        {"generate.beams": "4", "generate.temperature": "0"},
+        {"generate.beams": "4", "generate.sample_beams": "true", "generate.top_k": "9", "generate.typical": "0.9"},
+        {"generate.tokens": "9", "generate.min_tokens": "9", "generate.final_temperature": "0.1"},
+        {"generate.penalise_prompt": "false", "generate.no_repeat_ngram": "3"},
+        {"generate.penalise_prompt": "false", "generate.presence_penalty": "-0.1"},
+        {"generate.engine": "numba", "generate.quantise": "int8"},
+    ],
+)
+def test_settings_of_writing_that_do_fit_each_other(flags: dict[str, str]) -> None:
+    assert not conflicts(load_config(None, flags))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("train.steps", "-3"), ("train.steps", "0"), ("train.minutes", "0"), ("train.minutes", "inf"),
+        ("seed", "4294967296"), ("model.dropout", "1"), ("model.dropout", "-0.1"), ("optimizer.lr", "nan"),
+        ("optimizer.lr", "0"), ("generate.temperature", "-1"), ("generate.top_k", "0"),
+        ("data.validation_share", "0"), ("model.window", "0"), ("model.window", "4,-1"), ("model.window", ""),
+        ("model.dim", ""), ("model.dim", "{a=1}"), ("model.dim", "none"), ("model.norm", "batch"),
+        ("model.tied", "maybe"), ("optimizer.betas", "0.9,0.95,0.1"), ("optimizer.betas", "1,0.5"),
+        ("train.device", "tpu"), ("tokenizer.vocab_size", "256"), ("schedule.warmup", "-1"),
+        ("schedule.final", "1.5"), ("schedule.decay", "-0.1"), ("schedule.decay", "1.1"),
+    ],
+)  # fmt: skip
+def test_values_out_of_bounds_are_refused_in_a_sentence(flag: str, value: str) -> None:
+    lines = told(None, {flag: value})
+    assert len(lines) == 2
+    assert lines[1] == f"  at  --{flag}"
+    assert lines[0].startswith(f"{flag} is {value!r}: it ")
+    assert not any(
+        jargon in lines[0] for jargon in ("a valid", "integer", "Field", "Input", "Tuple", "unable", "validation,")
+    )
+
+
+def test_a_group_is_not_a_setting(folder: Path) -> None:
+    assert told(None, {"model": "3"})[0] == "model is a group of settings, not a setting"
+    assert told(write(folder / "r.toml", "model = 3"))[:2] == [
+        "model is a group of settings, not a setting",
+        "  at  r.toml, line 1",
+    ]
+
+
+def test_recipes_that_cannot_be_read(folder: Path) -> None:
+    assert told("nope.toml")[0] == "there is no recipe, file or folder 'nope.toml'"
+    assert told(write(folder / "r.toml", "seed = "))[0].startswith("not valid TOML: ")
+    assert "line 2" in told(write(folder / "r.toml", "seed = 1\nname = x\n"))[0]
+    (folder / "r.toml").write_bytes(b"seed = 1\n# caf\xe9\n")
+    assert told("r.toml") == ["a recipe must be UTF-8 text", f"  at  {folder.resolve() / 'r.toml'}, byte 14"]
+    assert told(write(folder / "r.toml", "\nbase = 3"))[0] == "the base recipe 3 does not exist"
+
+
+def test_recipes_in_a_circle(folder: Path) -> None:
+    write(folder / "a.toml", 'base = "b.toml"')
+    write(folder / "b.toml", 'base = "a.toml"')
+    assert told("a.toml") == ["recipes are based on each other in a circle", "  at  a.toml -> b.toml -> a.toml"]
+    assert told(write(folder / "self.toml", 'base = "self.toml"'))[1] == "  at  self.toml -> self.toml"
+
+
+def test_a_size_that_is_not_one() -> None:
+    assert told(size="huge") == ["there is no size 'huge'", "  try one of nano, tiny, small, base"]
+
+
+def test_one_mistake_costs_at_most_three_lines() -> None:
+    assert len(told(None, {"model.layer": "3"})) == 3
+    assert told(None, {"model.layer": "3"})[2] == "  try model.layers"
+
+
+# ---- round trips -----------------------------------------------------------------------------------------------------
+
+models = st.builds(
+    ModelSettings,
+    dim=st.sampled_from([64, 128]),
+    heads=st.sampled_from([2, 4]),
+    layers=st.integers(1, 9),
+    window=st.none() | st.integers(1, 99) | st.lists(st.none() | st.integers(1, 9), min_size=1, max_size=4).map(tuple),
+    positions=st.sampled_from([None, "rotary", "learned", "sinusoidal"]),
+    dropout=st.floats(0.0, 0.99),
+    tied=st.booleans(),
+    vocab_size=st.none() | st.integers(257, 10**6),
+)
+optimizers = st.builds(
+    OptimizerSettings,
+    lr=st.floats(1e-9, 10.0),
+    betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
+    clip=st.none() | st.floats(1e-3, 10.0),
+)
+configs = st.builds(
+    Config, model=models, optimizer=optimizers, seed=st.integers(0, 2**32 - 1), name=st.none() | st.text(max_size=9)
+)
+
+
+@given(config=configs.filter(lambda config: config.name != "none"))
+def test_config_json_holds_everything(config: Config) -> None:
+    saved = json.loads(json.dumps(config_to_dict(config)))
+    loaded = config_from_dict(saved, where="config.json")
+    assert config_from_dict(config_to_dict(loaded), where="config.json") == loaded
+    resolved = dataclasses.replace(config.model, hidden=4 * config.model.dim, kv_heads=config.model.heads)
+    assert loaded == dataclasses.replace(config, model=resolved)
+    assert not conflicts(loaded)
+
+
+def test_a_saved_config_of_another_version_tells_its_file() -> None:
+    saved = config_to_dict(load_config())
+    saved["model"]["flash"] = True
+    with pytest.raises(UserErrors, match=r"there is no setting model\.flash") as error:
+        config_from_dict(saved, where="runs/x/config.json")
+    assert "runs/x/config.json" in str(error.value)
+
+
+def test_replace_is_checked() -> None:
+    config = load_config()
+    assert replace(config, {"model.vocab_size": 512}).model.vocab_size == 512
+    assert config.model.vocab_size is None
+    with pytest.raises(UserError, match=r"model\.vocab_sice"):
+        replace(config, {"model.vocab_sice": 512})
+    with pytest.raises(UserError, match="not divisible"):
+        replace(config, {"model.dim": 6})
+
+
+# ---- the schema ------------------------------------------------------------------------------------------------------
+
+
+def fits(value: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """The part of JSON schema that ours uses; any other keyword is an error of this test."""
+    notes = {"description", "title", "default", "$defs", "$schema"}
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+    for key, rule in node.items():
+        if key in notes or (key in ("additionalProperties", "items") and "prefixItems" in node):
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key == "$ref":
+            ok = fits(value, schema["$defs"][rule.removeprefix("#/$defs/")], schema)
+        elif key == "anyOf":
+            ok = any(fits(value, option, schema) for option in rule)
+        elif key == "const":
+            ok = value == rule
+        elif key == "enum":
+            ok = value in rule
+        elif key == "type":
+            ok = isinstance(value, kinds[rule]) and (rule == "boolean" or not isinstance(value, bool))
+        elif key == "properties":
+            ok = not isinstance(value, dict) or all(
+                fits(value[name], rule[name], schema) for name in value.keys() & rule.keys()
+            )
+        elif key == "additionalProperties":
+            ok = rule is not False or not isinstance(value, dict) or value.keys() <= node["properties"].keys()
+        elif key == "items":
+            ok = not isinstance(value, list) or all(fits(item, rule, schema) for item in value)
+        elif key == "prefixItems":
+            ok = not isinstance(value, list) or all(
+                fits(item, part, schema) for item, part in zip(value, rule, strict=False)
+            )
+        elif key in ("minItems", "maxItems"):
+            ok = not isinstance(value, list) or (len(value) >= rule if key == "minItems" else len(value) <= rule)
+        else:
+            bounds = {"minimum": lambda v, r: v >= r, "maximum": lambda v, r: v <= r}
+            bounds |= {"exclusiveMinimum": lambda v, r: v > r, "exclusiveMaximum": lambda v, r: v < r}
+            ok = not number or bounds[key](value, rule)
+        if not ok:
+            return False
+    return True
+
+
+def test_the_schema_knows_every_setting_and_its_meaning() -> None:
+    schema = recipe_schema()
+    for name in setting_types():
+        section, _, inner = name.rpartition(".")
+        node = (
+            schema if not section else schema["$defs"][schema["properties"][section]["$ref"].removeprefix("#/$defs/")]
+        )
+        assert node["properties"][inner]["description"], name
+        assert node["additionalProperties"] is False
+    assert json.loads(json.dumps(schema)) == schema
+    assert '"null"' not in json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "right"),
+    [
+        ('base = "x.toml"\nseed = 3\nname = "none"', True),
+        ('[model]\nwindow = [4, "none"]\npositions = "none"\ntied = true', True),
+        ("[optimizer]\nbetas = [0.9, 0.95]\nlr = 1", True),
+        ("[model]\nlayer = 3", False),
+        ("[model]\nlayers = 0", False),
+        ("[modle]\nlayers = 3", False),
+        ('[model]\npositions = "absolute"', False),
+        ("[model]\nwindow = [0]", False),
+        ("[optimizer]\nbetas = [0.9]", False),
+        ("[model]\ntied = 1", False),
+        ('[model]\ndim = "none"', False),
+    ],
+)
+def test_the_schema_tells_right_from_wrong(recipe: str, right: bool) -> None:
+    schema = recipe_schema()
+    assert fits(tomllib.loads(recipe), schema, schema) == right
+
+
+def test_the_shipped_recipes_load_and_fit_the_schema() -> None:
+    schema, recipes = recipe_schema(), shipped_recipes()
+    assert "demo" in recipes
+    for name, path in recipes.items():
+        assert fits(tomllib.loads(path.read_text(encoding="utf-8")), schema, schema), name
+        assert load_config(name).name == name
+        assert load_config(f"recipes/{name}.toml") == load_config(str(path)) == load_config(name)

@@ -1,0 +1,232 @@
+"""Pictures: which there are, what they say in words, curves as NumPy has them, and the same bytes each time."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import xml.etree.ElementTree as xml
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.text import Annotation, Text
+from PIL import Image
+
+from lilliput.reports.document import Picture
+from lilliput.reports.plot_style import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
+from lilliput.studies.comparison import summarise
+from lilliput.studies.metric_display import find_figure
+from lilliput.studies.study_curves import Curve, distinct_cells, read_band, running_mean, sight, tell_beginning
+from lilliput.studies.study_files import Plot
+from lilliput.studies.study_plots import choose_plots, depends, draw_study, ends_of, fit_groups
+from lilliput.studies.study_results import Outcome, Row
+from outcomes import make_outcome, make_study, windows
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return windows(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def pictures(outcome: Outcome) -> list[Picture]:
+    return draw_study(outcome)
+
+
+def sizes() -> Outcome:
+    """Loss by a law of parameters, for two budgets."""
+    study = make_study(
+        {"size": {"s": {}, "m": {}, "l": {}, "xl": {}}, "budget": {"short": {}, "long": {}}},
+        show=("validation.loss",),
+        plots=(Plot("fit", x="parameters", y="validation.loss"),),
+    )
+    millions = {"s": 0.1, "m": 0.5, "l": 2.0, "xl": 9.0}
+
+    def values(cell: dict[str, str], seed: int) -> dict[str, float]:
+        floor = 2.0 if cell["budget"] == "short" else 1.5
+        parameters = millions[cell["size"]]
+        return {"parameters": 1e6 * parameters, "validation.loss": floor + 0.8 * parameters**-0.3}
+
+    return make_outcome(study, values)
+
+
+def test_rules_choose_curves_bars_and_a_trade_off(outcome: Outcome) -> None:
+    kinds = [(plot.kind, plot.x, plot.y) for plot in choose_plots(outcome)]
+    assert kinds == [
+        ("curves", None, "validation.loss"),
+        ("curves", None, "train.loss"),
+        ("bars", None, "validation.perplexity"),
+        ("bars", None, "validation.bits_per_byte"),
+        ("bars", None, "train.seconds"),
+        ("bars", None, "train.peak_memory_bytes"),
+        ("scatter", "train.seconds", "validation.perplexity"),
+    ]
+
+
+def test_cells_that_share_their_runs_have_no_curves(outcome: Outcome) -> None:
+    rows = [Row(row.cell, row.seed, f"seed{row.seed}", row.figures) for row in outcome.rows]
+    shared = replace(outcome, rows=rows)
+    assert distinct_cells(shared) == [{"window": "full"}]
+    assert "curves" not in {plot.kind for plot in choose_plots(shared)}
+
+
+def test_every_picture_says_in_words_what_it_shows(pictures: list[Picture], outcome: Outcome) -> None:
+    assert len(pictures) == 7
+    assert len({picture.name for picture in pictures}) == 7
+    for picture in pictures:
+        for label in ("full", "4 tokens", "8 tokens", "16 tokens"):
+            assert label in picture.alt
+        assert picture.caption.endswith(".")
+    assert "full 62.91 ± 1.37" in pictures[2].alt
+    assert "The axis does not begin at zero." in pictures[2].caption
+    assert "zero" not in pictures[4].caption
+
+
+def test_an_svg_stands_by_itself_in_a_page(pictures: list[Picture]) -> None:
+    ids: list[str] = []
+    for picture in pictures:
+        tree = xml.fromstring(picture.svg)
+        assert tree.tag == "svg", "no namespace: a page needs none"
+        assert "http" not in picture.svg and "<metadata" not in picture.svg and "<!--" not in picture.svg
+        assert not any(colour in picture.svg for colour in PALETTE), "colours are the style sheet's"
+        assert "var(--c1)" in picture.svg and "var(--ink)" in picture.svg
+        ids += [node.attrib["id"] for node in tree.iter() if "id" in node.attrib]
+        defined = {node.attrib["id"] for node in tree.iter() if "id" in node.attrib}
+        used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', picture.svg))
+        assert used and used <= defined
+    assert len(ids) == len(set(ids)), "ids are unique in the whole page"
+
+
+def test_text_is_text(pictures: list[Picture]) -> None:
+    words = ["".join(node.itertext()).strip() for node in xml.fromstring(pictures[2].svg).iter("text")]
+    assert {"Validation perplexity", "full", "4 tokens", "62.91"} <= set(words)
+
+
+def test_the_png_is_a_picture(pictures: list[Picture]) -> None:
+    for picture in pictures:
+        image = Image.open(io.BytesIO(picture.png))
+        assert image.width >= 1000
+        assert len(image.convert("L").getcolors()) > 10, "not empty"
+
+
+def test_the_same_outcome_gives_the_same_bytes(pictures: list[Picture], outcome: Outcome) -> None:
+    kept = replace(outcome, study=replace(outcome.study, plots=tuple(choose_plots(outcome)[1:3])))
+    first, second = draw_study(kept), draw_study(kept)
+    assert [(one.svg, one.png) for one in first] == [(one.svg, one.png) for one in second]
+
+
+def test_a_users_own_style_has_no_part_in_it(outcome: Outcome) -> None:
+    import matplotlib
+
+    bars = replace(outcome, study=replace(outcome.study, plots=(Plot("bars", y="validation.perplexity"),)))
+    before = draw_study(bars)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
+        assert draw_study(bars)[0].svg == before[0].svg
+
+
+def test_a_band_is_the_mean_lowest_and_highest_of_the_seeds(outcome: Outcome) -> None:
+    band = read_band(outcome, {"window": "full"}, training=False, unit="steps")
+    assert band is not None
+    runs = [outcome.curve(f"full-seed{seed}") for seed in (1, 2, 3)]
+    losses = np.array([[event["loss"] for event in run if event["event"] == "evaluation"] for run in runs])
+    assert band.x.tolist() == list(range(50, 501, 50))
+    np.testing.assert_allclose(band.mean, losses.mean(0), atol=1e-12)
+    np.testing.assert_allclose(band.low, losses.min(0), atol=1e-12)
+    np.testing.assert_allclose(band.high, losses.max(0), atol=1e-12)
+    assert read_band(outcome, {"window": "nothing"}, training=False, unit="steps") is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "end"), [("steps", 500), ("tokens", 0.256), ("minutes", 500 / 12 / 60), ("flops", 0.256)]
+)
+def test_curves_go_by_what_the_budget_is_counted_in(outcome: Outcome, unit: str, end: float) -> None:
+    for training in (False, True):
+        band = read_band(outcome, {"window": "full"}, training, unit)
+        assert band is not None
+        assert band.x[-1] == pytest.approx(end, abs=1e-12)
+
+
+def test_a_running_mean_is_the_mean_of_its_neighbours() -> None:
+    y = np.random.default_rng(0).normal(size=100)
+    expected = [y[max(at - 2, 0) : at + 3].mean() for at in range(100)]
+    np.testing.assert_allclose(running_mean(y), expected, atol=1e-12)
+
+
+def test_the_beginning_does_not_decide_how_high_a_picture_is() -> None:
+    assert sight([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
+
+
+def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list[Picture], tmp_path: Path) -> None:
+    rising = windows(tmp_path)
+    for path in tmp_path.glob("*/metrics.jsonl"):
+        path.write_text(re.sub(r'"step": (\d+), "loss": [\d.]+', r'"step": \1, "loss": \1', path.read_text()))
+    for fallen, risen in zip(pictures[:2], draw_study(rising)[:2], strict=True):
+        assert fallen.caption == f"{risen.caption} The beginning is above the picture."
+
+
+def test_what_comes_later_is_no_beginning() -> None:
+    x, y = np.arange(11.0), np.array([1.0, 1, 1, 9, 1, 1, 1, 1, 1, 1, 1])
+    assert tell_beginning([Curve(x, y)], 5.0) == ""
+    assert tell_beginning([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) == " The beginning is above the picture."
+    assert tell_beginning([Curve(x[:1], y[:1])], 0.5) == "", "one point is an end"
+
+
+def test_a_law_is_fitted_for_each_choice_that_does_not_change_x() -> None:
+    outcome = sizes()
+    assert depends(outcome, "parameters", "size") and not depends(outcome, "parameters", "budget")
+    short, long = fit_groups(outcome, "parameters", "validation.loss")
+    assert (short.label, long.label) == ("short", "long")
+    assert len(short.x) == 12
+    for group, floor in ((short, 2.0), (long, 1.5)):
+        assert group.law is not None
+        assert (group.law.floor, group.law.scale, group.law.exponent) == pytest.approx((floor, 0.8, 0.3), rel=1e-5)
+    (picture,) = draw_study(outcome)
+    assert "short: 2.000 + 0.800 · x^−0.300." in picture.alt
+
+
+def test_what_was_not_measured_is_not_drawn(outcome: Outcome) -> None:
+    plots = (
+        Plot("bars", y="bleu.4"),
+        Plot("scatter", x="tokens_per_second", y="bleu.4"),
+        Plot("fit", x="a", y="b"),
+        Plot("scatter"),
+    )
+    assert draw_study(replace(outcome, study=replace(outcome.study, plots=plots))) == []
+
+
+def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
+    axes: dict[str, dict[str, dict[str, object]]] = {"way": {"one": {}, "two": {"generate.top_k": 3}}}
+    plots = (Plot("bars", y="tokens_per_second"), Plot("scatter", x="seconds_per_sample", y="tokens_per_second"))
+    study = make_study(axes, seeds=(1, 2), show=("tokens_per_second",), plots=plots)
+    outcome = make_outcome(
+        study, lambda cell, seed: {"tokens_per_second": 100.0 + 50 * seed, "seconds_per_sample": 1.0 + seed}
+    )
+    summary = summarise([150.0, 200.0])
+    assert summary is not None and summary.interval is not None and summary.interval.low < 0
+    assert ends_of(summary, find_figure("tokens_per_second")) == (0.0, summary.interval.high)
+    below = summarise([0.1, 1.0])  # what may be negative is drawn there, though no seed was
+    assert below is not None and ends_of(below, find_figure("validation.above_floor"))[0] < 0  # type: ignore[index]
+    assert all(picture.caption.endswith("are cut there.") for picture in draw_study(outcome))
+
+
+def test_labels_of_a_crowd_cover_nothing() -> None:
+    with styled():
+        drawing, (axes,) = new_drawing(3.6)
+        points = [(float(x), 1.0 + 0.01 * x, f"a label of point {x}", INK) for x in range(6)]
+        axes.plot([x for x, *_ in points], [y for _, y, *_ in points], "o")
+        axes.set_ylim(0.5, 1.5)
+        label_points(axes, points, [(0.0, 1.0, 5.0, 1.05)])
+        drawing.draw_without_rendering()
+        boxes = [Text.get_window_extent(text) for text in axes.texts]  # an annotation would count its line
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert sum(isinstance(text, Annotation) and text.arrow_patch is not None for text in axes.texts) >= 2
+
+
+def test_labels_move_apart_no_farther_than_they_must() -> None:
+    assert spread_apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert spread_apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert spread_apart([0.2, 0.21, 0.25, 0.9], 0.1) == pytest.approx([0.12, 0.22, 0.32, 0.9])
+    assert overlap((0, 0, 2, 2), (1, 1, 3, 3)) == 1.0
+    assert overlap((0, 0, 1, 1), (2, 0, 3, 1)) == 0.0

@@ -1,0 +1,237 @@
+"""Reports of studies: complete, well-formed, alone in the world, the same twice, and right in a real browser."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as xml
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from attentions import launch_browser, watched_page
+from lilliput.reports.document import (
+    Bullets,
+    Document,
+    Entry,
+    Facts,
+    Paragraph,
+    QuotedText,
+    Section,
+    Table,
+    marked,
+    to_html,
+    to_markdown,
+)
+from lilliput.studies.study_files import Plot
+from lilliput.studies.study_report import describe_study, tell_range, write_report
+from lilliput.studies.study_results import Outcome
+from outcomes import make_outcome, make_study, windows
+
+
+class Reader(HTMLParser):
+    """What a page refers to, and the text that is read in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.references += [
+            value or "" for name, value in attributes if name in ("src", "href", "srcset", "action", "data")
+        ]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return windows(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def written(outcome: Outcome) -> tuple[Path, Path]:
+    return write_report(outcome)
+
+
+def test_it_is_in_the_studys_folder(written: tuple[Path, Path], outcome: Outcome) -> None:
+    assert written == (outcome.folder / "report.html", outcome.folder / "report.md")
+
+
+def test_the_page_is_well_formed_and_refers_to_nothing_outside(written: tuple[Path, Path]) -> None:
+    page = written[0].read_text("utf-8")
+    xml.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+    found = read(page)
+    assert "http" not in page and "@import" not in page and "url(" not in page.replace("url(#", "")
+    assert all(one.startswith(("#", "data:")) for one in found.references)
+    assert not found.tags & {"script", "link", "iframe", "object", "embed"}
+
+
+def test_everything_is_in_it(written: tuple[Path, Path], outcome: Outcome) -> None:
+    page, markdown = (path.read_text("utf-8") for path in written)
+    sections = [
+        "Verdict", "Figures at a glance", "Pictures", "Each figure in full", "Published, and to keep in mind",
+        "All other figures", "What was compared", "How it was made", "Every setting",
+    ]  # fmt: skip
+    text = read(page).text
+    for told in (page, markdown):
+        assert re.findall(r"(?:<h2>|^## )([^<\n]*)", told, re.MULTILINE) == sections
+    for told in (text, markdown):
+        for words in (
+            "Windows of attention",
+            "What does a model lose that sees only the last few tokens?",
+            "4 cells · 3 seeds · 12 runs · 500 updates each · recipe speech-lm · 2026-01-02",
+            "Worse than full: 4 tokens 72.95 (+10.04, +16%; interval +7.76 to +12.31).",
+            "A published net of this size",
+            "lilliput study window",
+            "version of torch",
+            "a processor",
+            "8.0 GB",
+            "model.window = 8",
+            "optimizer.betas",
+            "0.9, 0.95",
+            "20 min",
+        ):
+            assert words in told, words
+
+
+def test_markdown_has_the_same_figures_and_its_pictures_beside_it(written: tuple[Path, Path], outcome: Outcome) -> None:
+    page, markdown = (path.read_text("utf-8") for path in written)
+    figures = re.findall(r"<td class=\"figure\">(?:<strong>)?([^<]+)", page)
+    assert len(figures) > 60
+    assert all(figure in markdown for figure in figures)
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", markdown)
+    assert len(pictures) == 7
+    for picture in pictures:
+        assert (outcome.folder / picture).read_bytes().startswith(b"\x89PNG")
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            assert line.endswith("|")
+
+
+def test_the_same_outcome_gives_the_same_bytes_also_elsewhere(outcome: Outcome, tmp_path: Path) -> None:
+    short = replace(outcome, study=replace(outcome.study, plots=(Plot("curves"), Plot("bars"))))
+    here, there = write_report(short, tmp_path / "report.html"), write_report(short, tmp_path / "new" / "report.html")
+    assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
+    for picture in (tmp_path / "report-figures").iterdir():
+        assert picture.read_bytes() == (tmp_path / "new" / "report-figures" / picture.name).read_bytes()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
+def test_in_a_real_browser(written: tuple[Path, Path], width: int, scheme: str) -> None:
+    # A watched page fails if it complains or asks for anything.
+    with sync_playwright() as player, watched_page(launch_browser(player), width) as page:
+        page.emulate_media(color_scheme=scheme)
+        page.goto(written[0].as_uri())
+        assert page.title() == "Windows of attention"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the screen"
+        boxes = [picture.bounding_box() for picture in page.locator("figure svg").all()]
+        assert len(boxes) == 7
+        assert all(box["width"] > 300 and box["height"] > 90 for box in boxes)
+        label = page.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
+        assert label == ("rgb(87, 96, 106)" if scheme == "light" else "rgb(160, 168, 178)")
+        pages = len(re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True)))
+        assert 3 <= pages <= 6, "on A4"
+
+
+def test_one_seed_makes_no_claim(tmp_path: Path) -> None:
+    outcome = windows(tmp_path, seeds=(1,))
+    page, markdown = write_report(replace(outcome, study=replace(outcome.study, plots=(Plot("bars"),))))
+    told = markdown.read_text("utf-8")
+    assert "One seed: no interval, no claim." in told
+    assert not re.search(r"\b([Bb]etter|[Ww]orse) than (full|every)|[Tt]ies with|: tie|The best (is|mean)", told)
+    assert "**7" not in told.split("## Figures at a glance")[1].split("##")[0], "nothing is strong"
+    assert '<td class="figure"><strong>' not in page.read_text("utf-8")
+
+
+def test_what_is_missing_stands_before_everything(tmp_path: Path) -> None:
+    outcome = windows(tmp_path)
+    outcome.rows.pop(4)
+    outcome.about["failed"] = [{"kind": "training", "name": "4-tokens-seed2", "what": "out of memory"}]
+    study = replace(outcome.study, show=(*outcome.study.show, "bleu.4"), plots=(Plot("bars"),))
+    (verdict, *_) = describe_study(replace(outcome, study=study)).sections
+    first = verdict.blocks[0]
+    assert first == Paragraph(
+        "Missing: 1 of 12 (4 tokens with seed 2). n says how many each figure has. Asked for and not measured: BLEU-4. "
+        "Failed: training 4-tokens-seed2, out of memory.",
+        warning=True,
+    )
+
+
+def test_a_study_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    outcome = windows(tmp_path)
+    outcome.rows.clear()
+    document = describe_study(outcome)
+    assert [section.title for section in document.sections][:2] == ["Verdict", "Published, and to keep in mind"]
+    assert "Nothing was measured yet." in to_markdown(document, "figures")
+    xml.fromstring(to_html(document).removeprefix("<!DOCTYPE html>\n"))
+
+
+def test_a_quick_form_says_that_it_is_one(tmp_path: Path) -> None:
+    outcome = windows(tmp_path)
+    quick = describe_study(replace(outcome, study=replace(outcome.study, quick=True, plots=(Plot("bars"),))))
+    assert quick.title == "Windows of attention: the quick form"
+
+
+def test_laws_have_a_table() -> None:
+    study = make_study(
+        {"size": {"s": {}, "m": {}, "l": {}}},
+        show=("validation.loss",),
+        plots=(Plot("fit", x="parameters", y="validation.loss"),),
+    )
+    millions = {"s": 0.1, "m": 0.5, "l": 2.0}
+
+    def values(cell: dict[str, str], seed: int) -> dict[str, float]:
+        x = millions[cell["size"]]
+        return {"parameters": 1e6 * x, "validation.loss": 2.0 + 0.8 * x**-0.3}
+
+    section = next(one for one in describe_study(make_outcome(study, values)).sections if one.title == "Fitted law")
+    (table,) = section.blocks
+    assert isinstance(table, Table)
+    assert list(table.rows[0]) == ["all", "2.000", "2.000 to 2.000", "0.800", "0.300", "0.300 to 0.300", "9"]
+    ranges = [None, (None, None), (None, 1.0), (0.5, None), (0.5, 1.0)]
+    assert list(map(tell_range, ranges)) == ["no interval", "open", "up to 1.000", "0.500 and up", "0.500 to 1.000"]
+
+
+def test_labels_and_texts_may_hold_anything() -> None:
+    nasty = "<b>&\"' | *x* _y_ `z` [l](m) \\ \x00\x0c <script>alert(1)</script>"
+    table = Table(["a", nasty], [[nasty, Entry(nasty, True, nasty)]], nasty, nasty)
+    words = [Paragraph(nasty), Bullets([(nasty, nasty)]), Facts([(nasty, nasty)])]
+    blocks = [*words, table, QuotedText(nasty, nasty), QuotedText("```", code=True)]
+    document = Document(nasty, nasty, nasty, [Section(nasty, blocks)])
+    page = to_html(document)
+    tree = xml.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
+    assert "script" not in {node.tag for node in tree.iter()}
+    assert tree.find(".//h1").text == nasty.replace("\x00", "\ufffd").replace("\x0c", "\ufffd")
+    markdown = to_markdown(document, "figures")
+    (row,) = [line for line in markdown.splitlines() if line.startswith("| \\<")]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3
+    assert "````\n```\n````" in markdown
+
+
+@pytest.mark.parametrize(
+    ("plain", "expected"),
+    [
+        ("tokens_per_second", "tokens_per_second"),
+        ("_x_", "\\_x\\_"),
+        ("- x", "\\- x"),
+        ("1. x", "1\\. x"),
+        ("# x", "\\# x"),
+        ("1.5", "1.5"),
+        ("−0.5", "−0.5"),
+    ],
+)
+def test_plain_text_in_markdown(plain: str, expected: str) -> None:
+    assert marked(plain) == expected

@@ -1,0 +1,211 @@
+"""The folder of a study: written whole, read as it was, and never another study's."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from lilliput.studies.grid import Study, load_study
+from lilliput.studies.study_report import tell_missing
+from lilliput.studies.study_results import (
+    METRICS,
+    STUDY,
+    append_line,
+    close_outcome,
+    complete_settings,
+    drop_tail,
+    locked,
+    open_outcome,
+    read_lines,
+    read_outcome,
+    remove_study,
+)
+from mistakes import refusal
+from small_studies import AXES, write_study
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return load_study(write_study(tmp_path, seeds=[1, 2]))
+
+
+def begin(study: Study, folder: Path, overwrite: bool = False) -> None:
+    with open_outcome(study, folder, "lilliput study small", overwrite):
+        pass
+
+
+def row(label: str, seed: int, **figures: float) -> dict[str, object]:
+    return {
+        "cell": {"window": label},
+        "seed": seed,
+        "run": f"{label}-seed{seed}",
+        "measures": ["m"],
+        "figures": figures,
+    }
+
+
+def test_figures_of_other_versions_and_machines_are_told(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    begin(study, folder)
+    assert read_outcome(folder).about["changed"] == {}
+    told = json.loads((folder / STUDY).read_text())
+    told["about"]["versions"]["torch"], told["about"]["machine"]["cores"] = "1.0", 99
+    (folder / STUDY).write_text(json.dumps(told))
+    begin(study, folder)
+    begin(study, folder)
+    outcome = read_outcome(folder)
+    assert outcome.about["changed"] == {"torch": ["1.0"], "cores": ["99"]}
+    assert "Some of it was made with torch 1.0 and cores 99" in tell_missing(outcome)
+
+
+def test_what_is_written_is_read(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    for line in (row("4 tokens", 1, a=1.5), row("full", 2, a=0.1, b=2), row("full", 1, a=9), row("full", 1, a=3)):
+        append_line(folder / METRICS, line)
+    append_line(folder / METRICS, row("gone", 1, a=1))
+    append_line(folder / METRICS, row("full", 7, a=1))
+    outcome = close_outcome(folder, 12.5, [{"kind": "training", "name": "x", "what": "y"}])
+    assert (outcome.study, outcome.folder) == (study, folder)
+    found = [(one.cell["window"], one.seed, one.figures) for one in outcome.rows]
+    assert found == [("full", 1, {"a": 3}), ("full", 2, {"a": 0.1, "b": 2}), ("4 tokens", 1, {"a": 1.5})]
+    assert outcome.about["command"] == "lilliput study small"
+    assert (outcome.about["seconds"], outcome.about["failed"][0]["what"]) == (12.5, "y")
+    assert {"lilliput", "python", "torch"} <= outcome.about["versions"].keys()
+    assert outcome.about["machine"]["cores"] > 0
+    assert outcome.about["config"]["model.dim"] == 16
+    with (folder / "table.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["window", "seed", "run", "a", "b"],
+            ["full", "1", "full-seed1", "3", ""],
+            ["full", "2", "full-seed2", "0.1", "2"],
+            ["4 tokens", "1", "4 tokens-seed1", "1.5", ""],
+        ]
+
+
+def test_a_line_that_was_being_written_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append_line(path, {"a": 1})
+    append_line(path, {"a": 2})
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        there = [line["a"] for line in read_lines(path)]
+        assert there == [1, 2][: whole[:cut].count(b"\n")]
+        drop_tail(path)
+        append_line(path, {"a": 3})
+        assert [line["a"] for line in read_lines(path)] == [*there, 3]
+    path.write_bytes(b'{"a": 1}\n{"a"\n{"a": 2}\n')
+    assert "lines is damaged\n  at  " + f"{path}, line 2" in refusal(lambda: read_lines(path))
+
+
+def test_the_same_study_goes_on_and_may_grow(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    append_line(folder / METRICS, row("full", 1, a=3))
+    began = read_outcome(folder).about["began"]
+    more = AXES | {"window": AXES["window"] | {"8": {"model.window": 8}}}
+    begin(load_study(write_study(tmp_path, more, seeds=[1, 2, 3], title="Another")), folder)
+    outcome = read_outcome(folder)
+    assert (len(outcome.rows), outcome.study.title, outcome.about["began"]) == (1, "Another", began)
+
+
+def test_a_setting_that_is_younger_than_the_study_had_its_default(study: Study, tmp_path: Path) -> None:
+    """Another version of Lilliput must not make hours of runs void."""
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    append_line(folder / METRICS, row("full", 1, a=3))
+    told = json.loads((folder / STUDY).read_text())
+    for cell in told["cells"]:
+        del cell["settings"]["train.pair_updates"]
+    (folder / STUDY).write_text(json.dumps(told))
+    begin(study, folder)
+    assert len(read_outcome(folder).rows) == 1
+    (folder / STUDY).write_text(json.dumps(told))
+    other = load_study(write_study(tmp_path, settings={"train.pair_updates": 2}))
+    assert "train.pair_updates of full was 0 when study small began, and is 2 now" in refusal(
+        lambda: begin(other, folder)
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"model.dim": 32}, "model.dim of full was 16 when study small began, and is 32 now"),
+        ({"measure.prompts": 3}, "measure.prompts of full was None when study small began, and is 3 now"),
+    ],
+)
+def test_another_study_of_the_name_is_refused(
+    study: Study, tmp_path: Path, settings: dict[str, int], told: str
+) -> None:
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    append_line(folder / METRICS, row("full", 1, a=3))
+    before = (folder / STUDY).read_bytes()
+    other = load_study(write_study(tmp_path, settings=settings))
+    found = refusal(lambda: begin(other, folder))
+    assert told in found and "--overwrite" in found and "--folder" in found
+    assert (folder / STUDY).read_bytes() == before
+    begin(other, folder, overwrite=True)
+    assert read_outcome(folder).rows == []
+
+
+def test_other_budgets_and_axes_are_another_study(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    longer = load_study(write_study(tmp_path, budget={"steps": 9}))
+    assert "budget.steps of full was 8" in refusal(lambda: begin(longer, folder))
+    axes = load_study(write_study(tmp_path, {"norm": {"rms": {}, "layer": {"model.norm": "layer"}}}))
+    assert "no cell is the same" in refusal(lambda: begin(axes, folder))
+
+
+def test_what_is_not_a_study_is_left_alone(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "small"
+    folder.mkdir(parents=True)
+    (folder / "letter.txt").write_text("dear")
+    assert "exists and is not a study" in refusal(lambda: begin(study, folder, overwrite=True))
+    assert (folder / "letter.txt").read_text() == "dear"
+    (folder / "config.json").write_text("{}")
+    assert "is a run" in refusal(lambda: begin(study, folder, overwrite=True))
+    (tmp_path / "file").write_text("")
+    assert "is a file, not a folder" in refusal(lambda: begin(study, tmp_path / "file" / "small"))
+    assert "is not the folder of a study" in refusal(lambda: read_outcome(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 9}', '{"format": 1, "study": {}}', '{"format": 1}'])
+def test_damage_is_told(study: Study, tmp_path: Path, content: str) -> None:
+    begin(study, tmp_path / "small")
+    (tmp_path / "small" / STUDY).write_text(content)
+    assert "study.json is damaged" in refusal(lambda: read_outcome(tmp_path / "small"))
+
+
+def test_a_line_of_something_else_is_told(study: Study, tmp_path: Path) -> None:
+    begin(study, tmp_path / "small")
+    append_line(tmp_path / "small" / METRICS, {"event": "step"})
+    assert "not a line of a study" in refusal(lambda: read_outcome(tmp_path / "small"))
+
+
+def test_one_at_a_time(study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    with open_outcome(study, folder, ""):
+        assert "is being run by another process" in refusal(lambda: begin(study, folder))
+        assert "is being run by another process" in refusal(lambda: begin(study, folder, overwrite=True))
+    begin(study, folder)
+    remove_study(folder)
+    assert not folder.exists()
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".removing")] == []
+    folder.mkdir()
+    with locked(folder):
+        pass
+
+
+def test_settings_do_not_tell_whose_machine_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LILLIPUT_DATA", str(tmp_path))
+    study = load_study(write_study(tmp_path))
+    ((_, first), _) = complete_settings(study)
+    assert first["data.source"] == "$LILLIPUT_DATA/mytext.txt"
+    assert str(tmp_path) not in json.dumps(first)

@@ -1,0 +1,279 @@
+"""The learning-rate finder: what it suggests is good, what it reads is in the curve, and it disturbs nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from labelled import labelled_changes
+from lilliput.cli.find_lr import tell_rates
+from lilliput.errors import UserError
+from lilliput.settings.tree import Config, OptimizerSettings
+from lilliput.training import learning_rate_finder as finder
+from lilliput.training.events import Stepped
+from lilliput.training.learning_rate_finder import (
+    FACTORS,
+    UPDATES,
+    Trial,
+    find_learning_rate,
+    plot_trial,
+    scaled_rates,
+    smooth,
+)
+from lilliput.training.muon import Muon
+from lilliput.training.process_group import World
+from small import FLAGS, copy_of_trained, lilliput, small_config, train_small, write_text
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def curve(*losses: float, diverged: bool = False) -> Trial:
+    return Trial([10.0**n for n in range(len(losses))], losses[0], list(losses), diverged)
+
+
+def logistic(fastest: int, updates: int = 60) -> list[float]:
+    """From 8 down to 2, fastest at an update."""
+    return [2.0 + 6.0 / (1.0 + math.exp((n - fastest) / 4.0)) for n in range(updates)]
+
+
+# ---- a real trial
+
+
+def test_training_at_the_suggestion_is_far_better_than_at_a_hundredth_of_it(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    trial = find_learning_rate(config)
+    suggestion = scaled_rates(config, trial.factors[trial.steepest])["optimizer.lr"]
+    assert 1e-3 < suggestion < 1e-1  # AdamW and a net of 16 numbers
+    assert len(trial.factors) == len(trial.losses) == UPDATES
+    assert trial.factors[0] == FACTORS[0] and trial.factors[-1] == pytest.approx(FACTORS[1])
+
+    def train_at(lr: float) -> float:
+        changes = {"optimizer__lr": str(lr), "train__steps": "40", "evaluate__every": "100", "train__save_every": "100"}
+        _, events = train_small(small_config(tmp_path, name=f"at-{lr}", **changes))
+        losses = [event.loss for event in events if isinstance(event, Stepped)]
+        return sum(losses[-10:]) / 10
+
+    good, hundredth = train_at(suggestion), train_at(suggestion / 100)
+    assert good < hundredth - 1.0
+    assert good < trial.start - 2.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer__kind": "sgd", "optimizer__lr": "0.1", "train__accumulate": "2"},
+        {"optimizer__kind": "adam"},
+        {"optimizer__kind": "muon", "optimizer__embedding_lr": "0.02", "schedule__kind": "inverse-sqrt"},
+        {"optimizer__average": "0.9", "model__dropout": "0.1", "train__minutes": "3"},
+        {"model__task": "classifier"},
+    ],
+    ids=lambda changes: next(iter(changes.values())),
+)
+def test_it_works_with_every_optimizer_and_task(
+    changes: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "UPDATES", 30)
+    if "model__task" in changes:
+        changes = labelled_changes(tmp_path) | {"train__batch": "16", "optimizer__lr": "0.01"}
+    config = small_config(tmp_path, **changes)
+    trial = find_learning_rate(config)
+    assert 0 < trial.steepest <= trial.lowest < len(trial.factors) <= 30
+    assert trial.smoothed[trial.lowest] < trial.start
+    assert 1e-3 < trial.factors[trial.steepest] < 1e2
+
+
+def test_the_same_trial_gives_the_same_losses_and_the_first_is_that_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe's own weights, batches and dropout: at the first update nothing has been changed yet."""
+    monkeypatch.setattr(finder, "UPDATES", 30)
+    config = small_config(tmp_path, model__dropout="0.2", train__steps="2")
+    one, other = find_learning_rate(config), find_learning_rate(config)
+    assert one == other
+    _, events = train_small(config)
+    assert one.start == next(event.loss for event in events if isinstance(event, Stepped))
+
+
+def test_each_update_has_its_factor_in_all_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen at the optimizers themselves, whatever warm-up the recipe has."""
+    monkeypatch.setattr(finder, "UPDATES", 25)
+    seen: dict[float, list[float]] = {0.004: [], 0.03: []}
+
+    def look(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        peak = 0.03 if isinstance(optimizer, Muon) else 0.004
+        (rate,) = {group["lr"] for group in optimizer.param_groups}
+        seen[peak].append(rate / peak)
+
+    rates = {"optimizer__lr": "0.004", "optimizer__matrix_lr": "0.03", "schedule__warmup": "9"}
+    hook = register_optimizer_step_pre_hook(look)
+    try:
+        trial = find_learning_rate(small_config(tmp_path, optimizer__kind="muon", **rates))
+    finally:
+        hook.remove()
+    for factors in seen.values():
+        assert factors[: len(trial.factors)] == pytest.approx(trial.factors, rel=1e-12)
+
+
+# ---- what is read from it
+
+
+def test_the_steepest_fall_and_the_lowest_are_where_they_are() -> None:
+    trial = curve(*logistic(30), *[2.0 + n for n in range(5)])
+    assert abs(trial.steepest - 30) <= 1
+    assert 50 <= trial.lowest <= 60
+    trial.check()
+
+
+def test_a_fall_after_the_lowest_is_not_the_steepest() -> None:
+    """After a rate that was too large the loss comes down again from high above."""
+    trial = curve(*logistic(30), *[30.0] * 6, *[3.0] * 6)
+    assert abs(trial.steepest - 30) <= 1
+
+
+def test_noise_moves_the_suggestion_by_a_few_updates_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        noise = (0.15 * torch.randn(60, generator=generator)).tolist()
+        trial = curve(*(loss + off for loss, off in zip(logistic(30), noise, strict=True)))
+        assert abs(trial.steepest - 30) <= 6
+
+
+def test_smoothing_keeps_a_line_a_line_and_does_not_lag() -> None:
+    line = [0.5 * n for n in range(40)]
+    assert smooth(line)[15:25] == pytest.approx(line[15:25])
+    assert smooth([3.0] * 7) == pytest.approx([3.0] * 7)
+
+
+@pytest.mark.parametrize(
+    ("losses", "diverged", "what", "hint"),
+    [
+        ([3.0, 3.1] * 20, False, "no learning rate lowered the loss", "a hundred times larger"),
+        ([3.0 + 0.1 * n for n in range(40)], False, "the loss rose before", "a thousand times smaller"),
+        ([3.0, 3.1, 3.05, 90.0], True, "the loss rose before", "a thousand times smaller"),
+    ],
+)
+def test_nothing_is_read_from_noise_or_from_a_loss_that_only_rises(
+    losses: list[float], diverged: bool, what: str, hint: str
+) -> None:
+    with pytest.raises(UserError, match=what) as caught:
+        curve(*losses, diverged=diverged).check()
+    assert caught.value.hint == f"optimizer.lr {hint}, or a larger train.batch"
+
+
+@pytest.mark.parametrize(
+    ("lr", "direction"), [("1e-12", "a hundred times larger"), ("1e9", "smaller"), ("1e300", "smaller")]
+)
+def test_of_rates_that_are_all_wrong_the_direction_is_told(lr: str, direction: str, tmp_path: Path) -> None:
+    changes = {"optimizer__kind": "sgd", "optimizer__lr": lr, "optimizer__clip": "none", "model__final_norm": "false"}
+    with pytest.raises(UserError) as caught:
+        find_learning_rate(small_config(tmp_path, **changes))
+    assert caught.value.hint and direction in caught.value.hint
+
+
+def test_a_trial_ends_when_the_loss_is_far_above_its_best() -> None:
+    falling = logistic(10, 30)
+    assert not finder.is_far_above(falling)
+    assert not finder.is_far_above([*falling, 5.0])  # one bad batch
+    assert finder.is_far_above([*falling, *[9.0] * 8])
+
+
+def test_rates_that_explode_end_the_trial_and_are_no_mistake(tmp_path: Path) -> None:
+    config = small_config(tmp_path, optimizer__kind="sgd", optimizer__lr="30", optimizer__clip="none")
+    trial = find_learning_rate(config)
+    assert trial.diverged
+    assert len(trial.factors) == len(trial.losses) < UPDATES
+    assert all(map(math.isfinite, trial.losses))
+    assert trial.factors[trial.steepest] < 0.5
+
+
+def test_all_rates_in_use_are_scaled_and_no_others() -> None:
+    config = Config(optimizer=OptimizerSettings(kind="muon", lr=0.01, matrix_lr=0.02, head_lr=0.004))
+    scaled = {"optimizer.lr": 0.0034, "optimizer.matrix_lr": 0.0067, "optimizer.head_lr": 0.0013}
+    assert scaled_rates(config, 1 / 3 + 0.003) == scaled
+    assert scaled_rates(Config(), 0.5) == {"optimizer.lr": 1e-3}
+
+
+# ---- as a user meets it
+
+
+def test_the_command_disturbs_nothing_and_draws_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(finder, "UPDATES", 30)
+    folder = copy_of_trained(tmp_path)
+    monkeypatch.chdir(folder)
+
+    def files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+    command = ["train", "mytext.txt", *FLAGS, "--name", "mine", "--data.cache", "prepared", "--find-lr"]
+    found = lilliput(*command, "--json")
+    assert found.code == 0, found.err
+    answer = json.loads(found.out)
+    assert answer.keys() == {"learning_rates", "losses", "smoothed", "suggestion", "settings", "diverged", "plot"}
+    assert len(answer["learning_rates"]) == len(answer["losses"]) == len(answer["smoothed"])
+    assert answer["settings"] == {"optimizer.lr": answer["suggestion"]}
+    picture = Path(answer["plot"])
+    assert picture == Path("runs") / "mine-lr.png"
+    assert picture.read_bytes().startswith(PNG)
+    picture.unlink()
+
+    before = files()
+    plain = lilliput(*command)
+    assert plain.code == 0, plain.err
+    assert "falls fastest" in plain.out
+    assert f"--optimizer.lr {answer['suggestion']:g}" in plain.out
+    assert str(picture) in plain.out
+    picture.unlink()
+    assert files() == before
+    own = ["--train.batch", "4", "--train.precision", "float64", "--train.threads", "1", "--data.cache", "prepared"]
+    tuned = lilliput("train", "mytext.txt", "--from", "mine", *own, "--name", "next", "--find-lr")
+    assert tuned.code == 0, tuned.err
+    assert "--from mine" in tuned.out
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+def test_it_is_about_no_run(flag: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(copy_of_trained(tmp_path))
+    target = "runs/mine" if flag == "--resume" else "mytext.txt"
+    found = lilliput("train", target, "--find-lr", flag)
+    assert found.code == 2
+    assert f"it does not go with {flag}" in found.err
+
+
+def test_several_processes_are_refused() -> None:
+    world = World()
+    world.processes = 2
+    with pytest.raises(UserError, match="--find-lr is for one process, and there are 2"):
+        tell_rates(None, Config(), world)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_picture_that_cannot_be_written_takes_nothing_with_it(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finder, "UPDATES", 30)
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    write_text(tmp_path, "runs", "a file where the folder should be")
+    flags = [*FLAGS, "--train.precision", "auto", "--find-lr"]
+    code, out, err = lilliput("train", "mytext.txt", *flags, *(["--json"] if as_json else []))
+    assert code == 2
+    assert "lilliput: cannot write mytext-lr.png, runs is a file, not a folder" in err
+    if as_json:
+        answer = json.loads(out)
+        assert answer["plot"] is None and answer["suggestion"] > 0.0
+    else:
+        assert "The loss falls fastest at" in out and "the plot is" not in out
+    assert "note " in err and " than float32 on this CPU: using " in err
+
+
+def test_a_picture_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+    config = small_config(tmp_path)
+    write_text(tmp_path, "runs", "a file where the folder should be")
+    with pytest.raises(UserError) as caught:
+        plot_trial(curve(*logistic(30)), config)
+    assert "mine-lr.png" in str(caught.value)

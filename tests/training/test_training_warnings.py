@@ -1,0 +1,264 @@
+"""Warnings: each rule speaks where it should, once, and a healthy run hears nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import Config
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
+from lilliput.training.training_warnings import Advisor, bits_below_floor
+from small import abandon, small_config, timeless, train_small
+
+CONFIG = replace(Config(), {"data.source": "my texts/", "optimizer.lr": 3e-3, "schedule.warmup": 50})
+
+
+def stepped(step: int, loss: float, norm: float | None = 0.5, skipped: bool = False) -> Stepped:
+    return Stepped(step, loss, 1e-3, norm, 1000 * step, 0.5, 1.0, 1.0, None, False, skipped, None)
+
+
+def evaluated(step: int, loss: float, whole: bool = False, floor: float | None = None, **figures: Any) -> Evaluated:
+    found = {"perplexity": None, "bits_per_byte": None, "accuracy": None, "tokens": 100, "documents": None} | figures
+    return Evaluated(step=step, whole=whole, weights=step, floor=floor, loss=loss, **found)
+
+
+def falling(steps: int, noise: float = 0.05, seed: int = 0, low: float = 1.5) -> list[float]:
+    """As losses fall: quickly, then slowly, and every batch another."""
+    draw = random.Random(seed)
+    return [low + (7.0 - low) * math.exp(-step / 80) + draw.gauss(0.0, noise) for step in range(steps)]
+
+
+def hear(events: Iterable[Event], config: Config = CONFIG, rows: list[int] | None = None) -> list[Warned]:
+    advisor = Advisor(config)
+    return [warned for event in events for warned in advisor.hear(event, rows or [*range(3, 15)])]
+
+
+def updates(losses: Iterable[float], first: int = 1, norm: float = 0.5) -> list[Event]:
+    return [stepped(step, loss, norm) for step, loss in enumerate(losses, start=first)]
+
+
+# ---- nothing to say
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.4])
+def test_a_falling_loss_is_no_news(noise: float) -> None:
+    for seed in range(5):
+        events = updates(falling(1500, noise, seed))
+        for step in range(100, 1500, 100):
+            events.insert(step + step // 100 - 1, evaluated(step, 1.55 + 5.5 * math.exp(-step / 80)))
+        assert hear(events) == []
+
+
+def test_a_level_loss_is_no_news_whatever_its_noise() -> None:
+    draw = random.Random(1)
+    assert hear(updates(draw.gammavariate(4.0, 0.1) for _ in range(3000))) == []  # a classifier's, of small batches
+
+
+def test_clipping_alone_is_no_news() -> None:
+    events = [dataclasses.replace(event, clipped=True) for event in updates(falling(1000), norm=5.0)]  # type: ignore[type-var]
+    assert hear(events) == []
+
+
+def test_a_healthy_run_hears_nothing(tmp_path: Path) -> None:
+    config = small_config(tmp_path, train__steps="150", evaluate__every="10", train__save_every="150", log__every="10")
+    run, events = train_small(config)
+    assert hear(events, config) == []
+    assert not any(event["event"] == "warning" for event in run.metrics())
+    steps = [event for event in events if isinstance(event, Stepped)]
+    assert steps[-1].loss < steps[0].loss - 2.0  # it did learn
+
+
+# ---- spikes
+
+
+def test_a_spike_is_told_with_its_rows() -> None:
+    losses = falling(400)
+    losses[300] = 4.0
+    (warned,) = hear(updates(losses))
+    assert (warned.step, warned.kind) == (301, "spike")
+    assert "to 4.000 with training rows 3, 4, 5, 6, 7, 8, 9, 10, ...:" in warned.text
+    assert warned.event == "warning"
+
+
+def test_a_short_batch_may_be_far_off() -> None:
+    events = [stepped(step, loss) for step, loss in enumerate(falling(400), start=1)]
+    spiked = [dataclasses.replace(e, loss=4.0) if e.step == 301 else e for e in events]
+    short = [dataclasses.replace(e, tokens=e.tokens - 800 * (e.step >= 301)) for e in spiked]  # 200 instead of 1,000
+    assert len(hear(spiked)) == 1 and hear(short) == []
+
+
+def test_many_spikes_are_no_flood() -> None:
+    losses = falling(2000)
+    for step in range(200, 2000, 7):
+        losses[step] = 6.0
+    warned = hear(updates(losses))
+    assert 2 <= len(warned) <= 6 and {w.kind for w in warned} == {"spike"}
+    gaps = [b.step - a.step for a, b in itertools.pairwise(warned)]
+    assert gaps == sorted(gaps)
+
+
+def test_a_skipped_update_is_not_judged() -> None:
+    events = updates(falling(300))
+    events[200] = stepped(201, 9.0, None, skipped=True)
+    assert hear(events) == []
+
+
+# ---- learning rate
+
+
+def test_a_loss_that_comes_back_up() -> None:
+    losses = falling(150) + [5.0 + 0.01 * (step % 5) for step in range(300)]
+    kinds = [(warned.kind, warned.step) for warned in hear(updates(losses))]
+    assert [kind for kind, _ in kinds] == ["spike", "learning-rate"]
+    assert 170 <= kinds[1][1] <= 200
+    text = hear(updates(losses))[1].text
+    assert text.startswith("the loss has risen to 5.0")
+    assert text.endswith("the learning rate is too high; try --optimizer.lr 0.001, or a longer schedule.warmup")
+
+
+def test_a_loss_that_is_almost_nothing_may_double() -> None:
+    """A classifier that begins as naive Bayes is nearly always right from the start."""
+    losses = [0.0004] * 30 + [0.0001] * 100 + [0.0003] * 300
+    assert hear(updates(losses)) == []
+
+
+def test_a_loss_above_its_beginning() -> None:
+    muon = replace(CONFIG, {"optimizer.kind": "muon", "optimizer.embedding_lr": 0.3})
+    (warned,) = hear(updates([6.9] * 30 + [min(8.5, 6.9 + 0.02 * step) for step in range(200)]), muon)
+    assert warned.kind == "learning-rate" and "above the 6.900 that it began with" in warned.text
+    assert "--optimizer.lr 0.001 --optimizer.embedding_lr 0.1 --optimizer.matrix_lr 0.007" in warned.text
+
+
+def test_in_the_warm_up_a_loss_may_do_what_it_wants() -> None:
+    slow = replace(CONFIG, {"schedule.warmup": 500})
+    losses = [6.9] * 30 + [8.5] * 300 + falling(600)
+    assert [w for w in hear(updates(losses), slow) if w.kind == "learning-rate"] == []
+
+
+def test_gradients_that_are_clipped_for_nothing() -> None:
+    (warned,) = hear(updates([4.0] * 400, norm=50.0))
+    assert warned.kind == "learning-rate" and warned.text.startswith("200 gradients in a row were clipped")
+    assert hear(updates([4.0] * 400, norm=50.0), replace(CONFIG, {"optimizer.clip": None})) == []
+
+
+def test_it_is_told_again_after_a_recovery() -> None:
+    losses = falling(200) + [5.0] * 100 + falling(300, low=1.0) + [5.0] * 100
+    assert [w.kind for w in hear(updates(losses))].count("learning-rate") == 2
+
+
+# ---- overfitting
+
+
+def overfitting(validation: list[float], train_low: float = 0.5) -> list[Event]:
+    losses = [max(train_low, 3.0 - 0.003 * step) for step in range(100 * len(validation))]
+    events: list[Event] = []
+    for number, loss in enumerate(validation):
+        events += updates(losses[100 * number : 100 * (number + 1)], first=100 * number + 1)
+        events.append(evaluated(100 * (number + 1), loss))
+    return events
+
+
+def test_validation_that_rises() -> None:
+    (warned,) = hear(overfitting([2.5, 2.2, 2.0, 2.1, 2.15, 2.2, 2.3, 2.4]))
+    assert (warned.kind, warned.step) == ("overfitting", 600)
+    assert warned.text.startswith("overfitting since step 300: validation was 2.0000 then and is 2.2000 now")
+
+
+def test_a_new_best_makes_it_worth_telling_again() -> None:
+    steps = [w.step for w in hear(overfitting([2.0, 2.1, 2.1, 2.1, 1.9, 2.0, 2.0, 2.0]))]
+    assert steps == [400, 800]
+
+
+def test_noise_or_a_level_training_loss_is_no_overfitting() -> None:
+    assert hear(overfitting([2.0, 2.001, 2.003, 2.002, 2.01, 2.004])) == []
+    assert hear(overfitting([3.0, 3.1, 3.2, 3.3, 3.4, 3.5], train_low=3.0)) == []
+
+
+# ---- leakage
+
+
+def below(level: float, config: Config = CONFIG) -> list[Warned]:
+    events: list[Event] = []
+    for number in range(8):
+        events += updates([3.0] * 50, first=50 * number + 1)
+        events.append(evaluated(50 * (number + 1), level))
+    return hear(events, config)
+
+
+def test_validation_far_below_training() -> None:
+    (warned,) = below(2.0)
+    assert (warned.kind, warned.step) == ("leakage", 250)
+    assert warned.text.endswith("to look for copies: lilliput prepare 'my texts/' --duplicates near")
+
+
+def test_where_it_has_another_reason() -> None:
+    assert below(2.8) == []
+    for name, value in {"model.dropout": 0.1, "data.drop_duplicates": "near"}.items():
+        assert below(2.0, replace(CONFIG, {name: value})) == []
+
+
+def test_a_loss_below_the_floor_cannot_be() -> None:
+    bits = {"tokens": 10_000, "bits_per_byte": 0.500}  # 2 nats x 10,000 tokens: 28,854 bits in 57,708 bytes
+    (warned,) = hear([evaluated(300, 2.0, whole=True, floor=0.501, **bits)])
+    assert (warned.kind, warned.step) == ("leakage", 300)
+    assert "0.5000 bits per byte and a perfect model's 0.5010: the model has seen these texts" in warned.text
+    assert bits_below_floor(evaluated(1, 2.0, whole=True, floor=0.501, **bits)) == pytest.approx(57.7, abs=0.05)
+    assert hear([evaluated(300, 2.0, whole=True, floor=0.5003, **bits)]) == []  # 17 bits: luck
+    assert hear([evaluated(300, 2.0, whole=True, floor=0.499, **bits)]) == []
+    assert hear([evaluated(300, 2.0, whole=True, **bits)]) == []
+
+
+# ---- what is remembered
+
+
+@pytest.mark.parametrize("cut", [1, 60, 149, 199, 310, 395, 620, 804])
+def test_a_resumed_run_gives_the_same_warnings(cut: int) -> None:
+    """Through JSON, as in a checkpoint."""
+    events = overfitting([2.5, 2.2, 2.0, 2.1, 2.15, 2.2, 2.3, 2.4])
+    events[200] = stepped(200, 30.0)
+    events += updates([30.0] * 60, first=801)
+    whole = hear(events)
+    assert {w.kind for w in whole} == {"spike", "overfitting", "learning-rate"}
+    first = Advisor(CONFIG)
+    said = [warned for event in events[:cut] for warned in first.hear(event, [1])]
+    second = Advisor(CONFIG)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    said += [warned for event in events[cut:] for warned in second.hear(event, [1])]
+    assert [(w.step, w.kind) for w in said] == [(w.step, w.kind) for w in whole]
+
+
+def test_the_log_of_a_resumed_run_has_the_same_warnings(tmp_path: Path) -> None:
+    """Left before the warning, right after it, and after the checkpoint of its step: none is lost, none comes twice."""
+    reckless = {
+        "optimizer__kind": "muon",
+        "optimizer__lr": "1",
+        "optimizer__matrix_lr": "2",
+        "model__final_norm": "false",
+        "model__qk_norm": "false",
+        "schedule__kind": "constant",
+        "schedule__warmup": "40",
+        "train__steps": "60",
+        "train__save_every": "1",
+        "evaluate__every": "25",
+    }
+    whole, events = train_small(small_config(tmp_path, "whole", **reckless))
+    (at, *_) = [number for number, event in enumerate(events) if isinstance(event, Warned)]
+    assert isinstance(events[at - 1], Stepped) and isinstance(events[at + 1], Saved)
+    for after in (at, at + 1, at + 2, at + 3):
+        config = small_config(tmp_path, f"left{after}", **reckless)
+        assert abandon(config, after)
+        run, _ = train_small(config, resume=True)
+        assert timeless(run) == timeless(whole)
+
+
+def test_other_events_say_nothing() -> None:
+    assert hear([Saved(1, "step-000001"), Finished(1, 1, 1.0, interrupted=False, early=False)]) == []
