@@ -87,7 +87,14 @@ def assert_figures(run: str, expected: dict[str, Any]) -> None:
 
 
 def as_numbers(row: dict[str, str]) -> dict[str, Any]:
-    return {name: float(text) if text.replace(".", "").isdigit() else text for name, text in row.items()}
+    return {name: as_number(text) for name, text in row.items()}
+
+
+def as_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def test_the_runs_cover_the_choices() -> None:
