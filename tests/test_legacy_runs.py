@@ -7,6 +7,7 @@ goes through the command line and the files of a run, which stay as they are wha
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -163,3 +164,69 @@ def test_a_new_run_begins_from_its_weights(run: str, name: str) -> None:
     expected = EXPECTED[name]["from"]
     call("train", expected["source"], "--from", run, "--name", "new", *expected["flags"])
     assert_holds(log_of("saved/new"), expected["log"], "log")
+
+
+# ---- Settings that were deleted after these runs were made. These fail with any version that still has the settings.
+
+DELETED: dict[str, tuple[Any, Any]] = {  # the value that turned it off, and one that did not
+    "train.naive_bayes": (None, 1.0),
+    "model.pairs": (None, 50),
+    "model.mix_embedding": (False, True),
+}
+
+
+def change_config(path: Path, setting: str, value: Any) -> None:
+    section, _, name = setting.partition(".")
+    config = json.loads(path.read_text("utf-8"))
+    config[section][name] = value
+    path.write_text(json.dumps(config, indent=2), "utf-8")
+
+
+def change_run(run: str, setting: str, value: Any) -> None:
+    """Change a setting in the run and in its checkpoints, whose manifests are sealed anew as their format describes."""
+    change_config(Path(run, "config.json"), setting, value)
+    for folder in Path(run, "checkpoints").iterdir():
+        change_config(folder / "config.json", setting, value)
+        data = (folder / "config.json").read_bytes()
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        del manifest["this_sha256"]
+        manifest["files"]["config.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        body = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode("ascii")
+        seal = f',"this_sha256":"{hashlib.sha256(body).hexdigest()}"}}'.encode("ascii")
+        (folder / "manifest.json").write_bytes(body[:-1] + seal)
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@every_run
+def test_a_deleted_setting_that_was_off_is_dropped(run: str, name: str) -> None:
+    """Every run has them at their off values, so the tests above prove that it loads; a new run does not have them."""
+    for path in Path(run).rglob("config.json"):
+        config = json.loads(path.read_text("utf-8"))
+        for setting, (off, _) in DELETED.items():
+            section, _, inner = setting.partition(".")
+            assert config[section][inner] == off
+    expected = EXPECTED[name]["from"]
+    call("train", expected["source"], "--from", run, "--name", "new", *expected["flags"])
+    new = json.loads(Path("saved/new/config.json").read_text("utf-8"))
+    assert not [setting for setting in DELETED if setting.partition(".")[2] in new[setting.partition(".")[0]]]
+
+
+@pytest.mark.parametrize("setting", DELETED)
+@pytest.mark.parametrize("name", ["classifier", "language"])
+def test_a_run_that_used_a_deleted_setting_is_refused_by_name(run: str, name: str, setting: str) -> None:
+    change_run(run, setting, DELETED[setting][1])
+    source, flags = EXPECTED[name]["from"]["source"], EXPECTED[name]["from"]["flags"]
+    before = contents("saved")
+    for argv in (
+        ["generate", run],
+        ["evaluate", run],
+        ["train", run, "--resume"],
+        ["train", source, "--from", run, "--name", "new", *flags],
+    ):
+        ended = lilliput(*argv)
+        assert ended.code == 2, argv
+        assert setting in ended.err, argv
+    assert contents("saved") == before
