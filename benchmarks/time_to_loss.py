@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from contest import THREADS, show
-from lilliput.settings.loading import config_to_dict, load_config
+from lilliput.settings.loading import config_to_dict, load_config, without_removed
 from lilliput.storage.run_folders import differences
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +38,6 @@ PLAIN = {
     "model.qk_norm": "false",
     "model.tied": "true",
     "model.soft_cap": "none",
-    "model.mix_embedding": "false",
     "model.value_embeddings": "none",
     "model.window": "none",
     "model.dropout": "0",
@@ -91,7 +90,7 @@ def trained(folder: Path, name: str, minutes: float, settings: dict[str, str]) -
 def changed(run: Path, wanted: dict[str, Any]) -> bool:
     """Are these other settings than the run's? It has found its vocabulary, too."""
     saved = json.loads((run / "config.json").read_text())
-    return bool(differences(saved, wanted).keys() - {"model.vocab_size"})
+    return bool(differences(without_removed(saved, str(run)), wanted).keys() - {"model.vocab_size"})
 
 
 def main() -> None:

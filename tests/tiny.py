@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lilliput.model.mixing import PairEmbedding
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
@@ -28,7 +27,6 @@ AXES: dict[str, tuple[Any, ...]] = {
     "final_norm": (False, True),
     "biases": ("none", "all", "output"),
     "soft_cap": (None, 3.0),
-    "mix_embedding": (False, True),
     "value_embeddings": (None, "ends", "alternate", "all"),
 }
 BIASES = ("bias_attention_input", "bias_attention_output", "bias_feed_forward", "bias_head")
@@ -83,8 +81,6 @@ def tiny_model(seed: int = 0, vectors: VectorSettings | None = None, **changes: 
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.1 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-    if isinstance(model.pairs, PairEmbedding) and len(model.pairs.listed) >= 100:
-        model.pairs.listed[:100] = torch.arange(0, 300, 3)  # of 17 x 17, so that each row of ids has some
     return model
 
 

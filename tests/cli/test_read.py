@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_what_differs_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "model.dim" not in told
     out = lilliput("info", "mine", "other").out
     assert "[8, None]" in out and "validation loss" in out
+
+
+def test_removed_settings_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off, they are no difference between two runs; in use, the run is refused by the setting's name."""
+    monkeypatch.chdir(copy_of_trained(tmp_path))
+    shutil.copytree("runs/mine", "runs/older")
+    path = Path("runs/older/config.json")
+    config = json.loads(path.read_text())
+    config["model"] |= {"pairs": None, "mix_embedding": False}
+    path.write_text(json.dumps(config))
+    assert as_json("info", "mine", "older") == {}
+    config["model"]["mix_embedding"] = True
+    path.write_text(json.dumps(config))
+    for command in (["info", "older"], ["info", "mine", "older"], ["train", "runs/older", "--resume"]):
+        code, _, err = lilliput(*command)
+        assert code == 2
+        assert "model.mix_embedding" in err and "older/config.json" in err
 
 
 def test_a_damaged_checkpoint_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,13 +52,6 @@ def test_parameters_are_those_of_the_model(variant: dict[str, Any]) -> None:
     assert parts.trainable == parts.total
 
 
-def test_a_table_of_pairs() -> None:
-    model = tiny_model(task="classifier", classes=3, pairs=7)
-    parts = model.count().parameters
-    assert parts.total == parts.trainable == sum(weight.numel() for weight in model.parameters())
-    assert parts.embedding == (17 + 7) * 16
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 def test_pretrained_vectors(frozen: bool) -> None:
     vectors = VectorSettings(width=10, frozen=frozen)
@@ -132,7 +125,7 @@ def saved_bytes(model: Transformer, ids: torch.Tensor) -> int:
 @pytest.mark.parametrize("positions", ["learned", "rotary", None])
 @pytest.mark.parametrize("qk_norm", [True, False])
 @pytest.mark.parametrize("feed_forward", ["relu", "gelu", "relu2", "swiglu"])
-@pytest.mark.parametrize("tricks", [{}, {"mix_embedding": True}, {"value_embeddings": "all"}], ids=str)
+@pytest.mark.parametrize("tricks", [{}, {"value_embeddings": "all"}], ids=str)
 def test_activation_bytes_are_what_autograd_keeps(
     norm: str, positions: Any, qk_norm: bool, feed_forward: str, tricks: dict[str, Any]
 ) -> None:
@@ -145,7 +138,7 @@ def test_activation_bytes_are_what_autograd_keeps(
     assert told == pytest.approx(block, rel=0.01)
 
 
-@pytest.mark.parametrize("tricks", [{}, {"mix_embedding": True}, {"value_embeddings": "all"}], ids=str)
+@pytest.mark.parametrize("tricks", [{}, {"value_embeddings": "all"}], ids=str)
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("kind", ["block", "feed-forward"])

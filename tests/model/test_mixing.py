@@ -1,14 +1,12 @@
-"""Mixtures in learned shares: their formula, their gradients, and what they change of a model."""
+"""Value embeddings: formula and gradients of the mixture, and their effect on a model."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 import torch
 from torch import nn
 
-from lilliput.model.mixing import EmbeddingMixture, PairEmbedding, ValueEmbedding, mix
+from lilliput.model.mixing import ValueEmbedding, mix
 from lilliput.model.transformer import build_model
 from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 
@@ -27,35 +25,6 @@ def test_a_mixture_is_its_formula_with_autograds_gradients(view: bool) -> None:
         assert_same(found, wanted)
 
 
-def test_one_tensor_mixed_with_itself_has_the_gradient_of_both() -> None:
-    """The first block mixes the embedding with the embedding."""
-    x, shares = draw(2, 3, 4, seed=1).requires_grad_(), draw(2, seed=2)
-    (found,) = torch.autograd.grad(mix(x, x, shares).sum(), x)
-    assert_same(found, shares.sum().expand_as(x))
-
-
-@pytest.mark.parametrize("placement", ["pre", "post"])
-def test_a_fresh_model_is_the_one_without_mixing(placement: str) -> None:
-    ids = draw_ids(2, 7)
-    mixing, without = (
-        build_model(tiny_settings(mix_embedding=mixed, norm_placement=placement), seed=0) for mixed in (True, False)
-    )
-    assert torch.equal(mixing(ids), without(ids))
-
-
-def test_each_block_begins_from_its_own_mixture() -> None:
-    """Written out: the embedding is what the stream began from, learned positions included."""
-    model, ids = tiny_model(mix_embedding=True, positions="learned"), draw_ids(2, 7)
-    state = model.begin(ids, None, None)
-    found = model.trunk(ids, state)
-    embedding = model.embedding.table.weight[ids] + model.positions.table.weight[:7]
-    x = embedding
-    for block in model.blocks:
-        x = block.mix.shares[0] * x + block.mix.shares[1] * embedding
-        x = block.feed_forward(block.attention(x, state), state)
-    assert_same(found, model.norm(x))
-
-
 def test_values_are_mixed_with_the_table_of_their_tokens() -> None:
     """By a change of weights: a table that says of each token what its projection said gives the model without a table."""
     model, plain = tiny_model(value_embeddings="ends", kv_heads=2), tiny_model(kv_heads=2)
@@ -72,13 +41,13 @@ def test_values_are_mixed_with_the_table_of_their_tokens() -> None:
 
 
 def test_each_share_and_each_row_that_is_read_is_learned() -> None:
-    model, ids = tiny_model(mix_embedding=True, value_embeddings="all"), draw_ids(2, 6)
+    model, ids = tiny_model(value_embeddings="all"), draw_ids(2, 6)
     model(ids).square().sum().backward()
     read = torch.zeros(17, dtype=torch.bool).scatter(0, ids.flatten(), torch.ones(12, dtype=torch.bool))
     for block in model.blocks:
-        mixture, values = block.mix, block.attention.inner.values
-        assert isinstance(mixture, EmbeddingMixture) and isinstance(values, ValueEmbedding)
-        assert (mixture.shares.grad != 0).all() and (values.shares.grad != 0).all()
+        values = block.attention.inner.values
+        assert isinstance(values, ValueEmbedding)
+        assert (values.shares.grad != 0).all()
         assert torch.equal(values.table.weight.grad.abs().sum(dim=-1) > 0, read)
 
 
@@ -90,23 +59,3 @@ def test_tables_of_values_are_drawn_as_the_embedding_is() -> None:
     for table in tables:
         assert abs(table.weight.std().item() / 0.02 - 1) < 0.02
     assert not torch.equal(tables[1].weight, tables[2].weight)
-
-
-def test_a_listed_pair_adds_its_row() -> None:
-    """By a plain loop: neither a document's first token nor padding nor a pair that is not listed is given any."""
-    model, ids = tiny_model(task="classifier", classes=3, pairs=6), draw_ids(3, 9)
-    pos = torch.tensor([[*range(9)], [-1, -1, *range(7)], [*range(5), *range(4)]])
-    pairs, listed = model.pairs, [(row[at].item(), row[at + 1].item()) for row in ids for at in (0, 4, 7)]
-    assert isinstance(pairs, PairEmbedding)
-    chosen = sorted({*listed})[:5]
-    state, x = model.begin(ids, pos, None), draw(3, 9, 16)
-    assert_same(pairs(x, state), x)  # none is listed yet
-    pairs.listed[: len(chosen)] = torch.tensor([first * 17 + second for first, second in chosen])
-    expected, hits = x.clone(), 0
-    for row, at in itertools.product(range(3), range(1, 9)):
-        pair = (ids[row, at - 1].item(), ids[row, at].item())
-        if pos[row, at] > 0 and pair in chosen:
-            expected[row, at] += pairs.table.weight[chosen.index(pair)].detach()
-            hits += 1
-    assert hits >= 4
-    assert_same(pairs(x, state), expected)

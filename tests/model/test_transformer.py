@@ -33,7 +33,6 @@ Case = dict[str, Any]
 matrix = pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
 # An encoder has no logits of tokens, to be tied or bounded; the rest of the matrix is the same trunk.
 ENCODERS = [{**case, "tied": False, "soft_cap": None, "task": "classifier", "classes": 3} for case in VARIANTS]
-ENCODERS += [{**case, "pairs": 100} for case in ENCODERS[:4]]
 encoders = pytest.mark.parametrize("case", ENCODERS, ids=name_variant)
 
 

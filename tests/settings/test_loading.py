@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lilliput.errors import UserError, UserErrors
+from lilliput.settings.dotted import flatten
 from lilliput.settings.loading import (
+    REMOVED,
+    as_begun,
     config_from_dict,
     config_to_dict,
     load_config,
@@ -21,6 +25,7 @@ from lilliput.settings.loading import (
     replace,
     setting_types,
     shipped_recipes,
+    without_removed,
 )
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import SIZES, Config, ModelSettings, OptimizerSettings
@@ -283,9 +288,6 @@ def test_a_mistake_in_a_base_is_told_with_the_bases_name(folder: Path) -> None:
     assert lines == ["model.dim is -4: it should be greater than or equal to 1", "  at  base.toml, line 3"]
 
 
-COUNTED = {"train.naive_bayes": "1", "model.task": "classifier", "data.labelled": "true", "model.final_norm": "false"}
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
@@ -345,25 +347,6 @@ COUNTED = {"train.naive_bayes": "1", "model.task": "classifier", "data.labelled"
         (
             {"train.pair_updates": "9", "model.positions": "learned"},
             "learned positions stand in the way of pairs from the start: model.positions rotary or none",
-        ),
-        (
-            {"train.naive_bayes": "0.3", "model.final_norm": "false"},
-            "only a classifier can begin as naive Bayes: model.task classifier",
-        ),
-        (COUNTED | {"model.initialisation": "xavier"}, "only blocks that begin as the identity leave what was counted"),
-        (COUNTED | {"model.norm_placement": "post"}, "only blocks that begin as the identity leave what was counted"),
-        (
-            COUNTED | {"model.final_norm": "true"},
-            "a norm after the last block would make every word count the same: model.final_norm false",
-        ),
-        (
-            COUNTED | {"model.positions": "sinusoidal"},
-            "sinusoidal positions stand in the way of what is counted: model.positions rotary or none",
-        ),
-        (COUNTED | {"vectors.source": "train"}, "counts would replace the vectors: vectors.source none"),
-        (
-            {"model.pairs": "100"},
-            "a cache does not hold the token before, which a pair begins with: model.task classifier",
         ),
         ({"train.recompute_every": "2"}, "nothing is recomputed: set train.recompute to block or feed-forward"),
         (
@@ -578,6 +561,60 @@ def test_a_saved_config_of_another_version_tells_its_file() -> None:
     with pytest.raises(UserErrors, match=r"there is no setting model\.flash") as error:
         config_from_dict(saved, where="runs/x/config.json")
     assert "runs/x/config.json" in str(error.value)
+
+
+REMOVED_IN_USE = [("model.pairs", 100), ("model.mix_embedding", True), ("train.naive_bayes", 0.3)]
+
+
+def saved_with(**values: Any) -> dict[str, Any]:
+    """Saved settings of a version that had the removed ones, off but for `values` (section__name)."""
+    saved = config_to_dict(load_config())
+    for name, off in REMOVED.items():
+        section, _, last = name.partition(".")
+        saved[section][last] = values.get(f"{section}__{last}", off)
+    return saved
+
+
+def test_removed_settings_that_were_off_are_dropped() -> None:
+    assert {name for name, _ in REMOVED_IN_USE} == REMOVED.keys()
+    assert config_from_dict(saved_with(), where="runs/x/config.json") == load_config()
+    assert as_begun(saved_with(), where="runs/x/config.json") == flatten(config_to_dict(load_config()))
+
+
+@pytest.mark.parametrize("read", [config_from_dict, as_begun, without_removed])
+@pytest.mark.parametrize(("name", "value"), REMOVED_IN_USE)
+def test_saved_settings_that_used_a_removed_one_are_refused(
+    read: Callable[[dict[str, Any], str], Any], name: str, value: Any
+) -> None:
+    with pytest.raises(UserErrors) as error:
+        read(saved_with(**{name.replace(".", "__"): value}), "runs/x/config.json")
+    (mistake,) = error.value.mistakes
+    assert mistake.what.startswith(f"{name} is {json.dumps(value)}")
+    assert mistake.where == "runs/x/config.json"
+    assert mistake.hint is not None and "lilliput 0.1.0" in mistake.hint
+
+
+def test_all_removed_settings_in_use_are_reported_at_once() -> None:
+    saved = saved_with(**{name.replace(".", "__"): value for name, value in REMOVED_IN_USE})
+    with pytest.raises(UserErrors) as error:
+        config_from_dict(saved, "runs/x/config.json")
+    assert [mistake.what.split()[0] for mistake in error.value.mistakes] == list(REMOVED)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_recipe_or_flag_with_a_removed_setting_has_a_hint(folder: Path, name: str) -> None:
+    """Even one that turns it off: nothing is dropped silently from what a user writes."""
+    section, _, last = name.partition(".")
+    recipe = write(folder / "r.toml", f'[{section}]\n{last} = "none"')
+    for said, where in (
+        (lambda: load_config(str(recipe)), "r.toml, line 2"),
+        (lambda: load_config(None, {name: "1"}), f"--{name}"),
+    ):
+        with pytest.raises(UserErrors) as error:
+            said()
+        (mistake,) = error.value.mistakes
+        assert (mistake.what, mistake.where) == (f"there is no setting {name}", where)
+        assert mistake.hint is not None and "removed" in mistake.hint
 
 
 def test_replace_is_checked() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lilliput.settings.loading import REMOVED
 from lilliput.studies.grid import Study, load_study
 from lilliput.studies.study_report import tell_missing
 from lilliput.studies.study_results import (
@@ -130,6 +131,22 @@ def test_a_setting_that_is_younger_than_the_study_had_its_default(study: Study, 
     assert "train.pair_updates of full was 0 when study small began, and is 2 now" in refusal(
         lambda: begin(other, folder)
     )
+
+
+def test_removed_settings_of_a_study(study: Study, tmp_path: Path) -> None:
+    """Off, they are ignored and the study goes on; in use, the study is refused by the setting's name."""
+    folder = tmp_path / "runs" / "small"
+    begin(study, folder)
+    told = json.loads((folder / STUDY).read_text())
+    for cell in told["cells"]:
+        cell["settings"] |= REMOVED
+    (folder / STUDY).write_text(json.dumps(told))
+    begin(study, folder)
+    for cell in told["cells"]:
+        cell["settings"] |= {"model.mix_embedding": True}
+    (folder / STUDY).write_text(json.dumps(told))
+    refused = refusal(lambda: begin(study, folder))
+    assert "model.mix_embedding is true" in refused and str(folder / STUDY) in refused
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from small import small_config
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, str]] = {
     "plain": {},
-    "capped": {"model__soft_cap": "5", "model__mix_embedding": "true", "model__value_embeddings": "ends"},
+    "capped": {"model__soft_cap": "5", "model__value_embeddings": "ends"},
     "words": {"tokenizer__kind": "word", "model__norm": "layer", "model__bias_head": "true"},
     "overlapping": {"data__windows": "overlapping", "model__positions": "none"},
 }

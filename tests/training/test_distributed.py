@@ -41,13 +41,6 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 PATIENCE = 90.0
 STEPS = 20
 COMMON = {"train__steps": str(STEPS), "train__save_every": "50", "evaluate__every": "7", "optimizer__lr": "0.01"}
-COUNTED = {
-    "model__pairs": "30",
-    "train__naive_bayes": "0.5",
-    "model__initialisation": "zero-residual",
-    "model__final_norm": "false",
-    "model__positions": "none",
-}
 # What must be the same in two processes and in one. Batches of 5 rows are cut unevenly.
 CASES: dict[str, dict[str, str]] = {
     "replicate": {"train__accumulate": "3", "train__batch": "5", "model__tied": "true"},
@@ -56,8 +49,7 @@ CASES: dict[str, dict[str, str]] = {
     "shard-muon": {"train__parallel": "shard", "optimizer__kind": "muon", "optimizer__average": "0.9"},
     "shard-pairs": {"train__parallel": "shard", "train__pair_updates": "3", "model__initialisation": "zero-residual"},
     "shard-labels": {"train__parallel": "shard", "train__recompute": "block", "optimizer__kind": "sgd"},
-    "counted-labels": COUNTED,
-    "shard-counted-labels": COUNTED | {"train__parallel": "shard"},
+    "replicate-labels": {"model__final_norm": "false", "model__positions": "none"},
     "both-labels": {"model__task": "both", "train__accumulate": "3", "train__batch": "5"},
 }
 # A run that goes from hand to hand: one process, two, four and one again, each with so many steps, whole or in parts.

@@ -17,8 +17,11 @@ import torch
 from labelled import labelled_changes, write_labelled
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
-from lilliput.settings.loading import replace
+from lilliput.model.transformer import weights
+from lilliput.settings.dotted import flatten
+from lilliput.settings.loading import REMOVED, replace
 from lilliput.settings.tree import Config
+from lilliput.storage.checkpoints import save_checkpoint
 from lilliput.storage.run_folders import Run
 from lilliput.training import session as session_module
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped
@@ -46,14 +49,6 @@ VARIANTS: dict[str, dict[str, str]] = {
     "pairs": {"train__pair_updates": "3", "model__initialisation": "zero-residual", "optimizer__kind": "muon"},
     "overlapping": {"data__windows": "overlapping", "model__dropout": "0.2"},
     "classifier": {"model__dropout": "0.2", "train__accumulate": "2"},
-    "counted": {
-        "model__pairs": "30",
-        "model__initialisation": "zero-residual",
-        "model__final_norm": "false",
-        "model__positions": "none",
-        "train__naive_bayes": "0.5",
-        "model__dropout": "0.2",
-    },
     "averaged": {"optimizer__average": "0.9", "model__dropout": "0.2", "model__tied": "true"},
     "scaled": {"train__precision": "float16", "optimizer__kind": "sgd", "model__dropout": "0.2"},
     "recomputed": {"train__recompute": "block", "model__dropout": "0.2", "optimizer__kind": "muon"},
@@ -77,7 +72,7 @@ def references() -> Iterator[dict[str, tuple[Path, dict[str, Any], list[str], in
 
 def variant_config(folder: Path, variant: str, name: str) -> Config:
     changes = VARIANTS[variant]
-    if variant in ("classifier", "counted"):
+    if variant == "classifier":
         changes = changes | labelled_changes(folder)
     if variant == "overlapping":
         again = write_text(folder, "again.txt", TEXT[:500])
@@ -248,6 +243,53 @@ def test_a_run_that_is_older_than_a_setting_is_resumed(tmp_path: Path) -> None:
     assert "train.z_loss was 0.0 when run mine began and is 0.1 now" in refused(lambda: train_small(other, resume=True))
     run, _ = train_small(config, resume=True)
     assert run.checkpoints()[-1].step == 8
+
+
+def rewrite_settings(run: Run, changes: dict[str, Any]) -> None:
+    """Put dotted settings into the run's config.json and into that of its newest checkpoint, which is saved again."""
+    checkpoint = run.checkpoints()[-1]
+    told = run.config()
+    for name, value in changes.items():
+        section, _, last = name.partition(".")
+        told[section][last] = value
+    (run.folder / "config.json").write_text(json.dumps(told))
+    save_checkpoint(
+        run,
+        checkpoint.step,
+        model=checkpoint.load_model(),
+        state=checkpoint.load_state(),
+        state_json=checkpoint.state_json(),
+        config=told,
+        tokenizer_json=checkpoint.tokenizer_json(),
+    )
+
+
+def test_a_run_of_a_version_with_more_settings_is_resumed_and_started_from(tmp_path: Path) -> None:
+    """A removed setting that was off changes nothing: the weights are those of a run that never had it."""
+    reference, _ = train_small(small_config(tmp_path, "reference"))
+    abandon(small_config(tmp_path), 4)
+    rewrite_settings(Run.open(tmp_path / "runs" / "mine"), REMOVED)
+    run, _ = train_small(small_config(tmp_path), resume=True)
+    assert_equal_tensors(run.checkpoints()[-1].load_model(), reference.checkpoints()[-1].load_model())
+    rewrite_settings(run, REMOVED)
+    with open_session(small_config(tmp_path, "tuned"), start_from=str(run.folder)) as session:
+        assert_equal_tensors(weights(session.trainer.model), run.checkpoints()[-1].load_model())
+    assert not set(REMOVED) & set(flatten(Run.open(tmp_path / "runs" / "tuned").config()))
+
+
+@pytest.mark.parametrize(("name", "value"), [("model.pairs", 9), ("train.naive_bayes", 0.3)])
+def test_a_run_that_used_a_removed_setting_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    run, _ = train_small(small_config(tmp_path))
+    rewrite_settings(run, {name: value})
+    for text, folder in (
+        (refused(lambda: train_small(small_config(tmp_path), resume=True)), run.folder),
+        (
+            refused(lambda: train_small(small_config(tmp_path, "tuned"), start_from=str(run.folder))),
+            run.checkpoints()[-1].folder,
+        ),
+    ):
+        assert text.startswith(f"{name} is {value}") and str(folder / "config.json") in text
+    assert not (tmp_path / "runs" / "tuned").exists()
 
 
 def test_an_existing_run_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_loss_that_comes_back_up() -> None:
 
 
 def test_a_loss_that_is_almost_nothing_may_double() -> None:
-    """A classifier that begins as naive Bayes is nearly always right from the start."""
+    """A classifier that starts from another run's weights is nearly always right from the first step."""
     losses = [0.0004] * 30 + [0.0001] * 100 + [0.0003] * 300
     assert hear(updates(losses)) == []
 

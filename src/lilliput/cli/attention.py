@@ -142,12 +142,13 @@ def name_of(writer: Writer) -> str:
 def check(arguments: argparse.Namespace) -> AttentionRequest:
     """What was asked for, or all mistakes at once; nothing here needs torch."""
     from lilliput.settings.loading import config_from_dict
+    from lilliput.storage.checkpoints import CONFIG
     from lilliput.storage.run_folders import resolve_checkpoint
 
     mistakes: list[UserError] = []
     task = gather(mistakes, lambda: values(AttentionFlags, said(arguments, AttentionFlags))) or AttentionFlags()
     found = gather(mistakes, lambda: resolve_checkpoint(arguments.run))
-    config = gather(mistakes, lambda: config_from_dict(found.config(), str(found.folder))) if found else None
+    config = gather(mistakes, lambda: config_from_dict(found.config(), str(found.folder / CONFIG))) if found else None
     there = (config.model.layers, config.model.heads) if config else (None, None)
     layers = gather(mistakes, lambda: parse_numbers("--layers", arguments.layers, there[0]))
     heads = gather(mistakes, lambda: parse_numbers("--heads", arguments.heads, there[1]))

@@ -91,10 +91,11 @@ def tell_two(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from lilliput.settings.loading import without_removed
     from lilliput.storage.run_folders import differences
 
     first, second = (describe_run(name, arguments.folder) for name in arguments.runs)
-    found = differences(first["config"], second["config"])
+    found = differences(*(without_removed(about["config"], about["folder"]) for about in (first, second)))
     if arguments.json:
         print_json({name: list(values) for name, values in found.items()})
         return
@@ -112,13 +113,14 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
     """All that is known of a run, its counts included."""
     from lilliput.model.counting import count
     from lilliput.settings.loading import config_from_dict
+    from lilliput.storage.checkpoints import CONFIG
     from lilliput.storage.run_folders import Run, describe, find_run
 
     run = find_run(name, folder)
     if not isinstance(run, Run):
         run = Run.open(run.folder.absolute().parents[1])
     about = describe(run)
-    config = config_from_dict(about["config"], str(run.folder))
+    config = config_from_dict(about["config"], str(run.folder / CONFIG))
     counted = count(config.model, config.vectors).as_dict()
     return {"name": run.name, "folder": str(run.folder), **about, **counted}
 

@@ -144,6 +144,7 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
         replace,
     )
     from lilliput.settings.tree import SIZES
+    from lilliput.storage.checkpoints import CONFIG
     from lilliput.storage.run_folders import Run, looks_like_run
     from lilliput.training.run_start import FREE
     from lilliput.training.session import run_folder
@@ -163,7 +164,7 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
     elif not alone:
         what = "a resumed run keeps its settings"
         raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
-    saved = config_from_dict(Run.open(folder).config(), str(folder))
+    saved = config_from_dict(Run.open(folder).config(), str(folder / CONFIG))
     if asked is not None:
         then, now = flatten(config_to_dict(saved)), flatten(config_to_dict(asked))
         said = [*arguments.settings, *(f"model.{name}" for name in SIZES.get(arguments.size, {}))]

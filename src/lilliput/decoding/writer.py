@@ -29,7 +29,7 @@ from lilliput.settings.loading import config_from_dict
 from lilliput.settings.loading import replace as change
 from lilliput.settings.rules import SHAPE_A_DRAW
 from lilliput.settings.tree import Config, GenerateSettings
-from lilliput.storage.checkpoints import Checkpoint
+from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.run_folders import resolve_checkpoint
 
 LOG = logging.getLogger("lilliput")
@@ -310,7 +310,7 @@ def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Sample]:
 def load(path: str | Path, device: str = "auto") -> Writer:
     """What a run (its best checkpoint) or a checkpoint holds, ready to use."""
     checkpoint = resolve_checkpoint(path)
-    config = config_from_dict(checkpoint.config(), where=str(checkpoint.folder))
+    config = config_from_dict(checkpoint.config(), where=str(checkpoint.folder / CONFIG))
     dtype = torch.float64 if config.train.precision == "float64" else torch.float32
     model = build_model(config.model, config.vectors).to(dtype)
     load_weights(model, checkpoint.load_model())

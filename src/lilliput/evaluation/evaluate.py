@@ -25,7 +25,7 @@ from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.evaluation_sets import Documents, check_name, is_set, open_file, open_sets
 from lilliput.settings.loading import config_from_dict
 from lilliput.settings.tree import Config, GenerateSettings
-from lilliput.storage.checkpoints import Checkpoint
+from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.run_folders import resolve_checkpoint
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def open_evaluation(
 
 def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
     checkpoint = resolve_checkpoint(run)
-    return checkpoint, config_from_dict(checkpoint.config(), where=str(checkpoint.folder))
+    return checkpoint, config_from_dict(checkpoint.config(), where=str(checkpoint.folder / CONFIG))
 
 
 def open_prepared(writer: Writer, report: Report) -> Prepared:

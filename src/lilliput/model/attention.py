@@ -110,8 +110,6 @@ class Capture:
 class PassState:
     """The facts of one forward pass that all layers share: tokens, positions, documents, cache, capture, masks."""
 
-    embedding: Tensor  # (B, T, C): where the residual stream begins; known once the trunk has begun
-
     def __init__(
         self,
         ids: Tensor,

@@ -99,15 +99,14 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     )
     with_table = len(value_layers(settings.value_embeddings, settings.layers))
     blocks = settings.layers * (matrices + biases + 2 * norm + (2 * head_dim if settings.qk_norm else 0))
-    blocks += 2 * settings.layers * settings.mix_embedding + 2 * with_table  # shares of mixtures
+    blocks += 2 * with_table  # the two weights of each value embedding
     final_norm = norm if settings.final_norm else 0
 
     width = vectors.width if vectors.width is not None else dim
     table, projection = vocab_size * width, width * dim if vectors.width is not None else 0
     positions = settings.context * dim if settings.positions == "learned" else 0
     values = with_table * vocab_size * kv_heads * head_dim
-    pairs = (settings.pairs or 0) * dim
-    embedding = table + learned_rows(vectors) * width + projection + positions + values + pairs
+    embedding = table + learned_rows(vectors) * width + projection + positions + values
     causal, per_position, head = settings.task != "classifier", 0, 0
     if causal:
         per_position = dim * vocab_size
@@ -174,7 +173,6 @@ def activations(settings: ModelSettings, recompute: Recompute = None, every: int
         attention += queries_and_keys // block.head_dim
     if settings.qk_norm or settings.positions == "rotary":
         attention += queries_and_keys
-    attention += dim * settings.mix_embedding  # the stream before
     inside = {
         "relu": block.inside,
         "gelu": 2 * block.inside,

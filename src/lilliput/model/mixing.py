@@ -1,12 +1,11 @@
-"""What a net is given of its tokens beyond their embedding at the bottom of the residual stream.
+"""Value embeddings: attention values mixed with a table that is indexed by token.
 
-Owns: the mixture of two tensors with its gradient written out, and its two uses: a block that begins from the
-stream and the embedding, and values that also have a table by token. Both come from the speed runs of
-modded-nanogpt; there, as here, a share is one number. And a table of pairs of neighbours, added to the
-embedding. Does not own: which layers have a table (`count.value_layers`), which pairs have a row
-(`training.naive_bayes`), how tables are drawn (`transformer`).
+Owns: the weighted sum of two tensors with a hand-written gradient, and `ValueEmbedding`, which uses it. The
+technique comes from the speed runs of modded-nanogpt; there, as here, each of the two weights is a single
+number. Does not own: which layers have a table (`count.value_layers`), how tables are initialised
+(`transformer`).
 
-B rows, T positions, C dim, G heads of keys and values, D dim of a head.
+B rows, T positions, G key-value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -44,21 +43,10 @@ def mix(x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
 
 
 class Unmixed(nn.Module):
-    """What a net without one of these tricks has in its place."""
+    """Return the values unchanged: the part of a layer without a value embedding."""
 
-    def forward(self, x: Tensor, state: PassState) -> Tensor:
-        return x
-
-
-class EmbeddingMixture(nn.Module):
-    """The stream and the embedding that it began from; at first the stream alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shares = nn.Parameter(torch.tensor([1.0, 0.0]))  # one vector: FSDP2 shards no scalars
-
-    def forward(self, x: Tensor, state: PassState) -> Tensor:
-        return mix(x, state.embedding, self.shares)
+    def forward(self, v: Tensor, state: PassState) -> Tensor:
+        return v
 
 
 class ValueEmbedding(nn.Module):
@@ -70,32 +58,7 @@ class ValueEmbedding(nn.Module):
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, width)
-        self.shares = nn.Parameter(torch.tensor([0.5, 0.5]))
+        self.shares = nn.Parameter(torch.tensor([0.5, 0.5]))  # one vector: FSDP2 shards no scalars
 
     def forward(self, v: Tensor, state: PassState) -> Tensor:
         return mix(v, self.table(state.ids).view_as(v), self.shares)  # (B, T, G, D)
-
-
-class PairEmbedding(nn.Module):
-    """Adds to a token's embedding what it has after the token before it, if that pair has a row of the table.
-
-    `listed` has the pairs of the rows, sorted, each as one number, first x vocabulary + second; NONE, the largest, for a row that
-    no pair has. It is a buffer and no setting, so that a checkpoint says by itself which row is whose.
-    """
-
-    NONE = torch.iinfo(torch.int64).max
-    listed: Tensor
-
-    def __init__(self, vocab_size: int, pairs: int, dim: int) -> None:
-        super().__init__()
-        self.vocab_size, self.table = vocab_size, nn.Embedding(pairs, dim)
-        self.register_buffer("listed", torch.full((pairs,), self.NONE))
-
-    def forward(self, x: Tensor, state: PassState) -> Tensor:
-        number = state.ids.roll(1, dims=1) * self.vocab_size + state.ids  # (B, T)
-        row = torch.searchsorted(self.listed, number).clamp_(max=len(self.listed) - 1)
-        listed = (self.listed[row] == number) & (
-            state.pos > 0
-        )  # a document's first token has none before it, nor has padding
-        added: Tensor = self.table(row) * listed.unsqueeze(-1)
-        return x + added

@@ -36,7 +36,7 @@ from lilliput.model.layers import (
     PreNorm,
     PretrainedEmbedding,
 )
-from lilliput.model.mixing import EmbeddingMixture, PairEmbedding, Unmixed, ValueEmbedding
+from lilliput.model.mixing import Unmixed, ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm, build_norm
 from lilliput.model.positions import build_positions
 from lilliput.settings.tree import ModelSettings, VectorSettings
@@ -57,16 +57,16 @@ class Block(nn.Module):
     run_feed_forward: Runner
     call: Runner
 
-    def __init__(self, mix: nn.Module, attention: PreNorm, feed_forward: PreNorm) -> None:
+    def __init__(self, attention: PreNorm, feed_forward: PreNorm) -> None:
         super().__init__()
-        self.mix, self.attention, self.feed_forward = mix, attention, feed_forward
+        self.attention, self.feed_forward = attention, feed_forward
         self.run_block = self.run_feed_forward = self.call = run_straight
 
     def forward(self, x: Tensor, state: PassState) -> Tensor:
         return self.run_block(self.compute, x, state)
 
     def compute(self, x: Tensor, state: PassState) -> Tensor:
-        attended = self.call(self.attention, self.mix(x, state), state)
+        attended = self.call(self.attention, x, state)
         return self.run_feed_forward(partial(self.call, self.feed_forward), attended, state)
 
 
@@ -82,7 +82,6 @@ class Transformer(nn.Module):
         self.head_dim = settings.dim // settings.heads
         self.windows = spans(settings.window, settings.layers)
         self.embedding = build_embedding(settings, vectors)
-        self.pairs = Unmixed() if settings.pairs is None else PairEmbedding(vocab_size, settings.pairs, settings.dim)
         self.positions = build_positions(settings)
         self.dropout = nn.Dropout(settings.dropout)
         placement, activation = PLACEMENTS[settings.norm_placement], ACTIVATIONS[settings.feed_forward]
@@ -105,7 +104,6 @@ class Transformer(nn.Module):
             feed_forward = FeedForward(settings.dim, hidden, activation, settings.bias_feed_forward)
             blocks.append(
                 Block(
-                    EmbeddingMixture() if settings.mix_embedding else Unmixed(),
                     placement(build_norm(settings.norm, settings.dim), attention, settings.dropout),
                     placement(build_norm(settings.norm, settings.dim), feed_forward, settings.dropout),
                 )
@@ -148,8 +146,7 @@ class Transformer(nn.Module):
 
     def trunk(self, ids: Tensor, state: PassState) -> Tensor:
         """(B, T, C): everything but the head."""
-        x = self.pairs(self.embedding(ids), state)
-        x = state.embedding = self.dropout(self.positions.embed(x, state.pos))
+        x = self.dropout(self.positions.embed(self.embedding(ids), state.pos))
         for block in self.blocks:
             x = block(x, state)
         if state.cache is not None:

@@ -32,6 +32,7 @@ from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.run_plots import draw_run
 from lilliput.settings.dotted import flatten
 from lilliput.settings.loading import config_from_dict
+from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, describe, tell_perplexity
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
 
 def describe_run(run: Run) -> Document:
     about, events = describe(run, verify=False), run.metrics()
-    config = config_from_dict(about["config"], str(run.folder))
+    config = config_from_dict(about["config"], str(run.folder / CONFIG))
     sections = [
         Section("Figures", tell_figures(about, config)),
         Section("Tests", tell_tests(about)),

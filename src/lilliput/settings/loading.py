@@ -37,6 +37,9 @@ INPUT_PATHS = (
 BUILT_IN_CORPORA = ("storybook", "tinystories")
 NO_PATHS = (*BUILT_IN_CORPORA, "train", "none")  # words that stand where a path may stand
 
+# Settings that earlier versions had, each with the value that turned it off.
+REMOVED: dict[str, Any] = {"model.pairs": None, "model.mix_embedding": False, "train.naive_bayes": None}
+
 Layer = dict[str, tuple[Any, str]]  # dotted name -> (value, where it was said)
 
 
@@ -86,7 +89,22 @@ def target_layers(target: str) -> list[Layer]:
 
 def config_from_dict(settings: Mapping[str, Any], where: str) -> Config:
     """Settings from a nested dict, such as a checkpoint's config.json."""
-    return check({name: (value, where) for name, value in flatten(settings).items()}, from_flags=set())
+    return check({name: (value, where) for name, value in without_removed(settings, where).items()}, from_flags=set())
+
+
+def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return saved settings by dotted name, without the removed ones; raise if one of those was not off."""
+    flat = flatten(saved)
+    used = {name: flat[name] for name, off in REMOVED.items() if flat.get(name, off) != off}
+    if used:
+        hint = "lilliput 0.1.0 for this run, or train again without the setting"
+        raise UserErrors(
+            [
+                UserError(f"{name} is {json.dumps(value)}, and this version no longer has the setting", where, hint)
+                for name, value in used.items()
+            ]
+        )
+    return {name: value for name, value in flat.items() if name not in REMOVED}
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
@@ -94,10 +112,10 @@ def config_to_dict(config: Config) -> dict[str, Any]:
     return typing.cast(dict[str, Any], json.loads(json.dumps(dataclasses.asdict(config))))
 
 
-def as_begun(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that were kept, by dotted name. One that is younger than they are had its default, with which nothing is done
-    that was not done before."""
-    return flatten(config_to_dict(Config())) | flatten(saved)
+def as_begun(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return saved settings by dotted name. A setting that did not exist when they were saved has its default, which changes
+    nothing; removed settings are handled as in `without_removed`."""
+    return flatten(config_to_dict(Config())) | without_removed(saved, where)
 
 
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -160,6 +178,8 @@ def unknown_setting(name: str, where: str) -> UserError:
     if name in sections():
         hint = f"[{name}] in a recipe, --{name}.NAME VALUE as a flag"
         return UserError(f"{name} is a group of settings, not a setting", where, hint)
+    if name in REMOVED:
+        return UserError(f"there is no setting {name}", where, "leaving it out: the setting was removed")
     close = nearest(name, setting_types())
     return UserError(f"there is no setting {name}", where, close or "lilliput train --help lists them all")
 

@@ -70,14 +70,6 @@ def conflicts(config: Config) -> list[tuple[str, str]]:
         found.append(("train.z_loss", "a classifier has no logits of tokens to keep small: train.z_loss 0"))
     if train.pair_updates:
         found += [("train.pair_updates", why) for wrong, why in no_pairs(model) if wrong]
-    if train.naive_bayes is not None:
-        found += [("train.naive_bayes", why) for wrong, why in no_naive_bayes(model) if wrong]
-        if config.vectors.source is not None:
-            found.append(("train.naive_bayes", "counts would replace the vectors: vectors.source none"))
-    if model.pairs is not None and model.task != "classifier":
-        found.append(
-            ("model.pairs", "a cache does not hold the token before, which a pair begins with: model.task classifier")
-        )
     if train.recompute is None and train.recompute_every > 1:
         found.append(("train.recompute_every", "nothing is recomputed: set train.recompute to block or feed-forward"))
     tokenizer = config.tokenizer
@@ -123,23 +115,6 @@ def no_pairs(model: ModelSettings) -> list[tuple[bool, str]]:
         (
             model.positions in ("learned", "sinusoidal"),
             f"{model.positions} positions stand in the way of pairs from the start: model.positions rotary or none",
-        ),
-    ]
-
-
-def no_naive_bayes(model: ModelSettings) -> list[tuple[bool, str]]:
-    """Why a net may not begin as naive Bayes."""
-    return [
-        (model.task != "classifier", "only a classifier can begin as naive Bayes: model.task classifier"),
-        (
-            model.initialisation != "zero-residual" or model.norm_placement != "pre",
-            "only blocks that begin as the identity leave what was counted as it is: "
-            "model.initialisation zero-residual and model.norm_placement pre",
-        ),
-        (model.final_norm, "a norm after the last block would make every word count the same: model.final_norm false"),
-        (
-            model.positions in ("learned", "sinusoidal"),
-            f"{model.positions} positions stand in the way of what is counted: model.positions rotary or none",
         ),
     ]
 

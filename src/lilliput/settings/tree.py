@@ -147,15 +147,8 @@ class ModelSettings:
     feed_forward: Literal["relu", "gelu", "relu2", "swiglu"] = describe("kind of feed-forward", "relu2")
     qk_norm: bool = describe("normalise queries and keys per head", True)
     dropout: Share = describe("share of activations dropped in training", 0.0)
-    pairs: Count | None = describe(
-        "so many pairs of neighbouring tokens, the most frequent of training, have a vector beside the tokens' (classifier)",
-        None,
-    )
     tied: bool = describe("the head shares the embedding's table", False)
     soft_cap: Positive | None = describe("bound of the logits: cap x tanh(logits / cap)", None)
-    mix_embedding: bool = describe(
-        "each block begins from a learned mixture of the stream and the embedding of its tokens", False
-    )
     value_embeddings: Literal["ends", "alternate", "all"] | None = describe(
         "layers whose values also have a table by token: ends (first and last), alternate (every second, the last one too), all",
         None,
@@ -246,10 +239,6 @@ class TrainSettings:
     pair_updates: Annotated[int, Field(ge=0)] = describe(
         "updates of embedding and head by the counts of all pairs of tokens, before the first step (their time counts)",
         0,
-    )
-    naive_bayes: Positive | None = describe(
-        "begin as naive Bayes of the tokens, and of the pairs that have a vector: what is added to their counts (classifier)",
-        None,
     )
     language_weight: NotNegative = describe("weight of the next token's loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label's loss (model.task both)", 1.0)

@@ -32,6 +32,7 @@ from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.loading import config_from_dict, sentence
 from lilliput.settings.loading import replace as change
 from lilliput.settings.tree import STRICT, Config, Count
+from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
 from lilliput.studies.metric_display import OF_A_SPLIT, ORDERS
 
@@ -89,7 +90,7 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     """The losses of the run's own evaluations and what training cost. `train.seconds` ends with the last update: to judge the
     whole split is not training."""
     opened = Run.open(run)
-    events, config = opened.metrics(), config_from_dict(opened.config(), str(run))
+    events, config = opened.metrics(), config_from_dict(opened.config(), str(run / CONFIG))
     steps = [event for event in events if event["event"] == "step"]
     if not steps:
         raise UserError(f"run {opened.name} has no update yet", str(run))

@@ -125,7 +125,7 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
     if not common:
         raise UserError(f"{folder} holds another study named {study.name}: no cell is the same", str(folder), hint)
     for labels, old, new in common:
-        for name, (was, wanted) in differences(as_begun(old), new).items():
+        for name, (was, wanted) in differences(as_begun(old, str(folder / STUDY)), new).items():
             if name in old or name in new:  # others are no part of a cell
                 cell = f" of {', '.join(labels.values())}" if labels else ""
                 what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"

@@ -19,10 +19,10 @@ from typing import Any
 
 from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
-from lilliput.settings.loading import as_begun, config_to_dict, replace
+from lilliput.settings.loading import as_begun, config_to_dict, replace, without_removed
 from lilliput.settings.tree import Config
 from lilliput.storage.atomic_files import write_whole
-from lilliput.storage.checkpoints import Checkpoint
+from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.run_folders import Run, differences, looks_like_run, resolve_checkpoint
 from lilliput.training.process_group import World
 
@@ -94,7 +94,8 @@ def remember(run: Run, launches: set[str]) -> None:
 def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
     """The run to resume, if these are its settings; and those, with all that was found when it began."""
     run, found = Run.open(folder), dict[str, Any]()
-    for name, (was, now) in differences(as_begun(run.config()), config_to_dict(config)).items():
+    saved = as_begun(run.config(), str(folder / CONFIG))
+    for name, (was, now) in differences(saved, config_to_dict(config)).items():
         if name in FOUND and now is None:
             found[name] = was
         elif name not in FREE:
@@ -108,15 +109,13 @@ def adopt(config: Config, origin: Checkpoint) -> Config:
 
     Only dropout, which no weight depends on, is the new run's own. What has learned from labels does so again.
     """
-    theirs = origin.config()
-    kept = {
-        f"{group}.{name}": value for group in ("tokenizer", "vectors", "model") for name, value in theirs[group].items()
-    }
+    theirs = without_removed(origin.config(), str(origin.folder / CONFIG))
+    kept = {name: value for name, value in theirs.items() if name.startswith(("tokenizer.", "vectors.", "model."))}
     own: dict[str, Any] = {
         "model.dropout": config.model.dropout,
         "tokenizer.path": str(origin.folder / "tokenizer.json"),
     }
-    own |= {"data.labelled": config.data.labelled or theirs["model"]["task"] != "language"}
+    own |= {"data.labelled": config.data.labelled or theirs["model.task"] != "language"}
     return replace(config, kept | own)
 
 

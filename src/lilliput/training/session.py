@@ -40,7 +40,6 @@ from lilliput.training.bigram_initialisation import learn_pairs
 from lilliput.training.distributed import parallelise
 from lilliput.training.events import Event
 from lilliput.training.loop import Trainer
-from lilliput.training.naive_bayes import begin_as_naive_bayes, list_pairs
 from lilliput.training.objectives import DocumentLabel, NextToken, Objective, TokenAndLabel, balanced_weights
 from lilliput.training.observers import MetricsFile, Observer
 from lilliput.training.precision import Precision, build_precision
@@ -175,20 +174,13 @@ def open_session(
 def begin_by_counts(
     config: Config, model: Transformer, rows: RowSource[Any], device: torch.device, notes: list[str]
 ) -> float:
-    """What counting the training text tells before the first step; the seconds that it took, which are of the budget."""
-    began, train = time.monotonic(), config.train
-    if config.model.pairs is not None:
-        list_pairs(model, rows, config.seed)
-    if train.pair_updates:
-        nats = learn_pairs(model, rows, train.pair_updates, config.seed, device)
-        told = f"a model of pairs of tokens: {nats:.3f} nats"
-    elif train.naive_bayes is not None:
-        accuracy = begin_as_naive_bayes(model, rows, train.naive_bayes, train.balance_labels, config.seed)
-        told = f"naive Bayes: {accuracy:.1%} of training right"
-    else:
+    """Initialise the model from bigram counts if `train.pair_updates` is set; return the seconds it took, part of the budget."""
+    began, updates = time.monotonic(), config.train.pair_updates
+    if not updates:
         return 0.0
+    nats = learn_pairs(model, rows, updates, config.seed, device)
     spent = time.monotonic() - began
-    notes.append(f"begun as {told}, {spent:.0f} s")
+    notes.append(f"begun as a model of pairs of tokens: {nats:.3f} nats, {spent:.0f} s")
     return spent
 
 

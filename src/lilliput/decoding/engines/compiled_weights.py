@@ -29,7 +29,7 @@ from lilliput.kernels.decoding_pass.layout import (
 from lilliput.kernels.registers import LANES, LINE, PAIR, PANEL, padded
 from lilliput.model.attention import SelfAttention
 from lilliput.model.layers import FeedForward, LanguageHead, PreNorm
-from lilliput.model.mixing import EmbeddingMixture, ValueEmbedding
+from lilliput.model.mixing import ValueEmbedding
 from lilliput.model.norms import QueryKeyNorm
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
 from lilliput.model.transformer import Transformer, evaluating
@@ -158,8 +158,6 @@ def pack(model: Transformer, quantise: Quantise) -> PackedWeights:
             row[matrix : matrix + 3] = packer.put_linear(linear, pairs)
         if isinstance(attention.qk_norm, QueryKeyNorm):
             row[layout.Q_NORM], row[layout.K_NORM] = map(packer.put, (attention.qk_norm.q, attention.qk_norm.k))
-        if isinstance(block.mix, EmbeddingMixture):
-            row[layout.MIX] = packer.put(block.mix.shares)
         if isinstance(attention.values, ValueEmbedding):
             row[layout.VALUES] = packer.put(attention.values.table.weight)
             row[layout.VALUE_SHARES] = packer.put(attention.values.shares)

@@ -34,9 +34,9 @@ KEYS_AHEAD = 16  # how far ahead of the scores keys are fetched; a multiple of K
 # (whole numbers: in the bytes), its scales, its biases.
 SCALE, BIAS = 1, 2
 QKV, OUT, UP, DOWN = 0, 3, 6, 9
-NORM_1, NORM_2, Q_NORM, K_NORM, MIX, VALUES, VALUE_SHARES = range(12, 19)
-GROUP, KEYS = 19, 20  # the group of layers of one window; where the layer's keys, then its values, begin in the memory
-LAYER_FIELDS = 21
+NORM_1, NORM_2, Q_NORM, K_NORM, VALUES, VALUE_SHARES = range(12, 18)
+GROUP, KEYS = 18, 19  # the group of layers of one window; where the layer's keys, then its values, begin in the memory
+LAYER_FIELDS = 20
 # Columns of the table of groups: the window, which columns of the table of slots are the group's, and how many slots it has.
 WINDOW, COLUMN, SPAN, CAPACITY, GROUP_FIELDS = range(5)
 # Places of the control array, a cache line apart: what one thread counts must not slow down who looks at another.
@@ -85,8 +85,8 @@ class Room(NamedTuple):
     inner_step: int
     logits: int  # (N, V)
     logits_step: int
-    # From here on each part has its own: stream (N, C), input (N, C), embedding (N, C), scales (N), and of one head its query,
-    # its outcome, the largest and the sum of its scores, and those (context, and some beyond).
+    # From here on each part has its own: stream (N, C), input (N, C), scales (N), and of one head its query, its outcome,
+    # the largest and the sum of its scores, and those (context, and some beyond).
     own: int
     own_step: int
     short_step: int  # a row of whole numbers
@@ -158,7 +158,7 @@ def build_room(plan: Plan, parts: int) -> tuple[Room, int, int]:
     steps = (x_step, qkv_step, plan.dim, up_step, inner_step, logits_step)
     x, qkv, mixed, up, inner, logits, own = (sum(steps[:before]) * CHUNK for before in range(7))
     head_step = 2 * plan.head_step + PANEL + padded(plan.context, PANEL)
-    own_step = padded(CHUNK * (3 * plan.dim + 1), PANEL) + padded(head_step, 2 * PANEL)
+    own_step = padded(CHUNK * (2 * plan.dim + 1), PANEL) + padded(head_step, 2 * PANEL)
     short_step = padded(max(plan.dim, plan.inside), PAIR)
     room = Room(
         x, x_step, qkv, qkv_step, mixed, up, up_step, inner, inner_step, logits, logits_step, own, own_step, short_step

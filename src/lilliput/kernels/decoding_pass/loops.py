@@ -38,7 +38,6 @@ from lilliput.kernels.decoding_pass.layout import (
     K_NORM,
     KEYS,
     KEYS_TOGETHER,
-    MIX,
     NO_NORM,
     NORM_1,
     NORM_2,
@@ -212,8 +211,8 @@ def compute(seen, part, parts, plan, room, arrays):
     """
     control, scratch, floats, dim = arrays.control, arrays.scratch, arrays.floats, plan.dim
     stream = room.own + part * room.own_step
-    given, begun = stream + CHUNK * dim, stream + 2 * CHUNK * dim
-    heads = stream + 3 * CHUNK * dim + CHUNK
+    given = stream + CHUNK * dim
+    heads = stream + 2 * CHUNK * dim + CHUNK
     before = NO_NORM if plan.post else plan.norm  # of what a half of a block is given
     after = plan.norm if plan.post else NO_NORM  # of the sum that it leaves
     x_panels = share(room.x_step // PANEL, 1, part, parts)
@@ -224,21 +223,16 @@ def compute(seen, part, parts, plan, room, arrays):
         take_part(control)
     while part == 0 or await_round(control, seen):
         tokens, answers = control[TOKENS], control[WANTED]
-        begin(plan, arrays, tokens, begun)
+        begin(plan, arrays, tokens, stream)
         list_places(plan, arrays, tokens, part, parts)
         pending = -1  # the norm that the sum of the last half of a block still has to go through
         for number in range(plan.layers):
             layer = arrays.layers[number]
             group = arrays.groups[layer[GROUP]]
             for token in range(tokens):
-                x = begun + token * dim if number == 0 else room.x + token * room.x_step
                 at = stream + token * dim
-                normalise(after, floats, pending, scratch, x, dim, at)
-                if layer[MIX] >= 0:
-                    one, two = floats[layer[MIX]], floats[layer[MIX] + 1]
-                    row, embedded = scratch[at : at + dim], scratch[begun + token * dim : begun + (token + 1) * dim]
-                    for k in range(dim):
-                        row[k] = one * row[k] + two * embedded[k]
+                if number > 0:
+                    normalise(after, floats, pending, scratch, room.x + token * room.x_step, dim, at)
                 normalise(before, floats, layer[NORM_1], scratch, at, dim, given + token * dim)
             multiply(
                 plan, room, arrays, part, tokens, (given, dim), dim, layer, QKV, (room.qkv, room.qkv_step), qkv_panels

@@ -100,7 +100,7 @@ def multiply(plan, room, arrays, part, rows, x, depth, matrix, column, out, pane
     scratch, floats = arrays.scratch, arrays.floats
     first, last = panels[0] * PANEL, panels[1] * PANEL
     if plan.quantised:
-        scales, short = room.own + part * room.own_step + 3 * CHUNK * plan.dim, part * CHUNK * room.short_step
+        scales, short = room.own + part * room.own_step + 2 * CHUNK * plan.dim, part * CHUNK * room.short_step
         rounded = (short, room.short_step)
         quantise(scratch, x, rows, depth, arrays.shorts, rounded, scales)
         full = (depth + PAIR - 1) // PAIR * PAIR
