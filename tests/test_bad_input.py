@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from helpers.small_runs import FLAGS, SETTINGS, copy_of_trained, lilliput
 from lilliput.storage.checkpoints import FILES, MANIFEST
-from small import FLAGS, SETTINGS, copy_of_trained, lilliput
 
 
 class Case(NamedTuple):

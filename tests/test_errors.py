@@ -12,7 +12,7 @@ from lilliput.errors import UserError, UserErrors, nearest
     [
         (UserError("what"), "what"),
         (UserError("what", "where"), "what\n  at  where"),
-        (UserError("what", hint="do"), "what\n  try do"),
+        (UserError("what", fix="do"), "what\n  try do"),
         (UserError("what", "where", "do"), "what\n  at  where\n  try do"),
     ],
 )
@@ -21,9 +21,7 @@ def test_one_mistake_costs_at_most_three_lines(error: UserError, told: str) -> N
 
 
 def test_several_mistakes_cost_a_line_each() -> None:
-    errors = UserErrors(
-        [UserError("a", "here", "b"), UserError("c"), UserError("d", "there"), UserError("e", hint="f")]
-    )
+    errors = UserErrors([UserError("a", "here", "b"), UserError("c"), UserError("d", "there"), UserError("e", fix="f")])
     assert str(errors).splitlines() == ["a  (here): b", "c", "d  (there)", "e: f"]
 
 

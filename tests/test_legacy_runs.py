@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from small import lilliput
+from helpers.small_runs import lilliput
 
 LEGACY = Path(__file__).parent / "data_files" / "legacy"
 RUNS = sorted(path.parent.name for path in LEGACY.glob("*/expected.json"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lilliput
-from small import SETTINGS, small_config, trained
+from helpers.small_runs import SETTINGS, small_config, trained
 
 
 def python(code: str, *options: str) -> str:

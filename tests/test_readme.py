@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from labelled import write_labelled
+from helpers.labelled_corpora import write_labelled
 from lilliput.cli import main
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from small import SETTINGS
+from helpers.small_runs import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 

@@ -61,7 +61,7 @@ def choose_precision(name: str, device: torch.device) -> PrecisionChoice:
     wanted = PRECISIONS["bfloat16" if name == "auto" else name]
     if wanted in (torch.float32, torch.float64):
         if wanted is torch.float64 and device.type == "mps":
-            raise UserError("train.precision is float64, and mps knows no float64", hint="--train.device cpu")
+            raise UserError("train.precision is float64, and mps knows no float64", fix="--train.device cpu")
         return PrecisionChoice(wanted, None)
     here, called = "CPU" if device.type == "cpu" else device.type, "bfloat16" if name == "auto" else name
     try:
@@ -70,7 +70,7 @@ def choose_precision(name: str, device: torch.device) -> PrecisionChoice:
         if name == "auto":
             return PrecisionChoice(torch.float32, f"this {here} has no bfloat16: using float32")
         raise UserError(
-            f"train.precision is {name}, and this {here} has no {name}", hint="--train.precision auto"
+            f"train.precision is {name}, and this {here} has no {name}", fix="--train.precision auto"
         ) from error
     how = f"{called} is {tell_ratio(ratio)} than float32 on this {here}"
     if name == "auto":

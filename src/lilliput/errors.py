@@ -1,8 +1,7 @@
-"""The one kind of failure that a user sees without a traceback.
+"""The one exception that a user sees without a traceback.
 
-Owns: `UserError` and how it is told. Does not own: deciding what is a mistake (each room does that) or the
-exit code (`cli` does that). An `assert` is for what only a defect of Lilliput can break; a `UserError` is for
-the rest.
+Owns: `UserError` and its text. Does not own: the decision what is an error (each room makes it) or the exit code
+(`cli`). An `assert` is for what only a defect of Lilliput can break; a `UserError` is for everything else.
 """
 
 from __future__ import annotations
@@ -12,45 +11,60 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake or a circumstance that its user can mend: what happened, where, and what to do about it.
+    """An error that the user can fix: what is wrong, where, and how to fix it, in at most three lines.
 
-    Told in at most three lines, one for each part that is given.
+    `code` is stable and names the kind of error (`setting.unknown`, `file.not-utf8`); `setting` is the dotted name of the
+    setting at fault, where there is one. Programs and tests compare these two, never the text.
     """
 
-    def __init__(self, what: str, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        where: str | None = None,
+        fix: str | None = None,
+        *,
+        code: str = "",
+        setting: str | None = None,
+    ) -> None:
         self.what = what
         self.where = where
-        self.hint = hint
+        self.fix = fix
+        self.code = code
+        self.setting = setting
         super().__init__(what)
 
     def __str__(self) -> str:
         lines = [self.what]
         if self.where:
             lines.append(f"  at  {self.where}")
-        if self.hint:
-            lines.append(f"  try {self.hint}")
+        if self.fix:
+            lines.append(f"  try {self.fix}")
         return "\n".join(lines)
 
 
 class UserErrors(UserError):
-    """Several independent mistakes, told at once, a line each."""
+    """Several independent errors, reported at once, one line each."""
 
-    def __init__(self, mistakes: list[UserError]) -> None:
-        assert mistakes
-        self.mistakes = mistakes
-        super().__init__("; ".join(mistake.what for mistake in mistakes))
+    def __init__(self, errors: list[UserError]) -> None:
+        assert errors
+        self.errors = errors
+        super().__init__(
+            "; ".join(error.what for error in errors),
+            code=errors[0].code if len(errors) == 1 else "several",
+            setting=errors[0].setting if len(errors) == 1 else None,
+        )
 
     def __str__(self) -> str:
-        if len(self.mistakes) == 1:
-            return str(self.mistakes[0])
+        if len(self.errors) == 1:
+            return str(self.errors[0])
         return "\n".join(
-            one.what + (f"  ({one.where})" if one.where else "") + (f": {one.hint}" if one.hint else "")
-            for one in self.mistakes
+            error.what + (f"  ({error.where})" if error.where else "") + (f": {error.fix}" if error.fix else "")
+            for error in self.errors
         )
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The known word that `word` was most likely meant to be, or None."""
+    """Return the known word that is spelled most like `word`, or None."""
     known = list(words)
     found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if found:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from small import MEMORY
+from helpers.small_runs import MEMORY
 
 
 @pytest.fixture

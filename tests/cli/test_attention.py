@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from judged_runs import judged_runs
-from labelled import labelled_changes
+from helpers.evaluated_runs import judged_runs
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import copy_of_trained, lilliput, small_config, train_small, trained
 from lilliput.cli.attention import EXAMPLES
-from small import copy_of_trained, lilliput, small_config, train_small, trained
 
 SCORES = ["entropy", "distance", "previous", "first", "punctuation", "same", "induction"]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_runs import CommandResult, lilliput, trained
 from lilliput.cli.chat import COMMANDS, NAMES
-from small import Told, lilliput, trained
 
 PATIENCE = 60.0
-Hold = Callable[..., Told]  # lines that are said, and flags
+Hold = Callable[..., CommandResult]  # lines that are said, and flags
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def chat(monkeypatch: pytest.MonkeyPatch) -> Hold:
     """Lines that come through a pipe."""
 
-    def hold(*lines: str, flags: tuple[str, ...] = ()) -> Told:
+    def hold(*lines: str, flags: tuple[str, ...] = ()) -> CommandResult:
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         return lilliput("chat", "mine", "--sentences", "none", *flags)
 
@@ -54,7 +54,7 @@ def test_turns_go_on_from_the_whole_story(chat: Hold) -> None:
     second = written(f"Once{first} upon", 4)
     third = written(f"Once{first} upon{second}", 5)
     told = chat("Once", " upon ", "", flags=("--seed", "3"))
-    assert told == Told(0, "".join(f"{text.lstrip()}\n" for text in (first, second, third)), "")
+    assert told == CommandResult(0, "".join(f"{text.lstrip()}\n" for text in (first, second, third)), "")
 
 
 def test_a_turn_is_at_most_so_many_sentences(chat: Hold) -> None:
@@ -188,12 +188,12 @@ def test_texts_in_quotes_are_set_as_they_are(chat: Hold) -> None:
 
 def test_the_prompt_that_is_set_is_for_a_new_story(chat: Hold) -> None:
     told = chat("/set prompt The moon", "/show story", "/new", '/set prompt ""', "/new", "/show story")
-    assert told == Told(0, "\nThe moon\n\n", "")
+    assert told == CommandResult(0, "\nThe moon\n\n", "")
 
 
 def test_a_turn_by_beam_search(chat: Hold) -> None:
     search = ("--beams", "3", "--tokens", "12")
-    assert chat("Once", flags=search) == Told(0, f"{written('Once', 0, *search).lstrip()}\n", "")
+    assert chat("Once", flags=search) == CommandResult(0, f"{written('Once', 0, *search).lstrip()}\n", "")
     told = chat("/set beams 3", "/set tokens 12", "Once", "/set top_p 0.5", "/show settings")
     assert told.out.startswith(f"{written('Once', 0, *search).lstrip()}\n")
     shown = [line.split() for line in told.out.splitlines()]

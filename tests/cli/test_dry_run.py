@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from helpers.small_runs import lilliput, write_text
+from helpers.tiny_models import draw_ids, tiny_model
 from lilliput.cli.dry_run import moments
 from lilliput.model.counting import activations
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import Config, OptimizerSettings
 from lilliput.training.optimizers import build_optimizer
-from small import lilliput, write_text
-from tiny import draw_ids, tiny_model
 
 SETTINGS = {
     "tokenizer.kind": "byte",

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from judged_runs import judged_runs
+from helpers.evaluated_runs import judged_runs
+from helpers.small_runs import lilliput
 from lilliput.cli.evaluate import EXAMPLES, OverlapFlags
 from lilliput.cli.evaluation_tables import sentences, tell_verdicts, tell_way
 from lilliput.settings.tree import GenerateSettings
-from small import lilliput
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from helpers.small_runs import FLAGS, CommandResult, lilliput, small_config, train_small, trained, write_text
 from lilliput.cli.generate import count_written
 from lilliput.cli.generation_flags import changed, flag
 from lilliput.errors import UserErrors
 from lilliput.settings.tree import GenerateSettings
-from small import FLAGS, Told, lilliput, small_config, train_small, trained, write_text
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_the_engine_is_told_where_it_is_not_the_expected_one() -> None:
 def test_text_is_printed_as_it_is_written() -> None:
     write = ["--prompt", "Once", "--tokens", "5", "--seed", "3"]
     first, second = texts(*write, "--samples", "2")
-    assert lilliput("generate", "mine", *write, "--samples", "2") == Told(
+    assert lilliput("generate", "mine", *write, "--samples", "2") == CommandResult(
         0, f"--- 1 of 2\nOnce{first}\n\n--- 2 of 2\nOnce{second}\n", ""
     )
     assert lilliput("generate", "mine", *write).out == f"Once{first}\n"

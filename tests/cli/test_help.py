@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_runs import FLAGS, SETTINGS, lilliput, write_text
 from lilliput.cli import VERBS
 from lilliput.cli.parsing import parse, settings_help
 from lilliput.settings.loading import setting_types
-from small import FLAGS, SETTINGS, lilliput, write_text
 
 HEAVY = ("torch", "tyro", "pydantic", "numpy", "rich", "tokenizers")
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from helpers.small_runs import lilliput
+from helpers.text_corpora import write
 from lilliput.cli.output import progress
 from lilliput.data.prepare import corpus_pass
 from lilliput.data.prepare.work_folder import WorkFolder
-from small import lilliput
-from texts import write
 
 STORY = "the old king of the far hills lost his golden ring in the deep lake and {} it for a year and a day"
 

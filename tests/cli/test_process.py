@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from small import FLAGS, lilliput, trained, write_text
+from helpers.small_runs import FLAGS, lilliput, trained, write_text
 from torture import outcome
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from helpers.small_runs import FLAGS, SETTINGS, copy_of_trained, lilliput, trained
 from lilliput.settings.loading import recipe_schema
 from lilliput.storage.run_folders import Run
-from small import FLAGS, SETTINGS, copy_of_trained, lilliput, trained
 
 
 @pytest.fixture(autouse=True)

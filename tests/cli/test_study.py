@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_runs import lilliput
+from helpers.small_studies import write_study
 from lilliput.studies.study_files import shipped_studies
 from lilliput.studies.subprocesses import Interrupted
-from small import lilliput
-from small_studies import write_study
 
 QUICK = '[quick]\nseeds = [4]\naxes.window = ["full"]'
 

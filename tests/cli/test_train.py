@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from labelled import labelled_changes, write_labelled
+from helpers.labelled_corpora import labelled_changes, write_labelled
+from helpers.shared_data import DATA, needs_data
+from helpers.small_runs import FLAGS, SETTINGS, TEXT, lilliput, write_text
 from lilliput.settings.loading import shipped_recipes
 from lilliput.settings.tree import SIZES
 from lilliput.storage.run_folders import Run
-from shared_data import DATA, needs_data
-from small import FLAGS, SETTINGS, TEXT, lilliput, write_text
 from torture import outcome
 
 TRAIN_ONLY = [
@@ -293,8 +293,8 @@ def test_a_resumed_run_named_by_itself_keeps_its_settings(target: str) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
     for change in (["--optimizer.average", "0.5"], ["--size", "tiny"]):
         code, _, err = lilliput("train", target, "--resume", *change)
-        where, hint = "  at  runs/mytext\n", "  try --name NEW --from runs/mytext for other settings\n"
-        assert (code, err) == (2, f"lilliput: a resumed run keeps its settings\n{where}{hint}")
+        where, fix = "  at  runs/mytext\n", "  try --name NEW --from runs/mytext for other settings\n"
+        assert (code, err) == (2, f"lilliput: a resumed run keeps its settings\n{where}{fix}")
     code, _, err = lilliput("train", target, "--resume", "--train.parallel", "bogus")
     assert code == 2
     assert err.startswith("lilliput: train.parallel is 'bogus': it should be 'replicate' or 'shard'\n")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from helpers.small_runs import FLAGS, lilliput, write_text
 from lilliput.cli.training_summary import tell_warnings
 from lilliput.storage.run_folders import Run
-from small import FLAGS, lilliput, write_text
 
 
 def test_warnings_are_told_again_in_a_line_each(tmp_path: Path) -> None:

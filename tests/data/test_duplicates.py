@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.shared_data import DATA, needs_data
+from helpers.user_errors import refusal
 from lilliput.data import duplicates
 from lilliput.data.corpora import open_corpus
 from lilliput.data.duplicates import NearDuplicates, count_exact, find_dropped, find_near, hash_text
 from lilliput.kernels import minhash
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal
-from shared_data import DATA, needs_data
 
 
 class Text(NamedTuple):

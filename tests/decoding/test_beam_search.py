@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 from lilliput.decoding.beam_hypotheses import Stops, reach
 from lilliput.decoding.beam_search import Beams, Hypothesis, in_order, search
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
@@ -22,7 +23,6 @@ from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.stream import Finish, Request, stream
 from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.model.transformer import Transformer
-from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 MARGIN = 1e-9  # between the values that a choice was made by: far above the rounding of float64
 END = 0

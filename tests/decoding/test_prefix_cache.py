@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from decoding.engines.operations import check_operations, uncached
+from helpers.engine_operations import check_operations, uncached
+from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
 from lilliput.decoding.prefix_cache import Remembering, common
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.stream import Request, stream
 from lilliput.model.transformer import Transformer
-from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 SYSTEM = draw_ids(10, seed=1).tolist()
 

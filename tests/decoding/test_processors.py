@@ -14,6 +14,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.tiny_models import assert_same
+from helpers.tiny_models import draw as random_logits
+from helpers.user_errors import refusal
 from lilliput.data.tokenizers import byte_tokenizer
 from lilliput.decoding.processors import (
     AHEAD,
@@ -36,9 +39,6 @@ from lilliput.decoding.row_history import Processor, RowHistory
 from lilliput.decoding.word_constraints import BadWords, ForcedWords
 from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.settings.tree import GenerateSettings
-from mistakes import refusal
-from tiny import assert_same
-from tiny import draw as random_logits
 
 CHI_SQUARE_5 = 20.52  # 0.999 quantile, five degrees of freedom
 MARGIN = 1e-9  # a sum that is so near a border proves nothing: rounding decides

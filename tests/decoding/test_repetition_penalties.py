@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tiny_models import draw
 from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
 from lilliput.decoding.row_history import Processor, RowHistory
-from tiny import draw
 
 END, V = 6, 7
 texts = st.builds(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 from lilliput.decoding.engines.compiled_engine import NumbaEngine
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
 from lilliput.decoding.processors import GREEDY, Draws, Strategy, Temperature, TopK, choose
@@ -17,7 +18,6 @@ from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.stream import Request, Written, read, stream
 from lilliput.model.attention import Capture
 from lilliput.model.transformer import Transformer, evaluating
-from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 MARGIN = 1e-6  # between the likeliest token and the next: far above rounding, so that argmax proves something
 DRAWN = Strategy(sample=True)

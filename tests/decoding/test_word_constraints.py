@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.user_errors import refusal
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
 from lilliput.decoding.processors import Draws, Strategy, choose
 from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.word_constraints import BadWords, ForcedWords, spellings_of
 from lilliput.settings.tree import TokenizerSettings
-from mistakes import refusal
 
 STORY = (
     "The cat sat. The cats concatenate a cat-flap, and the caté is at the cart; a fat cat: the end. A catch at sea! "

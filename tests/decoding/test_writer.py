@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.small_runs import copy_of_trained, small_config, train_small, trained
+from helpers.user_errors import refusal
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.stop_strings import build_stops
@@ -25,8 +27,6 @@ from lilliput.model.transformer import build_model
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import GenerateSettings
 from lilliput.storage.run_folders import Run
-from mistakes import refusal
-from small import copy_of_trained, small_config, train_small, trained
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
+from helpers.tiny_models import tiny_model
 from lilliput.data.batches import DocumentRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.classification import Classification, batch_logits, label_nats, measure_classification
 from lilliput.model.transformer import Transformer
-from tiny import tiny_model
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 

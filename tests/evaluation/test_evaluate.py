@@ -13,7 +13,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from judged_runs import judged_runs
+from helpers.evaluated_runs import judged_runs
+from helpers.small_runs import copy_of_trained, small_config, train_small, trained
+from helpers.user_errors import refusal
 from lilliput import UserError, evaluate, load
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import floor_bits_per_byte
@@ -23,8 +25,6 @@ from lilliput.evaluation.evaluate import open_evaluation
 from lilliput.evaluation.unknown_words import fit_speller
 from lilliput.settings.loading import replace
 from lilliput.storage.run_folders import Run
-from mistakes import refusal
-from small import copy_of_trained, small_config, train_small, trained
 
 
 @pytest.fixture(autouse=True)

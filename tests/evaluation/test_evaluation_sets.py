@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.text_corpora import configure, write
+from helpers.user_errors import refusal
 from lilliput.data.duplicates import hash_text
 from lilliput.data.prepare import prepare
 from lilliput.data.progress import silent
 from lilliput.evaluation.evaluation_sets import check_name, is_set, names_of_sets, open_file, open_sets, texts_of
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal
-from texts import configure, write
 
 TEXTS = ["A bee saw the sea.", "Zoë lost a bell.", "The moon, the wind.", "An owl."]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_runs import SETTINGS, small_config, trained
 from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import score, stories, validity
@@ -18,7 +19,6 @@ from lilliput.evaluation.text_statistics import measure_prose
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import GenerateSettings
 from lilliput.training.session import train
-from small import SETTINGS, small_config, trained
 
 
 def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
+from helpers.tiny_models import tiny_model
 from lilliput.data.batches import DocumentRows, LabelledWindowRows
 from lilliput.evaluation.classification import measure_classification
 from lilliput.evaluation.label_metrics import (
@@ -18,7 +19,6 @@ from lilliput.evaluation.label_metrics import (
     tell_leaked,
 )
 from lilliput.evaluation.multitask import measure_both
-from tiny import tiny_model
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 CHANCES = np.array([[0.7, 0.2, 0.1], [0.95, 0.04, 0.01], [0.3, 0.6, 0.1], [0.35, 0.33, 0.32], [0.05, 0.05, 0.9]])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
 from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.language_metrics import Priced, by_frequency, by_group, by_position, tell_leaked

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.tiny_models import tiny_model
 from lilliput.data.batches import PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import Likelihood, measure_likelihood
-from tiny import tiny_model
 
 
 def token_file(lengths: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

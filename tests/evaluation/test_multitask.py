@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
+from helpers.tiny_models import VARIANTS, assert_same, name_variant, tiny_model
 from lilliput.data.batches import IGNORED, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import measure_likelihood
 from lilliput.evaluation.multitask import both_nats, measure_both
 from lilliput.model.layers import BothHeads
 from lilliput.model.transformer import Transformer
-from tiny import VARIANTS, assert_same, name_variant, tiny_model
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 START, CONTEXT = 15, 24

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from helpers.small_runs import small_config, train_small
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import Sample, Writer, load
@@ -20,7 +21,6 @@ from lilliput.evaluation.bleu import tell_bleu
 from lilliput.evaluation.overlap import Continuation, Overlap, compare_overlaps, measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.settings.tree import GenerateSettings
-from small import small_config, train_small
 
 TASK = OverlapTask(prompts=4, prompt_tokens=5, tokens=12, batch=3)
 DRAWN = GenerateSettings(temperature=1.0, engine="torch")

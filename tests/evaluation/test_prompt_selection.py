@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
+from helpers.tiny_models import VARIANTS, draw_ids, name_variant, tiny_model
 from lilliput.evaluation import prompt_selection as passages
 from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, follow
-from tiny import VARIANTS, draw_ids, name_variant, tiny_model
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 9))

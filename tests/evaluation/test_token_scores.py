@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from copied_gpt2 import as_gpt2, gpt2_like
-from labelled import token_file
+from helpers.gpt2_reference import as_gpt2, gpt2_like
+from helpers.labelled_corpora import token_file
+from helpers.tiny_models import tiny_model
 from lilliput.data.batches import PackedRows
 from lilliput.data.packed_windows import cut_windows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import measure_likelihood
 from lilliput.evaluation.token_scores import score_tokens, strided_windows
 from lilliput.model.transformer import Transformer
-from tiny import tiny_model
 
 LENGTHS = [3, 24, 25, 1, 0, 23, 50]
 START, CONTEXT = 16, 24

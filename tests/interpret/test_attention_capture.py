@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attentions import small_writer
+from helpers.attention_pages import small_writer
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
 from lilliput.interpret import Attention, capture_text

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attentions import draw_attention
+from helpers.attention_pages import draw_attention
 from lilliput.errors import UserError
 from lilliput.interpret import Attention, summarise, write_page
 from lilliput.interpret import attention_page as page

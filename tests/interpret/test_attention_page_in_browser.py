@@ -12,7 +12,7 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from attentions import draw_attention, launch_browser, small_writer, watched_page
+from helpers.attention_pages import draw_attention, launch_browser, small_writer, watched_page
 from lilliput.interpret import AttentionMaps, attention_of, capture_text, write_page
 
 

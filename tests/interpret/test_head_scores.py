@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from attentions import draw_attention
+from helpers.attention_pages import draw_attention
 from lilliput.interpret import Attention, HeadSummary, summarise
 from lilliput.interpret.head_score_definitions import SCORES
 from lilliput.interpret.head_scores import Tally, csv_of, is_punctuation, sort_heads

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attentions import small_writer
-from labelled import token_file
+from helpers.attention_pages import small_writer
+from helpers.labelled_corpora import token_file
 from lilliput.errors import UserError
 from lilliput.interpret import summarise_documents
 from lilliput.interpret.attention_capture import HeadChoice, capture_ids

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from attentions import draw_attention
+from helpers.attention_pages import draw_attention
 from lilliput.interpret import Attention, draw_heads, draw_layer
 from lilliput.interpret.heat_maps import PADDING, UNSEEN
 

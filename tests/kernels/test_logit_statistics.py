@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.user_errors import refusal
 from lilliput.kernels.logit_statistics import SETS, find_peaks, logit_statistics, statistics_in_numpy
-from mistakes import refusal
 
 WIDTHS = [1, 15, 16, 17, 63, 64, 65, 127, 1000, 4096, 4099]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.tiny_models import draw_ids, gradients, tiny_model
 from lilliput.kernels.training_attention import attend_compiled, can_attend, find_threads
 from lilliput.model import attention
 from lilliput.model.attention import Visibility, attention_weights
 from lilliput.model.loss import IGNORED, language_loss
-from tiny import draw_ids, gradients, tiny_model
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" and find_threads() is None, reason="torch's threads were not found here"

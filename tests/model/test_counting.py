@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.tiny_models import VARIANTS, draw_ids, name_variant, tiny_model, tiny_settings
 from lilliput.model.counting import activations, count, keys_seen, recomputed_flops, value_layers
 from lilliput.model.mixing import ValueEmbedding
 from lilliput.model.recompute import measure_kept, use_recompute
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import VectorSettings
-from tiny import VARIANTS, draw_ids, name_variant, tiny_model, tiny_settings
 
 
 def has_table(block: nn.Module) -> bool:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model
 from lilliput.model.kv_cache import Cache, LayerCache
-from tiny import assert_same, draw, draw_ids, tiny_model
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 chunks = st.lists(st.integers(1, 9), min_size=1, max_size=12)

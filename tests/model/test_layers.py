@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model, tiny_settings
 from lilliput.model.layers import ACTIVATIONS, ClassifierHead, FeedForward, gated_width
 from lilliput.model.norms import build_norm
 from lilliput.model.transformer import build_model
 from lilliput.settings.tree import VectorSettings
-from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 
 
 def activate_by_hand(kind: str, x: np.ndarray) -> np.ndarray:

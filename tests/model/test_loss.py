@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from helpers.tiny_models import assert_same, draw_ids, gradients, tiny_model
 from lilliput.data import batches
 from lilliput.model import loss
 from lilliput.model.loss import IGNORED, language_loss
 from lilliput.model.transformer import Transformer
-from tiny import assert_same, draw_ids, gradients, tiny_model
 
 CASES: dict[str, dict[str, Any]] = {
     "untied": {},

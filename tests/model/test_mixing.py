@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model, tiny_settings
 from lilliput.model.mixing import ValueEmbedding, mix
 from lilliput.model.transformer import build_model
-from tiny import assert_same, draw, draw_ids, tiny_model, tiny_settings
 
 
 @pytest.mark.parametrize("view", [False, True])

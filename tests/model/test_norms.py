@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from helpers.tiny_models import assert_same, draw
 from lilliput.model.norms import QueryKeyNorm, build_norm, root_mean_square
-from tiny import assert_same, draw
 
 
 def test_norms_are_their_formulas() -> None:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tiny_models import assert_same, draw, tiny_model, tiny_settings
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal, build_positions
-from tiny import assert_same, draw, tiny_model, tiny_settings
 
 
 def turn(positions: Positions, heads: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:

@@ -21,13 +21,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from helpers.small_runs import assert_equal_tensors, small_config, timeless, train_small
+from helpers.tiny_models import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant, tiny_model
 from lilliput.errors import UserError
 from lilliput.model import recompute
 from lilliput.model.attention import Capture, PassState
 from lilliput.model.recompute import measure_kept, run_again, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
-from small import assert_equal_tensors, small_config, timeless, train_small
-from tiny import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant, tiny_model
 
 KINDS = ("block", "feed-forward")
 POS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, -1], [0, 1, 2, 3, 4, 5, 6, 7, 8]])

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from copied_gpt2 import as_gpt2, gpt2_like
+from helpers.gpt2_reference import as_gpt2, gpt2_like
+from helpers.tiny_models import assert_same, draw_ids, tiny_model
 from lilliput.model.transformer import Transformer
-from tiny import assert_same, draw_ids, tiny_model
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -14,9 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lilliput.model.transformer import Transformer, build_model, load_weights, weights
-from lilliput.settings.tree import ModelSettings, VectorSettings
-from tiny import (
+from helpers.tiny_models import (
     AXES,
     VARIANTS,
     assert_same,
@@ -28,6 +26,8 @@ from tiny import (
     tiny_model,
     tiny_settings,
 )
+from lilliput.model.transformer import Transformer, build_model, load_weights, weights
+from lilliput.settings.tree import ModelSettings, VectorSettings
 
 Case = dict[str, Any]
 matrix = pytest.mark.parametrize("case", VARIANTS, ids=name_variant)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.tiny_models import assert_same, draw_ids, tiny_settings
 from lilliput.model.counting import count
 from lilliput.model.layers import MendedEmbedding, PretrainedEmbedding
 from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors, weights
 from lilliput.settings.tree import OptimizerSettings, VectorSettings
 from lilliput.training.optimizers import build_optimizer
-from tiny import assert_same, draw_ids, tiny_settings
 
 WIDTH, TOKENS = 9, 17
 COVERED = np.array([n not in (0, 1, 5, 11) for n in range(TOKENS)])

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from attentions import small_writer
-from labelled import labelled_changes
+from helpers.attention_pages import small_writer
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import copy_of_trained, lilliput, small_config, train_small, trained
+from helpers.study_results import windows
 from lilliput.decoding.writer import Sample
 from lilliput.interpret import capture_text
 from lilliput.interpret.head_scores import Tally
@@ -22,8 +24,6 @@ from lilliput.reports.run_report import describe_run, tell_heads, write_run_repo
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import measure_training
 from lilliput.studies.study_text import duration
-from outcomes import windows
-from small import copy_of_trained, lilliput, small_config, train_small, trained
 
 
 @pytest.fixture(scope="module")

@@ -588,17 +588,17 @@ def test_saved_settings_that_used_a_removed_one_are_refused(
 ) -> None:
     with pytest.raises(UserErrors) as error:
         read(saved_with(**{name.replace(".", "__"): value}), "runs/x/config.json")
-    (mistake,) = error.value.mistakes
+    (mistake,) = error.value.errors
     assert mistake.what.startswith(f"{name} is {json.dumps(value)}")
     assert mistake.where == "runs/x/config.json"
-    assert mistake.hint is not None and "lilliput 0.1.0" in mistake.hint
+    assert mistake.fix is not None and "lilliput 0.1.0" in mistake.fix
 
 
 def test_all_removed_settings_in_use_are_reported_at_once() -> None:
     saved = saved_with(**{name.replace(".", "__"): value for name, value in REMOVED_IN_USE})
     with pytest.raises(UserErrors) as error:
         config_from_dict(saved, "runs/x/config.json")
-    assert [mistake.what.split()[0] for mistake in error.value.mistakes] == list(REMOVED)
+    assert [mistake.what.split()[0] for mistake in error.value.errors] == list(REMOVED)
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -612,9 +612,9 @@ def test_a_recipe_or_flag_with_a_removed_setting_has_a_hint(folder: Path, name: 
     ):
         with pytest.raises(UserErrors) as error:
             said()
-        (mistake,) = error.value.mistakes
+        (mistake,) = error.value.errors
         assert (mistake.what, mistake.where) == (f"there is no setting {name}", where)
-        assert mistake.hint is not None and "removed" in mistake.hint
+        assert mistake.fix is not None and "removed" in mistake.fix
 
 
 def test_replace_is_checked() -> None:

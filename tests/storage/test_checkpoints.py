@@ -479,14 +479,14 @@ def test_a_full_disk_leaves_the_old_checkpoint(disk: Path, when: str, monkeypatc
             known = iter([10**12])
         text = told(lambda step=step: save(run, step, elements=200_000), run.folder)  # type: ignore[misc]
         needed = 2 * 200_000 * 4
-        first, where, hint = text.splitlines()
+        first, where, fix = text.splitlines()
         assert first.startswith(f"cannot write step-00000{step}, the disk is full: ")
         numbers = [int(word.replace(",", "")) for word in first.split() if word[0].isdigit()]
         assert needed < numbers[0] < needed + 40_000
         assert numbers[1] == free
         assert first.endswith(" bytes are needed, " + f"{free:,} are free")
         assert where == f"  at  RUN/checkpoints/step-00000{step}"
-        assert hint == "  try again with more space; what was there before is untouched"
+        assert fix == "  try again with more space; what was there before is untouched"
         assert leftovers(run) == []
         assert shutil.disk_usage(disk).free == free
         assert [float(checkpoint.load_model()["weight"][0]) for checkpoint in run.checkpoints()] == [1.0]

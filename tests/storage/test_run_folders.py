@@ -300,10 +300,10 @@ def test_a_log_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
 
 def test_damaged_settings(run: Run, tmp_path: Path) -> None:
     (run.folder / "config.json").write_text("{\n  half")
-    first, where, hint = told(run.config, tmp_path).splitlines()
+    first, where, fix = told(run.config, tmp_path).splitlines()
     assert first.startswith("config.json of run demo is damaged: Expecting property name")
     assert "line 2 column 3" in first
-    assert (where, hint) == ("  at  RUNS/demo/config.json", "  try a checkpoint's")
+    assert (where, fix) == ("  at  RUNS/demo/config.json", "  try a checkpoint's")
 
 
 # ---- the lock

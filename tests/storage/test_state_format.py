@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.tiny_models import draw_ids, tiny_model
 from lilliput.storage.state_format import describe_machine, put_together, random_seed, take_apart
-from tiny import draw_ids, tiny_model
 
 tensors = st.integers(0, 3).map(lambda n: torch.arange(n, dtype=torch.float64))
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9) | tensors

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from helpers.study_results import exact, make_outcome, make_study
 from lilliput.studies.comparison import compare, find_best, find_missing, find_values, summarise, summarise_cell
-from outcomes import exact, make_outcome, make_study
 
 FIGURE = "validation.perplexity"
 AXES = {"window": {"full": {}, "a": {"model.window": 4}, "b": {"model.window": 8}}}

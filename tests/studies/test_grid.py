@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from helpers.small_runs import SETTINGS
+from helpers.small_studies import write_study
+from helpers.user_errors import refusal
 from lilliput.errors import UserError
 from lilliput.settings.loading import load_config
 from lilliput.studies.grid import budget_of, cell_config, cells, load_study, study_from_dict
-from mistakes import refusal
-from small import SETTINGS
-from small_studies import write_study
 
 TWO = {
     "window": {"full": {}, "4 tokens": {"model.window": 4}, "pattern": {"model.window": [4, "none"]}},

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_studies import write_study
+from helpers.user_errors import refusal
 from lilliput.cli import VERBS
 from lilliput.cli import train as train_verb
 from lilliput.cli.parsing import parse
@@ -26,8 +28,6 @@ from lilliput.studies.job_plan import (
     resuming,
     tokens_for,
 )
-from mistakes import refusal
-from small_studies import write_study
 
 BOTH = {
     "window": {"full": {}, "4 tokens": {"model.window": 4}},

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from labelled import labelled_changes
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import small_config, train_small, trained
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.evaluate import evaluate, open_evaluation
@@ -22,7 +23,6 @@ from lilliput.model.recompute import measure_kept
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import GIVES, MEASURES, Watched, givers, main, measure, read_settings
 from lilliput.studies.metric_display import FIGURES, find_figure
-from small import small_config, train_small, trained
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}
 
@@ -186,7 +186,7 @@ def test_settings_of_measures_have_defaults_and_all_mistakes_are_told() -> None:
     assert read_settings({"measure.stride": "none"}).stride is None
     with pytest.raises(UserErrors) as told:
         read_settings({"measure.promts": 3, "measure.batch": 0, "measure.tokens": "many"})
-    assert sorted(str(mistake) for mistake in told.value.mistakes) == [
+    assert sorted(str(mistake) for mistake in told.value.errors) == [
         "measure.batch is 0: it should be greater than or equal to 1",
         "measure.tokens is 'many': it should be a whole number",
         "there is no setting measure.promts\n  try measure.prompts",

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from helpers.small_runs import MEMORY
+from helpers.small_studies import timeless, write_study
 from lilliput.cli.study import tell_outcome
 from lilliput.storage.run_folders import Run, list_runs
 from lilliput.studies.grid import load_study
 from lilliput.studies.runner import Event, Failed, Waiting, run_study, training_left
 from lilliput.studies.study_results import METRICS, PROCESSES, Outcome, read_lines, read_outcome
-from small import MEMORY
-from small_studies import timeless, write_study
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
 

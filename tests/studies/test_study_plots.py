@@ -14,6 +14,7 @@ import pytest
 from matplotlib.text import Annotation, Text
 from PIL import Image
 
+from helpers.study_results import make_outcome, make_study, windows
 from lilliput.reports.document import Picture
 from lilliput.reports.plot_style import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
 from lilliput.studies.comparison import summarise
@@ -22,7 +23,6 @@ from lilliput.studies.study_curves import Curve, distinct_cells, read_band, runn
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_plots import choose_plots, depends, draw_study, ends_of, fit_groups
 from lilliput.studies.study_results import Outcome, Row
-from outcomes import make_outcome, make_study, windows
 
 
 @pytest.fixture(scope="module")

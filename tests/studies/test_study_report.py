@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from attentions import launch_browser, watched_page
+from helpers.attention_pages import launch_browser, watched_page
+from helpers.study_results import make_outcome, make_study, windows
 from lilliput.reports.document import (
     Bullets,
     Document,
@@ -28,7 +29,6 @@ from lilliput.reports.document import (
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_report import describe_study, tell_range, write_report
 from lilliput.studies.study_results import Outcome
-from outcomes import make_outcome, make_study, windows
 
 
 class Reader(HTMLParser):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_studies import AXES, write_study
+from helpers.user_errors import refusal
 from lilliput.settings.loading import REMOVED
 from lilliput.studies.grid import Study, load_study
 from lilliput.studies.study_report import tell_missing
@@ -24,8 +26,6 @@ from lilliput.studies.study_results import (
     read_outcome,
     remove_study,
 )
-from mistakes import refusal
-from small_studies import AXES, write_study
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from helpers.study_results import exact, make_outcome, make_study
 from lilliput.reports.document import Entry, Table
 from lilliput.studies.study_tables import tell_all, tell_figure, tell_others
 from lilliput.studies.study_text import verdict
-from outcomes import exact, make_outcome, make_study
 
 AXES = {"window": {"full": {}, "a": {"model.window": 4}, "b": {"model.window": 8}}}
 TABLE = {"full": (10.0, 11.0, 12.0), "a": (5.0, 6.1, 7.0), "b": (20.0, 21.0, 22.5)}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.study_results import exact, make_outcome, make_study, windows
 from lilliput.studies.comparison import summarise
 from lilliput.studies.metric_display import Figure, find_figure
 from lilliput.studies.study_text import (
@@ -21,7 +22,6 @@ from lilliput.studies.study_text import (
     verdict_lines,
     with_unit,
 )
-from outcomes import exact, make_outcome, make_study, windows
 
 AXES = {"window": {"full": {}, "a": {"model.window": 4}, "b": {"model.window": 8}}}
 FULL = (10.0, 11.0, 12.0)

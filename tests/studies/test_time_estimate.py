@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_studies import write_study
 from lilliput.studies.grid import load_study
 from lilliput.studies.job_plan import Preparation, plan
 from lilliput.studies.time_estimate import Pace
-from small_studies import write_study
 
 
 @pytest.fixture

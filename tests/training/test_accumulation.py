@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labelled import labelled_changes
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import small_config, write_text
+from helpers.tiny_models import assert_same, gradients
 from lilliput.data.batches import Batch, BothBatch, LabelledBatch, LanguageBatch
 from lilliput.model.layers import BothHeads
 from lilliput.model.transformer import Transformer
 from lilliput.training.session import open_session
-from small import small_config, write_text
-from tiny import assert_same, gradients
 
 UNCLIPPED = {"optimizer__clip": "none"}
 TOLD = 64  # bytes of a micro-batch that may be kept: its losses, a number or two, which are told at the end

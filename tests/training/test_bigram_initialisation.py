@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.small_runs import small_config
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.storage.run_folders import Run
 from lilliput.training import bigram_initialisation as pairs_module
 from lilliput.training.bigram_initialisation import count_pairs, descend, learn_pairs
 from lilliput.training.events import Stepped
 from lilliput.training.session import Session, open_session
-from small import small_config
 
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, str]] = {

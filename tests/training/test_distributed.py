@@ -23,14 +23,14 @@ from typing import Any
 import pytest
 import torch
 
-from labelled import labelled_changes
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import FLAGS, MEMORY, small_config, write_text
 from lilliput.model.counting import count
 from lilliput.settings.loading import config_from_dict
 from lilliput.settings.tree import ModelSettings, VectorSettings
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.session import open_session
-from small import FLAGS, MEMORY, small_config, write_text
 from torture import outcome
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun and signals of a POSIX system")
@@ -72,7 +72,14 @@ def changes_of(place: Path, case: str) -> dict[str, str]:
 
 def launch(place: Path, processes: int, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give these cases to so many processes; what the first one of them heard."""
-    words = [*TORCHRUN, "--nproc-per-node", str(processes), str(TESTS / "several.py"), str(place), "answer.json"]
+    words = [
+        *TORCHRUN,
+        "--nproc-per-node",
+        str(processes),
+        str(TESTS / "helpers" / "process_groups.py"),
+        str(place),
+        "answer.json",
+    ]
     done = subprocess.run(
         [*words, json.dumps(cases)], env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE
     )

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from labelled import labelled_changes
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import FLAGS, copy_of_trained, lilliput, small_config, train_small, write_text
 from lilliput.cli.find_lr import tell_rates
 from lilliput.errors import UserError
 from lilliput.settings.tree import Config, OptimizerSettings
@@ -27,7 +28,6 @@ from lilliput.training.learning_rate_finder import (
 )
 from lilliput.training.muon import Muon
 from lilliput.training.process_group import World
-from small import FLAGS, copy_of_trained, lilliput, small_config, train_small, write_text
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -158,11 +158,11 @@ def test_smoothing_keeps_a_line_a_line_and_does_not_lag() -> None:
     ],
 )
 def test_nothing_is_read_from_noise_or_from_a_loss_that_only_rises(
-    losses: list[float], diverged: bool, what: str, hint: str
+    losses: list[float], diverged: bool, what: str, fix: str
 ) -> None:
     with pytest.raises(UserError, match=what) as caught:
         curve(*losses, diverged=diverged).check()
-    assert caught.value.hint == f"optimizer.lr {hint}, or a larger train.batch"
+    assert caught.value.fix == f"optimizer.lr {fix}, or a larger train.batch"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_of_rates_that_are_all_wrong_the_direction_is_told(lr: str, direction: s
     changes = {"optimizer__kind": "sgd", "optimizer__lr": lr, "optimizer__clip": "none", "model__final_norm": "false"}
     with pytest.raises(UserError) as caught:
         find_learning_rate(small_config(tmp_path, **changes))
-    assert caught.value.hint and direction in caught.value.hint
+    assert caught.value.fix and direction in caught.value.fix
 
 
 def test_a_trial_ends_when_the_loss_is_far_above_its_best() -> None:

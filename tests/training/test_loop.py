@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelled import labelled_changes
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import SETTINGS, assert_equal_tensors, small_config, train_small, trained, write_text
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
 from lilliput.evaluation.classification import batch_logits, label_nats
@@ -25,7 +26,6 @@ from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class 
 from lilliput.training.loop import Trainer
 from lilliput.training.process_group import World
 from lilliput.training.session import open_session
-from small import SETTINGS, assert_equal_tensors, small_config, train_small, trained, write_text
 
 
 def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from labelled import labelled_changes, token_file, write_labelled
+from helpers.labelled_corpora import labelled_changes, token_file, write_labelled
+from helpers.small_runs import FLAGS, assert_equal_tensors, lilliput, small_config, train_small
+from helpers.tiny_models import assert_same, gradients, tiny_model
 from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import load
@@ -22,8 +24,6 @@ from lilliput.training.events import Evaluated
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.objectives import DocumentLabel, NextToken, TokenAndLabel, balanced_weights, weigh
 from lilliput.training.session import open_session
-from small import FLAGS, assert_equal_tensors, lilliput, small_config, train_small
-from tiny import assert_same, gradients, tiny_model
 
 START, CONTEXT, LABELS = 15, 8, ["bee", "bear", "owl"]
 SIZES = [3, 8, 9, 20, 1, 6, 16, 5]  # tokens of documents: of one to three windows

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from helpers.small_runs import small_config
 from lilliput.errors import UserError
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.observers import ConsoleObserver, MetricsFile, clock
 from lilliput.training.session import open_session
-from small import small_config
 
 
 def stepped(step: int, progress: float = 0.5, loss: float = 2.0, seconds: float = 60.0) -> Stepped:

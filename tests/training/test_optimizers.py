@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.tiny_models import assert_same, draw, draw_ids, gradients, tiny_model
 from lilliput.model.transformer import Transformer
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import Config, ModelSettings, OptimizerSettings, VectorSettings
@@ -19,7 +20,6 @@ from lilliput.storage.state_format import put_together, take_apart
 from lilliput.training import muon
 from lilliput.training.muon import COEFFICIENTS, Muon, Together, batches, orthogonalise, orthogonalise_stacked
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm
-from tiny import assert_same, draw, draw_ids, gradients, tiny_model
 
 
 def with_gradients(**changes: object) -> Transformer:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.small_runs import abandon, assert_equal_tensors, small_config, timeless, train_small
+from helpers.tiny_models import VARIANTS, draw_ids, gradients, name_variant, tiny_model
 from lilliput.errors import UserError
 from lilliput.evaluation.evaluate import evaluate
 from lilliput.model.loss import Nats, language_loss
@@ -17,8 +19,6 @@ from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import VectorSettings
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import FIRST_SCALE, PATIENCE, Precision, build_precision
-from small import abandon, assert_equal_tensors, small_config, timeless, train_small
-from tiny import VARIANTS, draw_ids, gradients, name_variant, tiny_model
 
 CPU = torch.device("cpu")
 # Half a unit in the last place: 8 and 11 bits. A forward pass of 3 layers rounds some twenty times, to either side.

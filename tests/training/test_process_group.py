@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from helpers.small_runs import small_config
 from lilliput.errors import UserError
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Stepped
 from lilliput.training.process_group import World, is_lost, meet, name_launch, open_world, said_processes
 from lilliput.training.session import open_session
-from small import small_config
 
 MASTER = {"RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 

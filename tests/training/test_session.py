@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 import torch
 
-from labelled import labelled_changes, write_labelled
+from helpers.labelled_corpora import labelled_changes, write_labelled
+from helpers.small_runs import (
+    MEMORY,
+    TEXT,
+    abandon,
+    assert_equal_tensors,
+    copy_of_trained,
+    small_config,
+    train_small,
+    trained,
+    write_text,
+)
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
 from lilliput.model.transformer import weights
@@ -27,17 +38,6 @@ from lilliput.training import session as session_module
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped
 from lilliput.training.precision import Precision
 from lilliput.training.session import fit_labels, open_session, run_folder, train
-from small import (
-    MEMORY,
-    TEXT,
-    abandon,
-    assert_equal_tensors,
-    copy_of_trained,
-    small_config,
-    train_small,
-    trained,
-    write_text,
-)
 from torture import outcome
 
 # What the promise must hold for; each run has 17 to 21 events.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.small_runs import small_config, train_small
 from lilliput.errors import UserError
 from lilliput.storage.run_folders import Run
 from lilliput.training import trackers
@@ -20,7 +21,6 @@ from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class 
 from lilliput.training.observers import MetricsFile
 from lilliput.training.session import open_session
 from lilliput.training.trackers import TrackerObserver, build_trackers, name_numbers, need_trackers
-from small import small_config, train_small
 
 
 def stepped(step: int) -> Stepped:

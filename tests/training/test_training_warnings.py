@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from helpers.small_runs import abandon, small_config, timeless, train_small
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.training_warnings import Advisor, bits_below_floor
-from small import abandon, small_config, timeless, train_small
 
 CONFIG = replace(Config(), {"data.source": "my texts/", "optimizer.lr": 3e-3, "schedule.warmup": 50})
 

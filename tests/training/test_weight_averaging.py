@@ -11,11 +11,11 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from helpers.tiny_models import assert_same, draw, tiny_model
 from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import VectorSettings
 from lilliput.storage.state_format import put_together, take_apart
 from lilliput.training.weight_averaging import Average
-from tiny import assert_same, draw, tiny_model
 
 
 def disturb(model: nn.Module, seed: int) -> None:

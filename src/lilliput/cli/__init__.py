@@ -16,6 +16,7 @@ import importlib
 import io
 import os
 import sys
+from typing import NamedTuple
 
 from lilliput.errors import UserError, nearest
 
@@ -48,32 +49,43 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of stdout: those of files
 
 
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    return run_command(sys.argv[1:] if argv is None else argv).code
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, and the error that it printed."""
+
+    code: int
+    error: UserError | None = None
+
+
+def run_command(argv: list[str]) -> Ended:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a letter that a terminal lacks is no reason to fail
+            stream.reconfigure(errors="replace")  # a character that the terminal lacks must not end the command
     try:
         try:
             code = dispatch(argv)
-        except SystemExit as leaving:  # after --help of a verb
+        except SystemExit as leaving:  # after --help of a command
             code = int(leaving.code or 0)
         sys.stdout.flush()  # here, where a closed pipe is understood, and not at exit
-        return code
+        return Ended(code)
     except UserError as error:
         print(f"lilliput: {error}", file=sys.stderr)
-        return 2
+        return Ended(2, error)
     except KeyboardInterrupt:
         print("\nlilliput: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader (`| head`) has what it wanted
+        return Ended(130)
+    except BrokenPipeError:  # the reader (`| head`) has enough
         drop_output()
-        return 0
+        return Ended(0)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         drop_output()
-        print(f"lilliput: the output could not be written: {error.strerror}", file=sys.stderr)
-        return 2
+        failed = UserError(f"the output could not be written: {error.strerror}", code="output.not-written")
+        print(f"lilliput: {failed}", file=sys.stderr)
+        return Ended(2, failed)
 
 
 def drop_output() -> None:

@@ -164,21 +164,21 @@ def misfits(arguments: argparse.Namespace, task: AttentionFlags, config: Config 
     found = idle(arguments)
     if arguments.text is None and arguments.on is None:
         found.append(
-            UserError("there is nothing to look at", hint='a text, as in lilliput attention RUN "Once", or --on')
+            UserError("there is nothing to look at", fix='a text, as in lilliput attention RUN "Once", or --on')
         )
     if arguments.text is None and task.generate is not None:
-        found.append(UserError("--generate goes on from a text", hint='lilliput attention RUN "" --generate 40'))
+        found.append(UserError("--generate goes on from a text", fix='lilliput attention RUN "" --generate 40'))
     if arguments.sort not in (*SCORES, "layer"):
         close = nearest(arguments.sort, [*SCORES, "layer"])
         found.append(
-            UserError(f"there is no score {arguments.sort!r}", hint=close or f"one of {', '.join(SCORES)}, layer")
+            UserError(f"there is no score {arguments.sort!r}", fix=close or f"one of {', '.join(SCORES)}, layer")
         )
     if arguments.pad and task.generate is not None:
-        found.append(UserError("a text that is being written has no padding", hint="--pad, or --generate"))
+        found.append(UserError("a text that is being written has no padding", fix="--pad, or --generate"))
     if config is not None and config.model.task == "classifier" and task.generate is not None:
-        found.append(UserError("this model is a classifier: it cannot write", hint="without --generate"))
+        found.append(UserError("this model is a classifier: it cannot write", fix="without --generate"))
     if arguments.out is not None and Path(arguments.out).is_file():
-        found.append(UserError(f"{arguments.out} is a file, not a folder", hint="--out FOLDER"))
+        found.append(UserError(f"{arguments.out} is a file, not a folder", fix="--out FOLDER"))
     if config is not None and arguments.on is not None:
         from lilliput.evaluation.evaluation_sets import check_name
 
@@ -211,7 +211,7 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
             raise UserError(f"{name} is {text!r}: it should be numbers, as in 0,2 or 0-3")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
-            raise UserError(f"{name} is {text!r}: {part.strip()} goes backwards", hint=f"{name} {last}-{first}")
+            raise UserError(f"{name} is {text!r}: {part.strip()} goes backwards", fix=f"{name} {last}-{first}")
         if there is not None and last >= there:
             raise UserError(f"{name} is {text!r}: this model's are numbered from 0 to {there - 1}")
         chosen |= set(range(first, last + 1))

@@ -83,7 +83,7 @@ def asked(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | Non
     mistakes: list[UserError] = []
     task, prompts = check_writing(arguments, GenerateFlags, mistakes), None
     if arguments.prompts is not None and arguments.prompt is not None:
-        mistakes.append(UserError("--prompt is one prompt, and --prompts a file of them", hint="one of the two"))
+        mistakes.append(UserError("--prompt is one prompt, and --prompts a file of them", fix="one of the two"))
     elif arguments.prompts is not None and not (mistakes and arguments.prompts == STDIN):  # nobody types in vain
         prompts = gather(mistakes, lambda: read_prompts(arguments.prompts, say))
     if mistakes or task is None:
@@ -103,7 +103,7 @@ def fitting(task: GenerateFlags, writer: Writer, given: dict[str, Any]) -> Gener
     if found and how.beams is not None:
         mistakes += unfit
     if found and how.beams is None and task.n_best > 1:
-        mistakes.append(UserError("--n-best tells the texts of a beam search", hint=f"--beams {task.n_best}"))
+        mistakes.append(UserError("--n-best tells the texts of a beam search", fix=f"--beams {task.n_best}"))
     if mistakes:
         raise UserErrors(mistakes)
     for sentence in left_out:
@@ -118,10 +118,10 @@ def misfits_of_beams(task: GenerateFlags) -> list[UserError]:
     found = []
     if task.samples > 1:
         what = "--samples draws texts that do not know of each other, and --beams searches for the best ones"
-        found.append(UserError(what, hint=f"--n-best {task.samples} in place of --samples, or --beams none"))
+        found.append(UserError(what, fix=f"--n-best {task.samples} in place of --samples, or --beams none"))
     if task.alternatives is not None:
         what = "--alternatives are told of texts that are written token by token, not of --beams"
-        found.append(UserError(what, hint="--beams none"))
+        found.append(UserError(what, fix="--beams none"))
     return found
 
 

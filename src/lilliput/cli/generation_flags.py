@@ -152,14 +152,14 @@ def naming(call: Callable[[str], str] = flag) -> Iterator[None]:
     try:
         yield
     except UserErrors as error:
-        raise UserErrors([renamed(one, call) for one in error.mistakes]) from None
+        raise UserErrors([renamed(one, call) for one in error.errors]) from None
     except UserError as error:
         raise renamed(error, call) from None
 
 
 def renamed(error: UserError, call: Callable[[str], str]) -> UserError:
-    what, where, hint = (part and named(part, call) for part in (error.what, error.where, error.hint))
-    return UserError(what or "", where, hint)
+    what, where, fix = (part and named(part, call) for part in (error.what, error.where, error.fix))
+    return UserError(what or "", where, fix)
 
 
 def misfits(how: GenerateSettings, given: Said) -> list[tuple[str, str]]:
@@ -176,7 +176,7 @@ def gather(mistakes: list[UserError], part: Callable[[], Outcome]) -> Outcome | 
     try:
         return part()
     except UserErrors as error:
-        mistakes += error.mistakes
+        mistakes += error.errors
     except UserError as error:
         mistakes.append(error)
     return None

@@ -82,7 +82,7 @@ def find_trained(target: str, folder: str) -> Run:
     except UserError:
         if target in shipped_studies() and not os.path.exists(target):
             quick = find_study_folder(f"{target}-quick", folder)
-            hint = f"lilliput report {quick.name}" if quick else f"lilliput study {target}"
-            raise UserError(f"study {target} was not run yet", f"{folder}/{target}", hint) from None
+            fix = f"lilliput report {quick.name}" if quick else f"lilliput study {target}"
+            raise UserError(f"study {target} was not run yet", f"{folder}/{target}", fix) from None
         raise
     return found if isinstance(found, Run) else Run.open(found.folder.absolute().parents[1])

@@ -250,7 +250,7 @@ def find_near(
     """
     if not 0.5 <= threshold <= 1:
         what = f"near duplicates have a similarity of 0.5 to 1, not {threshold}"
-        raise UserError(what, hint="0.8, which lets one sentence of ten differ")
+        raise UserError(what, fix="0.8, which lets one sentence of ten differ")
     from lilliput.kernels import minhash
 
     began, memory, size = time.perf_counter(), _Memory(), 0

@@ -117,7 +117,7 @@ class Writer:
         how = self.checked(how)
         check_asked(prompts, {"batch": batch, "alternatives": alternatives})
         if how.beams is not None and alternatives is not None:
-            raise UserError("a beam search tells no alternatives", hint="alternatives, or beams")
+            raise UserError("a beam search tells no alternatives", fix="alternatives, or beams")
         engine, strategy = self.ready(how)
         if how.beams is None:
             return self.write_along(engine, prompts, seed, how, strategy, batch, alternatives)
@@ -169,7 +169,7 @@ class Writer:
         width = how.beams or 1
         if n_best > width:
             what = f"the {n_best} best texts are more than generate.beams {width} finds"
-            raise UserError(what, hint=f"generate.beams {n_best}")
+            raise UserError(what, fix=f"generate.beams {n_best}")
         how = replace(how, beams=width)
         engine, strategy = self.ready(how)
         found = self.find(engine, prompts, seed, how, strategy, n_best, batch)
@@ -200,7 +200,7 @@ class Writer:
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Begins as every document did in training; so an empty prompt is the start of a new one."""
         if self.config.model.task == "classifier":
-            raise UserError("this model is a classifier: it cannot write", hint="a run whose model.task is language")
+            raise UserError("this model is a classifier: it cannot write", fix="a run whose model.task is language")
         return [self.tokenizer.start, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
 
     def tell_prompt(self, prompt: Prompt) -> str:
@@ -288,7 +288,7 @@ class Writer:
 def check_asked(prompts: Sequence[Prompt], counts: Mapping[str, int | None]) -> None:
     """What is not in the settings; a count of None is not given."""
     if isinstance(prompts, str):
-        raise UserError("a text in place of a list of prompts: each letter would be one", hint=f"[{prompts[:40]!r}]")
+        raise UserError("a text in place of a list of prompts: each letter would be one", fix=f"[{prompts[:40]!r}]")
     for name, count in counts.items():
         if count is not None and count < 1:
             raise UserError(f"{name} is {count}: it should be greater than or equal to 1")

@@ -103,7 +103,7 @@ def open_evaluation(
     try:
         return Evaluation(writer, open_file(on, data, writer.tokenizer, checkpoint.labels(), report), report)
     except UserError as error:
-        if config.data.labelled or not labelled or "data.label" not in (error.hint or ""):
+        if config.data.labelled or not labelled or "data.label" not in (error.fix or ""):
             raise
         # Labels that no setting of the run asked for: a setting is no way out.
         raise UserError(error.what, error.where, "without --by label") from None

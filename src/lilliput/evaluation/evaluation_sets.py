@@ -61,8 +61,8 @@ def check_name(data: DataSettings, on: str) -> None:
     if on in (*names, TESTS) or os.path.exists(on):
         return
     known = [*names, *([TESTS] if data.tests else [])]
-    hint = nearest(on, [*known, *os.listdir()]) or f"{', '.join(known)}, or the path of a file"
-    raise UserError(f"{on!r} is neither a set of the run nor a file", None, hint)
+    fix = nearest(on, [*known, *os.listdir()]) or f"{', '.join(known)}, or the path of a file"
+    raise UserError(f"{on!r} is neither a set of the run nor a file", None, fix)
 
 
 def is_set(data: DataSettings, on: str) -> bool:

@@ -194,7 +194,7 @@ def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired
     """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004); None for one prompt."""
     if prompts_of(a) != prompts_of(b):
         raise UserError(
-            "the two did not write after the same prompts", hint="the same file, prompts and tokens for both"
+            "the two did not write after the same prompts", fix="the same file, prompts and tokens for both"
         )
     counted_a, counted_b = (count_bleu(one.hypotheses, one.references, order) for one in (a, b))
     return paired_bootstrap(counted_a.score, counted_b.score, len(a.continuations))

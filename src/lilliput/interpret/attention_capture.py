@@ -50,7 +50,7 @@ def capture_text(
     ids = encode(writer, text)
     if len(ids) < 2:
         what = "the text is empty" if not ids or not text else "the text has one token, which can look at nothing else"
-        raise UserError(what, hint="a longer text")
+        raise UserError(what, fix="a longer text")
     context = writer.config.model.context
     attention = capture_ids(writer, ids[:context], HeadChoice(layers, heads), context if pad else None, title)
     return dataclasses.replace(attention, after=[writer.tokenizer.token(id_) for id_ in ids[context:]])
@@ -74,7 +74,7 @@ class HeadChoice:
 def check_numbers(name: str, wanted: Sequence[int] | None, there: int) -> None:
     for number in wanted or []:
         if not 0 <= number < there:
-            raise UserError(f"there is no {name} {number}", hint=f"{name}s are numbered from 0 to {there - 1}")
+            raise UserError(f"there is no {name} {number}", fix=f"{name}s are numbered from 0 to {there - 1}")
 
 
 def encode(writer: Writer, text: str) -> list[int]:
@@ -124,7 +124,7 @@ def capture_writing(
     changes = {"tokens": tokens, "min_tokens": min(tokens, how.min_tokens), "engine": "torch", "quantise": None}
     how = writer.checked(how, changes)
     if how.beams is not None:
-        raise UserError("attention is shown of text that is written token by token", hint="generate.beams none")
+        raise UserError("attention is shown of text that is written token by token", fix="generate.beams none")
     capture = choice.capture()
     engine = WatchedEngine(writer.model, capture)
     watched = dataclasses.replace(writer, engine=engine)

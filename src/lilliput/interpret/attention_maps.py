@@ -85,14 +85,14 @@ class AttentionMaps:
             raise UserError(f"{name} has {len(weights)} heads, and {len(self.heads)} are named")
         if visible.shape != (count, count):
             raise UserError(f"`visible` of {name} has the shape {visible.shape}, and ({count}, {count}) is needed")
-        hint = "the weights after the softmax, of a model without dropout: model.eval()"
+        fix = "the weights after the softmax, of a model without dropout: model.eval()"
         if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):  # also where one is not a number
-            raise UserError(f"{name} has weights that are not between 0 and 1", hint=hint)
+            raise UserError(f"{name} has weights that are not between 0 and 1", fix=fix)
         if weights.sum(axis=-1, dtype=np.float64).max() > 1 + ROUNDED:  # less than 1: a head may also look at nothing
-            raise UserError(f"{name} has rows whose weights sum to more than 1", hint=hint)
+            raise UserError(f"{name} has rows whose weights sum to more than 1", fix=fix)
         if (weights * ~visible).max() > TOLERANCE:
             what = f"{name} looks at what it may not see"
-            raise UserError(what, hint="the model's own mask: causal or not, its window, its padding")
+            raise UserError(what, fix="the model's own mask: causal or not, its window, its padding")
 
     @property
     def layer_numbers(self) -> list[int]:
@@ -175,7 +175,7 @@ def as_array(weights: Tensor | NDArray[Any]) -> Weights:
         plain = np.asarray(weights)
     if plain.ndim == 4:
         if len(plain) != 1:
-            raise UserError(f"there are {len(plain)} texts in one batch", hint="one text at a time: weights[:1]")
+            raise UserError(f"there are {len(plain)} texts in one batch", fix="one text at a time: weights[:1]")
         plain = plain[0]
     found: Weights = plain
     return found

@@ -39,5 +39,5 @@ def summarise_documents(
             tally.add(capture_ids(writer, ids, choice))
         report("looking at documents", done, len(chosen))
     if not tally.texts:
-        raise UserError("no document has two tokens: there is nothing to look at", hint="a split with longer texts")
+        raise UserError("no document has two tokens: there is nothing to look at", fix="a split with longer texts")
     return tally

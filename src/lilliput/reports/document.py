@@ -134,12 +134,12 @@ def write_document(document: Document, path: Path) -> tuple[Path, Path]:
 def check_place(path: Path) -> None:
     """Refused before any work is done."""
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out is {str(path)!r}: a report is an .html file", hint=f"--out {path.with_suffix('.html')}")
+        raise UserError(f"--out is {str(path)!r}: a report is an .html file", fix=f"--out {path.with_suffix('.html')}")
     if path.is_dir():
-        raise UserError(f"--out is {str(path)!r}: that is a folder", hint=f"--out {path / 'report.html'}")
+        raise UserError(f"--out is {str(path)!r}: that is a folder", fix=f"--out {path / 'report.html'}")
     blocker = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
     if blocker:
-        raise UserError(f"--out is {str(path)!r}: {blocker} is a file, not a folder", hint=f"--out {path.name}")
+        raise UserError(f"--out is {str(path)!r}: {blocker} is a file, not a folder", fix=f"--out {path.name}")
 
 
 def list_pictures(document: Document) -> list[Picture]:

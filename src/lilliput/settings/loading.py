@@ -66,7 +66,7 @@ def load_config(
     layers = [] if target is None else target_layers(target)
     if size is not None:
         if size not in SIZES:
-            raise UserError(f"there is no size {size!r}", hint=f"one of {', '.join(SIZES)}")
+            raise UserError(f"there is no size {size!r}", fix=f"one of {', '.join(SIZES)}")
         layers.append({f"model.{name}": (value, f"--size {size}") for name, value in SIZES[size].items()})
     layers.append({name.replace("-", "_"): (text, f"--{name}") for name, text in (overrides or {}).items()})
     return check(merge(layers), from_flags=set(layers[-1]))
@@ -82,7 +82,7 @@ def target_layers(target: str) -> list[Layer]:
         known = [*shipped_recipes(), *BUILT_IN_CORPORA]
         close = nearest(path.stem, known)
         others = f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
-        raise UserError(f"there is no recipe, file or folder {target!r}", hint=repr(close) if close else others)
+        raise UserError(f"there is no recipe, file or folder {target!r}", fix=repr(close) if close else others)
     name = re.sub(r"[^\w.-]+", "-", path.stem or path.resolve().name).strip("-.") or "run"
     return [{"name": (name, target), "data.source": (target, target)}]
 
@@ -97,10 +97,10 @@ def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
     flat = flatten(saved)
     used = {name: flat[name] for name, off in REMOVED.items() if flat.get(name, off) != off}
     if used:
-        hint = "lilliput 0.1.0 for this run, or train again without the setting"
+        fix = "lilliput 0.1.0 for this run, or train again without the setting"
         raise UserErrors(
             [
-                UserError(f"{name} is {json.dumps(value)}, and this version no longer has the setting", where, hint)
+                UserError(f"{name} is {json.dumps(value)}, and this version no longer has the setting", where, fix)
                 for name, value in used.items()
             ]
         )
@@ -176,8 +176,8 @@ def resolve(config: Config) -> Config:
 
 def unknown_setting(name: str, where: str) -> UserError:
     if name in sections():
-        hint = f"[{name}] in a recipe, --{name}.NAME VALUE as a flag"
-        return UserError(f"{name} is a group of settings, not a setting", where, hint)
+        fix = f"[{name}] in a recipe, --{name}.NAME VALUE as a flag"
+        return UserError(f"{name} is a group of settings, not a setting", where, fix)
     if name in REMOVED:
         return UserError(f"there is no setting {name}", where, "leaving it out: the setting was removed")
     close = nearest(name, setting_types())

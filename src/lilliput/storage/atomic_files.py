@@ -49,21 +49,21 @@ def free_bytes(folder: Path) -> int:
 
 def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserError:
     """The sentence for a write that the system refused."""
-    why, hint = error.strerror or str(error), "a folder that you may write to"
+    why, fix = error.strerror or str(error), "a folder that you may write to"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
         if needed is not None:
             free = free_bytes(next(folder for folder in path.absolute().parents if folder.is_dir()))
             why += f": {needed:,} bytes are needed, {free:,} are free"
-        hint = "again with more space; what was there before is untouched"
+        fix = "again with more space; what was there before is untouched"
     elif error.errno == errno.EROFS:
         why = "the file system is read-only"
     elif error.errno in (errno.EACCES, errno.EPERM):
         why = "permission denied"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         blocker = next((p for p in (path, *path.parents) if os.path.exists(p) and not os.path.isdir(p)), path)
-        why, hint = f"{blocker} is a file, not a folder", "another folder"
-    return UserError(f"cannot write {path.name}, {why}", str(path), hint)
+        why, fix = f"{blocker} is a file, not a folder", "another folder"
+    return UserError(f"cannot write {path.name}, {why}", str(path), fix)
 
 
 def sync_folder(folder: Path) -> None:

@@ -185,11 +185,11 @@ class Checkpoint:
         return self._damaged(name, "is missing" if missing else f"cannot be read ({error.strerror})")
 
     def _damaged(self, name: str, how: str) -> UserError:
-        hint = "another checkpoint"
+        fix = "another checkpoint"
         if self.folder.parent.name == "checkpoints":
             run = self.folder.parent.parent
-            hint += f" (`lilliput info {run}` tells which are whole); --resume takes the newest whole one"
-        return UserError(f"checkpoint {self.folder.name} is damaged: {name} {how}", str(self.folder / name), hint)
+            fix += f" (`lilliput info {run}` tells which are whole); --resume takes the newest whole one"
+        return UserError(f"checkpoint {self.folder.name} is damaged: {name} {how}", str(self.folder / name), fix)
 
 
 def looks_like_checkpoint(folder: Path) -> bool:

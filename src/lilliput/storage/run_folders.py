@@ -272,14 +272,14 @@ def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run 
             return Run(place)
     names = [run.name for run in _runs_in(runs)]
     close = nearest(Path(given).name, names)
-    hint = close if close else "`lilliput info` to list the runs" if names else "`lilliput train` to make one"
+    fix = close if close else "`lilliput info` to list the runs" if names else "`lilliput train` to make one"
     there = next((place for place in places if os.path.exists(place)), None)
     if there is None:
-        raise UserError(f"there is no run or checkpoint {given!r}", f"neither a path nor a name in {runs}", hint)
+        raise UserError(f"there is no run or checkpoint {given!r}", f"neither a path nor a name in {runs}", fix)
     if os.path.isfile(there):
-        raise UserError(f"{given} is a file, not the folder of a run or a checkpoint", str(there), hint)
+        raise UserError(f"{given} is a file, not the folder of a run or a checkpoint", str(there), fix)
     inside = [str(run.folder) for run in _runs_in(there)]
-    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), inside[0] if inside else hint)
+    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), inside[0] if inside else fix)
 
 
 def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Checkpoint:

@@ -187,8 +187,8 @@ def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple
         if not kept:
             mistakes.append(UserError(f"axis {name} has no values", at(f"axes.{name}")))
         elif values and compare not in values:
-            what, hint = f"axis {name} has no {compare!r} to compare with", f"one of {', '.join(values)}"
-            mistakes.append(UserError(what, at(f"axes.{name}.compare"), hint))
+            what, fix = f"axis {name} has no {compare!r} to compare with", f"one of {', '.join(values)}"
+            mistakes.append(UserError(what, at(f"axes.{name}.compare"), fix))
         if name in COLUMNS:
             what = f"an axis cannot be called {name}: the table has that column already"
             mistakes.append(UserError(what, at(f"axes.{name}")))
@@ -243,8 +243,8 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         mistakes.append(UserError("a study needs seeds, each once", at("seeds"), "seeds = [1, 2, 3]"))
     for name in study.measure:
         if name not in MEASURES:
-            hint = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
-            mistakes.append(UserError(f"there is no measure {name!r}", at("measure"), hint))
+            fix = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
+            mistakes.append(UserError(f"there is no measure {name!r}", at("measure"), fix))
     plotted = [name for plot in study.plots for name in (plot.x, plot.y) if name is not None]
     for place, names in (("show", study.show), ("plots", plotted)):
         for name in names:
@@ -286,23 +286,23 @@ def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
     try:
         cell_config(study, cell.settings, where)
     except UserErrors as error:
-        mistakes += error.mistakes
+        mistakes += error.errors
     except UserError as error:
         mistakes.append(error)
     try:
         read_settings(cell.settings)
     except UserErrors as error:
-        for mistake in error.mistakes:
+        for mistake in error.errors:
             name = next(name for name in cell.settings if re.search(rf"\b{re.escape(name)}\b", mistake.what))
-            mistakes.append(UserError(mistake.what, where(name), mistake.hint))
+            mistakes.append(UserError(mistake.what, where(name), mistake.fix))
     return mistakes
 
 
 def refused(study: Study, cell: Cell, where: Where) -> list[UserError]:
     """Settings that belong to the study itself."""
     found = [
-        UserError(f"{name} is not a setting of a study", where(name), hint)
-        for name, hint in NOT_SAID.items()
+        UserError(f"{name} is not a setting of a study", where(name), fix)
+        for name, fix in NOT_SAID.items()
         if name in cell.settings
     ]
     found += [

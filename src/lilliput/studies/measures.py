@@ -69,8 +69,8 @@ def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
     mistakes = []
     for name in [name for name in given if name not in known]:
         close = nearest(name, known)
-        hint = f"measure.{close}" if close else ", ".join(f"measure.{one}" for one in known)
-        mistakes.append(UserError(f"there is no setting measure.{name}", None, hint))
+        fix = f"measure.{close}" if close else ", ".join(f"measure.{one}" for one in known)
+        mistakes.append(UserError(f"there is no setting measure.{name}", None, fix))
     try:
         right = {name: None if value == "none" else value for name, value in given.items() if name in known}
         found = TypeAdapter(MeasureSettings).validate_python(right)

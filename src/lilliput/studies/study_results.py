@@ -115,7 +115,7 @@ def remove_study(folder: Path) -> None:
 
 def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
     """A study may gain and lose cells and seeds; a cell that stays must be what it was."""
-    hint = "--overwrite to begin it anew, or --folder FOLDER for another place"
+    fix = "--overwrite to begin it anew, or --folder FOLDER for another place"
     common = [
         (old["labels"], old["settings"], new["settings"])
         for old in before
@@ -123,13 +123,13 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
         if old["labels"] == new["labels"]
     ]
     if not common:
-        raise UserError(f"{folder} holds another study named {study.name}: no cell is the same", str(folder), hint)
+        raise UserError(f"{folder} holds another study named {study.name}: no cell is the same", str(folder), fix)
     for labels, old, new in common:
         for name, (was, wanted) in differences(as_begun(old, str(folder / STUDY)), new).items():
             if name in old or name in new:  # others are no part of a cell
                 cell = f" of {', '.join(labels.values())}" if labels else ""
                 what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"
-                raise UserError(what, str(folder), hint)
+                raise UserError(what, str(folder), fix)
 
 
 def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:

@@ -36,8 +36,8 @@ def check_weights(step: int, model: nn.Module, run: Run) -> None:
 
 def check_loss(step: int, what: str, loss: float, run: Run) -> None:
     if not math.isfinite(loss):
-        hint = "a lower optimizer.lr; older checkpoints are kept"
-        raise UserError(f"step {step}: the {what} is {loss}", str(run.folder), hint)
+        fix = "a lower optimizer.lr; older checkpoints are kept"
+        raise UserError(f"step {step}: the {what} is {loss}", str(run.folder), fix)
 
 
 def spoilt_weight(model: nn.Module) -> str | None:

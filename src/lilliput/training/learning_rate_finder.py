@@ -67,8 +67,8 @@ class Trial:
             rose = self.diverged or self.smoothed[-1] - self.smoothed[0] > 2 * noise
             what = "the loss rose before it had fallen" if rose else "no learning rate lowered the loss"
             what += f" by more than batches differ: {won:.3f} won, {noise:.3f} apart"
-            hint = LOWER if rose else "optimizer.lr a hundred times larger"
-            raise UserError(what, "optimizer.lr", f"{hint}, or a larger train.batch")
+            fix = LOWER if rose else "optimizer.lr a hundred times larger"
+            raise UserError(what, "optimizer.lr", f"{fix}, or a larger train.batch")
 
 
 def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:

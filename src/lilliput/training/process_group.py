@@ -232,8 +232,8 @@ def said_processes(environment: Mapping[str, str]) -> int:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if int(said) > 1 and missing:
         what = f"WORLD_SIZE is {said}, but {' and '.join(missing)} are not set: there is no group of processes"
-        hint = f"torchrun --nproc-per-node {said} -m lilliput train ..., or unset WORLD_SIZE"
-        raise UserError(what, "environment", hint)
+        fix = f"torchrun --nproc-per-node {said} -m lilliput train ..., or unset WORLD_SIZE"
+        raise UserError(what, "environment", fix)
     return int(said)
 
 

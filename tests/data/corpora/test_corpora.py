@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.shared_data import DATA, needs_data
+from helpers.user_errors import refusal
 from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus
 from lilliput.data.corpora import decompression as pieces
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal
-from shared_data import DATA, needs_data
 
 
 def texts(source: Path | str, split: str = "train", seed: int = 1, **settings: object) -> list[str]:

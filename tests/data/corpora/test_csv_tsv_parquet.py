@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.user_errors import refusal as refused
 from lilliput.data.corpora import Corpus, Document, open_corpus
 from lilliput.data.corpora.csv_tsv_parquet import csv_rows, read_parquet
 from lilliput.data.corpora.documents import Labels
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal as refused
 
 
 def corpus_of(path: Path, **settings: object) -> Corpus:

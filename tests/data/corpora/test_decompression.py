@@ -136,7 +136,7 @@ def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(UserError) as found:
         list(read_bytes(path))
-    assert found.value.hint == 'pip install "lilliput[data]"'
+    assert found.value.fix == 'pip install "lilliput[data]"'
 
 
 @pytest.mark.parametrize("form", ["", ".gz"])

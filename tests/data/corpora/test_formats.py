@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.user_errors import refusal as refused
 from lilliput.data.corpora import Document, open_corpus
 from lilliput.data.corpora.formats import FORMATS, ending_of, text_size
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal as refused
 
 VALIDATION = "0\tvalidation"
 

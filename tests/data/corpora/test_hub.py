@@ -20,10 +20,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from helpers.user_errors import refusal
 from lilliput.data.corpora import Corpus, open_corpus
 from lilliput.data.corpora.hub import TINYSTORIES_ON_HUB, splits_by_name
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal
 
 COMMIT = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
 CLOSED = "http://127.0.0.1:9"  # the discard port: nobody listens

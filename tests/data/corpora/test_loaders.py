@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.user_errors import refusal as refused
 from lilliput.data.corpora import Corpus, Document, open_corpus
 from lilliput.settings.tree import DataSettings
-from mistakes import refusal as refused
 
 
 def loader(folder: Path, code: str, name: str = "loader.py") -> Path:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.text_corpora import configure, run, write
+from helpers.user_errors import refusal
 from lilliput.data.prepare import corpus_pass, encoding, prepare
 from lilliput.data.prepare.encoding import Encoded, Encoders, encode
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, train_bpe
-from mistakes import refusal
-from texts import configure, run, write
 
 
 @dataclass

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.user_errors import refusal
 from lilliput.data.prepare import label_classes as classes
 from lilliput.data.prepare.label_classes import order_labels, write_classes
-from mistakes import refusal
 
 
 @pytest.mark.parametrize(

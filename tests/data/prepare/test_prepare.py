@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.shared_data import DATA, needs_data
+from helpers.text_corpora import SPLITS, configure, run, was_built, write
+from helpers.user_errors import refusal
 from lilliput.data import prepare as module
 from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import corpus_pass, prepare
 from lilliput.data.prepare.token_files import Prepared, read_prepared
 from lilliput.data.tokenizers import byte_tokenizer, train_bpe
 from lilliput.settings.tree import Config, TokenizerSettings
-from mistakes import refusal
-from shared_data import DATA, needs_data
-from texts import SPLITS, configure, run, was_built, write
 
 
 @pytest.fixture

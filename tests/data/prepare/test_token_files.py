@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.text_corpora import configure, write
 from lilliput.data.duplicates import hash_text
 from lilliput.data.prepare import prepare, token_files
 from lilliput.data.prepare.token_files import TokenFile, read_prepared, seal, unseal
-from texts import configure, write
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from helpers.text_corpora import configure, run, was_built, write
 from lilliput.data import prepare as module
 from lilliput.data.prepare import corpus_pass, prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.prepare.work_folder import WorkFolder
 from lilliput.settings.tree import Config
-from texts import configure, run, was_built, write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signals")
 

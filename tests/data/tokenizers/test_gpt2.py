@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.shared_data import DATA, needs_data
+from helpers.user_errors import refusal
 from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizers import Tokenizer, gpt2, make_tokenizer, train_bpe
 from lilliput.settings.tree import TokenizerSettings
-from mistakes import refusal
-from shared_data import DATA, needs_data
 
 FOLDER = DATA / "gpt2-bpe"
 CACHE = FOLDER / "tiktoken_cache"

@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from helpers.shared_data import DATA, needs_data
+from helpers.user_errors import refusal
 from lilliput.data import tokenizers as module
 from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizers import KINDS, TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
@@ -26,8 +28,6 @@ from lilliput.data.tokenizers import untrusted_files as untrusted
 from lilliput.data.tokenizers.text_chunks import cut_text
 from lilliput.errors import UserError
 from lilliput.settings.tree import TokenizerSettings
-from mistakes import refusal
-from shared_data import DATA, needs_data
 
 STORIES = [
     "Once upon a time, a cat sat on the mat.\nThe cat's friend didn't.",

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.shared_data import DATA, needs_data
+from helpers.user_errors import refusal
 from lilliput.data import tokenizers as module
 from lilliput.data.tokenizers import TokenDecoder, Tokenizer, make_tokenizer
 from lilliput.data.tokenizers import text_chunks as cutting
 from lilliput.settings.tree import TokenizerSettings
-from mistakes import refusal
-from shared_data import DATA, needs_data
 
 SPECIALS = {"<sos>": 0, "<eos>": 1, "<pad>": 2, "<unk>": 3}
 

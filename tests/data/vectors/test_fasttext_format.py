@@ -12,11 +12,11 @@ from gensim.models.fasttext import ft_ngram_hashes, save_facebook_model
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.user_errors import refusal
+from helpers.vector_files import write_model
 from lilliput.data.progress import silent
 from lilliput.data.vectors.fasttext_format import MAGIC, FastTextFile, ngram_hashes
 from lilliput.data.vectors.vector_files import open_vectors
-from mistakes import refusal
-from models_on_disk import write_model
 
 SENTENCES = [
     ["the", "old", "bear", "sang", "of", "the", "sea"],

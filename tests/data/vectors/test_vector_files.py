@@ -12,9 +12,9 @@ import pytest
 import zstandard
 from gensim.models import KeyedVectors
 
+from helpers.user_errors import refusal
 from lilliput.data.progress import silent
 from lilliput.data.vectors.vector_files import open_vectors
-from mistakes import refusal
 
 WORDS = ["the", "bear", "Zoë", "наука", "don't", "科学", "</s>"]
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.shared_data import DATA, needs_data
+from helpers.user_errors import refusal
+from helpers.vector_files import write_model
 from lilliput.data import vectors as module
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
 from lilliput.errors import UserErrors
 from lilliput.settings.tree import Config, DataSettings, ModelSettings, TokenizerSettings, VectorSettings
-from mistakes import refusal
-from models_on_disk import write_model
-from shared_data import DATA, needs_data
 
 STORIES = [
     "The garden was quiet. Tim saw a lantern in the garden, and the lantern was bright.",

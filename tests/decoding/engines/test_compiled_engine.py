@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.engines.operations import check_operations
+from helpers.engine_operations import check_operations
+from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model, tiny_settings
 from lilliput.decoding.engines.compiled_engine import NumbaEngine
 from lilliput.decoding.engines.compiled_weights import refusal
 from lilliput.decoding.engines.selection import choose_engine
@@ -25,7 +26,6 @@ from lilliput.kernels.decoding_pass.function import MachineCode
 from lilliput.kernels.decoding_pass.layout import CHUNK
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.tree import GenerateSettings, VectorSettings
-from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model, tiny_settings
 
 ROUNDING = 1e-5  # of float32, where logits are of size one
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.engines.operations import check_operations, uncached
+from helpers.engine_operations import check_operations, uncached
+from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 from lilliput.decoding.engines import torch_engine as eager
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.model import attention
 from lilliput.model.attention import Capture, Visibility
 from lilliput.model.kv_cache import LayerCache
-from tiny import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 
 
 class Work:

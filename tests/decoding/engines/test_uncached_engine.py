@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from decoding.engines.operations import check_operations
+from helpers.engine_operations import check_operations
+from helpers.tiny_models import VARIANTS, draw_ids, name_variant, tiny_model
 from lilliput.decoding.engines.selection import choose_engine
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.engines.uncached_engine import UncachedEngine
@@ -15,7 +16,6 @@ from lilliput.decoding.processors import GREEDY, Strategy
 from lilliput.decoding.stream import Request, stream
 from lilliput.errors import UserError
 from lilliput.settings.tree import GenerateSettings
-from tiny import VARIANTS, draw_ids, name_variant, tiny_model
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)

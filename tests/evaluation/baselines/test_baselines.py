@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
 from lilliput.evaluation import baselines
 from lilliput.evaluation.baselines import (
     compression_baselines,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from labelled import SPEAKERS
+from helpers.labelled_corpora import SPEAKERS
+from helpers.shared_data import DATA, needs_data
 from lilliput.errors import UserError
 from lilliput.evaluation.baselines.linear_classifiers import commonest, tell_by_bayes, tell_by_words
-from shared_data import DATA, needs_data
 
 Teller = Callable[[list[str], list[str], list[str]], list[str] | None]
 

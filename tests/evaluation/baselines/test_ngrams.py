@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from labelled import token_file
+from helpers.labelled_corpora import token_file
+from helpers.shared_data import DATA, needs_data
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.baselines.ngrams import (
     Discounts,
@@ -18,7 +19,6 @@ from lilliput.evaluation.baselines.ngrams import (
     estimate_discounts,
     lay_out,
 )
-from shared_data import DATA, needs_data
 
 VOCAB, START = 18, 16
 Gram = tuple[int, ...]

@@ -83,8 +83,8 @@ def _find(field: str, names: list[str], setting: str, where: str) -> int:
     shown = [repr(name)[1:-1][:30] for name in names[:8]]
     longest = max(range(len(names)), key=lambda index: len(names[index])) + 1
     what = f"there is no column {field!r}; the first row is {', '.join(shown)}" + (" …" if len(names) > 8 else "")
-    hint = f"--data.{setting}-field {nearest(field, shown) or longest}, a name or a number from 1"
-    raise UserError(what, where, hint)
+    fix = f"--data.{setting}-field {nearest(field, shown) or longest}, a name or a number from 1"
+    raise UserError(what, where, fix)
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
@@ -99,9 +99,9 @@ def csv_rows(path: Path) -> Iterator[Row]:
             ends, returns = "end of data" in str(error), "new-line character" in str(error)
             what = "a quoted cell never ends" if ends else f"the row is no CSV: {error}"
             what = "a carriage return ends the row, and no line end follows" if returns else what
-            hint = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
-            hint = f"tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else hint
-            raise UserError(what, place(path, line), hint) from error
+            fix = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
+            fix = f"tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else fix
+            raise UserError(what, place(path, line), fix) from error
         if cells is None:
             return
         yield line, cells
@@ -243,8 +243,8 @@ def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str
     text = find(settings.text_field, "text", texts)
     if text not in texts:
         meant = nearest(settings.text_field, texts) or (texts[0] if texts else None)
-        hint = f"--data.text-field {meant}" if meant else "give a file with text in it"
-        raise UserError(f"column {text!r} holds {schema.field(text).type}, no text", str(path), hint)
+        fix = f"--data.text-field {meant}" if meant else "give a file with text in it"
+        raise UserError(f"column {text!r} holds {schema.field(text).type}, no text", str(path), fix)
     return text, find(settings.label_field, "label", names) if settings.labelled else None
 
 

@@ -58,7 +58,7 @@ def _zstandard() -> Codec:
     try:
         import zstandard
     except ImportError as error:
-        raise UserError("reading .zst files needs zstandard", hint='pip install "lilliput[data]"') from error
+        raise UserError("reading .zst files needs zstandard", fix='pip install "lilliput[data]"') from error
     return Codec(lambda: cast(Decompressor, zstandard.ZstdDecompressor().decompressobj()), zstandard.ZstdError)
 
 

@@ -55,14 +55,14 @@ class Labels:
             found = "missing" if label is None else f"no string or whole number but {type(label).__name__}"
             raise UserError(f"the label is {found}", place(), "name the field of the labels with --data.label-field")
         name = label.strip() if isinstance(label, str) else str(label)
-        hint = "is this a label column? --data.label-field names another"
+        fix = "is this a label column? --data.label-field names another"
         if not name:
             raise UserError("the label is empty", place(), "give each text a label, or leave data.labelled off")
         if len(name) > LONGEST_LABEL:
-            raise UserError(f"the label has {len(name):,} characters, {name[:30]!r}…", place(), hint)
+            raise UserError(f"the label has {len(name):,} characters, {name[:30]!r}…", place(), fix)
         if name not in self.seen:
             if len(self.seen) == MOST_LABELS:
-                raise UserError(f"there are more than {MOST_LABELS:,} different labels, {name!r} is one", place(), hint)
+                raise UserError(f"there are more than {MOST_LABELS:,} different labels, {name!r} is one", place(), fix)
             self.seen.add(name)
         return name
 

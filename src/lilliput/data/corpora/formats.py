@@ -126,8 +126,8 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "too deep or too large"
-        hint = "write one JSON object a line, or rename the file to .txt"
-        raise UserError(f"the line is not JSON: {reason}", where, hint) from error
+        fix = "write one JSON object a line, or rename the file to .txt"
+        raise UserError(f"the line is not JSON: {reason}", where, fix) from error
     if not isinstance(value, dict):
         raise UserError(f"the line is no JSON object but {type(value).__name__}", where, f'write {{"{name}": "…"}}')
     return value

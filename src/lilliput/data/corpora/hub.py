@@ -170,8 +170,8 @@ def find_data_set(name: str) -> DataSet:
         what = f"the data set {name} is open only to those who were admitted"
         raise UserError(what, "the hub", "ask for access on its page, then hf auth login") from error
     except library.errors.RepositoryNotFoundError as error:
-        what, hint = f"the hub has no data set {name}, or it is private", "check its name; as a path it does not exist"
-        raise UserError(what, "the hub", hint) from error
+        what, fix = f"the hub has no data set {name}, or it is private", "check its name; as a path it does not exist"
+        raise UserError(what, "the hub", fix) from error
     except library.errors.HFValidationError as error:
         what = f"{name} is neither a file or folder here nor the name of a data set: {_reason(error)}"
         raise UserError(what, name, "give a path, or owner/name") from error
@@ -200,10 +200,10 @@ def _unreachable(name: str, error: Exception) -> UserError:
     what = f"the hub cannot be reached for the data set {name}: {_reason(error)}"
     if name == TINYSTORIES_ON_HUB:
         files = "TinyStories-train.txt and TinyStories-valid.txt"
-        hint = f"put {files} into a folder and give its path, or into $LILLIPUT_DATA/tinystories; or set HF_HOME"
+        fix = f"put {files} into a folder and give its path, or into $LILLIPUT_DATA/tinystories; or set HF_HOME"
     else:
-        hint = "give the path of a folder that holds its files, or set HF_HOME to a cache that has it"
-    return UserError(what, "neither a file or folder here, nor in the hub's cache", hint)
+        fix = "give the path of a folder that holds its files, or set HF_HOME to a cache that has it"
+    return UserError(what, "neither a file or folder here, nor in the hub's cache", fix)
 
 
 def _reason(error: Exception) -> str:
@@ -215,7 +215,7 @@ def _library() -> Any:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise UserError("data sets of the hub need huggingface_hub", hint='pip install "lilliput[data]"') from error
+        raise UserError("data sets of the hub need huggingface_hub", fix='pip install "lilliput[data]"') from error
     return huggingface_hub
 
 

@@ -47,8 +47,8 @@ def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSe
         read = functools.partial(_read, path, function, name, arguments, settings)
         called = f"{name}({', '.join(map(repr, arguments))})"
         if next(read(ignore), None) is None:
-            hint = "yield a text for each document" + (", or set a data.validation_source" if takes_split else "")
-            raise UserError(f"the loader yields no document: {called}", str(path), hint)
+            fix = "yield a text for each document" + (", or set a data.validation_source" if takes_split else "")
+            raise UserError(f"the loader yields no document: {called}", str(path), fix)
         readings[split] = Reading([path], f"{called} of {path.name}", 0, read)
     return readings
 
@@ -101,8 +101,8 @@ def _function(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
         return function  # type: ignore[no-any-return]
     known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     meant = nearest(name, known) or (known[0] if len(known) == 1 else None)
-    hint = f"{path}:{meant}" if meant else EXAMPLE
-    raise UserError(f"the loader has no function {name}", str(path), hint)
+    fix = f"{path}:{meant}" if meant else EXAMPLE
+    raise UserError(f"the loader has no function {name}", str(path), fix)
 
 
 def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:

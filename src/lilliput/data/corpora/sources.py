@@ -106,14 +106,14 @@ def find_files(source: str) -> tuple[list[Path], int]:
 def _missing(source: str, path: Path) -> UserError:
     if source.startswith("$LILLIPUT_DATA/"):  # unset, or `config` would have put the folder in its place
         rest = source.removeprefix("$LILLIPUT_DATA/")
-        hint = f"LILLIPUT_DATA=FOLDER lilliput ..., where FOLDER has {rest}"
-        return UserError("LILLIPUT_DATA is not set", source, hint)
+        fix = f"LILLIPUT_DATA=FOLDER lilliput ..., where FOLDER has {rest}"
+        return UserError("LILLIPUT_DATA is not set", source, fix)
     if meant := nearest(path.name, BUILT_IN_CORPORA):
         return UserError(f"no such source: {path.name}", source, f"{meant}, which needs no path?")
     siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
     meant = nearest(path.name, siblings)
-    hint = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
-    return UserError("no such file or folder", source, f"{path.parent / meant}?" if meant else hint)
+    fix = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
+    return UserError("no such file or folder", source, f"{path.parent / meant}?" if meant else fix)
 
 
 def _unknown(source: str, path: Path) -> UserError:

@@ -223,8 +223,8 @@ class Tokenizer:
             raise
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:200]
-            hint = "give the tokenizer.json of the tokenizers library"
-            raise UserError(f"the tokenizer cannot be used: {reason}", where, hint) from error
+            fix = "give the tokenizer.json of the tokenizers library"
+            raise UserError(f"the tokenizer cannot be used: {reason}", where, fix) from error
         return Tokenizer(inner, where)
 
     @staticmethod
@@ -234,8 +234,8 @@ class Tokenizer:
         if path.is_dir() and not file.exists():
             if found := gpt2.read_folder(path):
                 return Tokenizer(found, str(path))
-            hint = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
-            raise UserError("no such tokenizer", str(file), hint)
+            fix = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
+            raise UserError("no such tokenizer", str(file), fix)
         return Tokenizer.from_json(read_text(file, "tokenizer", LARGEST_FILE), str(file))
 
 

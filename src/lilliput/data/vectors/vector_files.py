@@ -59,8 +59,8 @@ def open_vectors(path: Path) -> VectorFile:
         raise UserError("vectors.source is a folder", str(path), "the path of the file of vectors in it")
     if not path.exists():
         near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        hint = str(path.parent / near) if near else "a .vec, .txt or .bin file, or train: vectors of the training split"
-        raise UserError("there is no such file of vectors", str(path), hint)
+        fix = str(path.parent / near) if near else "a .vec, .txt or .bin file, or train: vectors of the training split"
+        raise UserError("there is no such file of vectors", str(path), fix)
     start = next(read_bytes(path), b"")
     if not start.strip():
         raise UserError("the file of vectors is empty", str(path), "fetch or write it again")

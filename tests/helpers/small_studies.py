@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from helpers.small_runs import SETTINGS, write_text
 from lilliput.studies.study_results import Outcome
-from small import SETTINGS, write_text
 
 AXES = {"window": {"full": {}, "4 tokens": {"model.window": 4}}}
 # Of a row that is measured again, these are other ones.

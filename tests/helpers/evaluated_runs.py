@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from labelled import labelled_changes
-from small import MEMORY, small_config, train_small
+from helpers.labelled_corpora import labelled_changes
+from helpers.small_runs import MEMORY, small_config, train_small
 
 VOCABULARY = "30"  # too few for all words of the text
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from helpers.tiny_models import assert_same
 from lilliput.decoding.engines import Engine, EngineRows
 from lilliput.model.transformer import Transformer
-from tiny import assert_same
 
 MOST_ROWS, MOST_SETS = 6, 3
 

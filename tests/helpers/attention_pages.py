@@ -14,10 +14,10 @@ import numpy as np
 from playwright.sync_api import Browser, Page, Playwright
 
 import lilliput
+from helpers.small_runs import trained
 from lilliput.decoding.writer import Writer
 from lilliput.interpret import Attention
 from lilliput.model.transformer import build_model
-from small import trained
 
 
 def draw_attention(

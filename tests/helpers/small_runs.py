@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lilliput.cli import main
+from lilliput.cli import run_command
+from lilliput.errors import UserError, UserErrors
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import Config
 from lilliput.storage.run_folders import Run
@@ -115,20 +116,30 @@ def assert_equal_tensors(actual: dict[str, torch.Tensor], expected: dict[str, to
         assert torch.equal(actual[name], tensor), name
 
 
-class Told(NamedTuple):
-    """How a command ended and what it said."""
-
+class Printed(NamedTuple):
     code: int
     out: str
     err: str
 
 
-def lilliput(*argv: str) -> Told:
-    """A command, as from a shell but in this process: importing torch anew takes two seconds."""
+class CommandResult(Printed):
+    """The exit code of a command, what it printed, and the error that it reported."""
+
+    error: UserError | None = None
+
+    @property
+    def errors(self) -> list[UserError]:
+        """Each error of the command; several that were reported at once are listed one by one."""
+        if self.error is None:
+            return []
+        return self.error.errors if isinstance(self.error, UserErrors) else [self.error]
+
+
+def lilliput(*argv: str) -> CommandResult:
+    """Run a command as from a shell but in this process: importing torch anew takes two seconds."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(list(argv))
-        except SystemExit as leaving:  # after --help
-            code = int(leaving.code or 0)
-    return Told(code, out.getvalue(), err.getvalue())
+        ended = run_command(list(argv))
+    result = CommandResult(ended.code, out.getvalue(), err.getvalue())
+    result.error = ended.error
+    return result

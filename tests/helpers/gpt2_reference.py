@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from helpers.tiny_models import tiny_model
 from lilliput.model.transformer import Transformer
-from tiny import tiny_model
 
 NAMES = {
     "attn.c_attn": "attention.inner.qkv",

@@ -1,6 +1,6 @@
 """What each of several processes does in tests/training/test_distributed.py.
 
-    torchrun --nproc-per-node 2 tests/several.py FOLDER ANSWER CASES
+    torchrun --nproc-per-node 2 tests/helpers/process_groups.py FOLDER ANSWER CASES
 
 Small runs one after the other, in one group: starting processes takes longer than all of them. CASES is a JSON list; what was
 heard, as the first process heard it, goes into FOLDER/ANSWER. Numbers that processes must agree on are compared here.
@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
+from helpers.small_runs import small_config
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.loop import Trainer
 from lilliput.training.process_group import World, leave, open_world
 from lilliput.training.session import open_session
-from small import small_config
 
 
 def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, Any]:
