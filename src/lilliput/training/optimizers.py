@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.model.attention import SelfAttention
-from lilliput.model.layers import ClassifierHead, FeedForward, LanguageHead
+from lilliput.model.heads import ClassifierHead, LanguageHead
+from lilliput.model.layers import FeedForward
 from lilliput.model.positions import Positions
 from lilliput.settings.tree import OptimizerSettings
 from lilliput.training.muon import Muon, Together

@@ -30,8 +30,9 @@ from lilliput.devices import prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.generated_stories import storybook_floor
 from lilliput.kernels.training_attention import fits, load_attention
+from lilliput.model.embeddings import put_vectors
 from lilliput.model.recompute import use_compile, use_recompute
-from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
+from lilliput.model.transformer import Transformer, build_model, load_weights
 from lilliput.settings.loading import config_from_dict, config_to_dict, replace
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import Checkpoint
@@ -143,7 +144,7 @@ def open_session(
         if wanted and device.type == "cpu" and precision.dtype is torch.float32:
             world.in_turn(partial(load_attention, lambda sentence: report(sentence, 0, 0)))
         if vectors is not None:
-            put_vectors(model, vectors.table, vectors.covered)
+            put_vectors(model.embedding, config.vectors.uncovered, vectors.table, vectors.covered)
         model.to(precision.weights_dtype)
         if origin:
             load_weights(model, origin.load_model())
