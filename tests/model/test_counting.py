@@ -33,7 +33,7 @@ def has_table(block: nn.Module) -> bool:
     ],
 )
 def test_layers_with_a_table_of_values(kind: str | None, layers: int, chosen: set[int]) -> None:
-    assert value_layers(kind, layers) == chosen
+    assert value_layers(tiny_settings(value_embeddings=kind, layers=layers)) == chosen
     blocks = tiny_model(value_embeddings=kind, layers=layers).blocks
     assert {layer for layer, block in enumerate(blocks) if has_table(block)} == chosen
 

@@ -149,9 +149,12 @@ def settings_help() -> str:
 
 def kind_name(kind: Any) -> str:
     """A type as a newcomer reads it: 8, 0.1, a|b|c."""
+    from lilliput.settings.choices import OneOf
+
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
-        return kind_name(inner[0])
+        names = [name for part in inner[1:] if isinstance(part, OneOf) for name in part.names()]
+        return "|".join(names) or kind_name(inner[0])
     if origin is typing.Literal:
         return "|".join(str(value) for value in inner)
     if origin in (typing.Union, types.UnionType):
