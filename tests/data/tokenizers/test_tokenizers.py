@@ -22,7 +22,8 @@ from helpers.shared_data import DATA, needs_data
 from helpers.user_errors import refusal
 from lilliput.data import tokenizers as module
 from lilliput.data.corpora import END_OF_TEXT
-from lilliput.data.tokenizers import KINDS, TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
+from lilliput.data.tokenizer_choices import TOKENIZERS
+from lilliput.data.tokenizers import TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
 from lilliput.data.tokenizers import text_chunks as cutting
 from lilliput.data.tokenizers import untrusted_files as untrusted
 from lilliput.data.tokenizers.text_chunks import cut_text
@@ -299,7 +300,7 @@ def test_settings_choose(tmp_path: Path) -> None:
     assert make_tokenizer(TokenizerSettings(kind="byte"), iter([])).sha256 == BYTE.sha256
     BPE.save(tmp_path / "mine.json")
     assert make_tokenizer(TokenizerSettings(path=str(tmp_path / "mine.json")), iter([])).sha256 == BPE.sha256
-    assert set(KINDS) == {"bpe", "byte", "character", "gpt2", "word"}
+    assert set(TOKENIZERS) == {"bpe", "byte", "character", "gpt2", "word"}
 
 
 def test_a_mistake_in_the_text_reaches_its_user_through_training() -> None:
@@ -398,9 +399,9 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
     program = (
         "import resource\n"
-        "from lilliput.data.tokenizers import untrusted\n"
+        "from lilliput.data.tokenizers import untrusted_files\n"
         "resource.setrlimit(resource.RLIMIT_AS, ((1 << 32) - 4096,) * 2)\n"
-        "print(untrusted._ends(r'\\w+|\\s+'))\n"
+        "print(untrusted_files._ends(r'\\w+|\\s+'))\n"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (found.stdout, found.stderr) == ("True\n", "")
