@@ -333,7 +333,7 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
         ("", "is not JSON: Expecting value"),
         ("{", "is not JSON: Expecting property name"),
         ("[]", "is not JSON: no JSON object"),
-        ("[" * 100_000, "is not JSON: too deeply nested"),
+        ("[" * 100_000, "is not JSON: nested deeper than 100 levels"),
         (b"\xff", "the tokenizer is not UTF-8"),
         ("{}", "cannot be used: "),
         (changed(lambda value: value.update(added_tokens=[])), f"has no {END_OF_TEXT} token"),
@@ -342,8 +342,9 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
         (changed(lambda value: value["model"]["vocab"].update(zz=5)), "two tokens have the id 5: "),  # type: ignore[index]
         (changed(lambda value: value.pop("model")), "cannot be used: "),
         (changed(lambda value: value.update(normalizer={"type": "Lower"})), "cannot be used: "),
-        ('{"pre_tokenizer": ' * 300 + "1" + "}" * 300, "cannot be used: recursion limit"),
-        ('{"decoder":' * 990 + "1" + "}" * 990, "is not JSON: too deeply nested"),
+        ('{"pre_tokenizer": ' * 100 + "1" + "}" * 100, "cannot be used: "),
+        ('{"pre_tokenizer": ' * 101 + "1" + "}" * 101, "is not JSON: nested deeper than 100 levels"),
+        ('{"decoder":' * 990 + "1" + "}" * 990, "is not JSON: nested deeper than 100 levels"),
         (changed(lambda value: [value.update(added_tokens=[]), value["model"].update(vocab={}, merges=[])]), "has no "),  # type: ignore[attr-defined]
     ],
 )
@@ -386,7 +387,7 @@ def test_regular_expressions_without_end_are_refused(
     told = refusal(lambda: Tokenizer.from_json(with_pattern(part, pattern), "evil.json"))
     assert told.startswith("a regular expression of the tokenizer takes too long or fails: ")
     assert "at  evil.json" in told
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 120
     assert capfd.readouterr().err == ""  # the engine's own cry stays in the other process
 
 
@@ -403,7 +404,7 @@ def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
         "resource.setrlimit(resource.RLIMIT_AS, ((1 << 32) - 4096,) * 2)\n"
         "print(untrusted_files._ends(r'\\w+|\\s+'))\n"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert (found.stdout, found.stderr) == ("True\n", "")
 
 

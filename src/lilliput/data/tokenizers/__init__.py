@@ -36,6 +36,7 @@ from lilliput.data.tokenizers.text_chunks import cut_endless_words, cut_text
 from lilliput.data.tokenizers.untrusted_files import check_patterns, read_text, told_panics
 from lilliput.errors import UserError
 from lilliput.settings.tree import TokenizerSettings
+from lilliput.storage.atomic_files import parse_json
 
 # Above GPT-4's largest (about 20 MB); parsing takes several times the file's size in memory.
 LARGEST_FILE = 50 * 1000 * 1000
@@ -210,13 +211,12 @@ class Tokenizer:
     @staticmethod
     def from_json(text: str, where: str = "tokenizer.json") -> Tokenizer:
         try:
-            parts = json.loads(text)
+            parts = parse_json(text)
             if not isinstance(parts, dict):
                 raise ValueError("no JSON object")
             check_patterns(parts, words.OWN_PATTERNS, where)
-        except (ValueError, RecursionError) as error:
-            reason = "too deeply nested" if isinstance(error, RecursionError) else error
-            raise UserError(f"the tokenizer is not JSON: {reason}", where, "give a whole tokenizer.json") from error
+        except ValueError as error:
+            raise UserError(f"the tokenizer is not JSON: {error}", where, "give a whole tokenizer.json") from error
         try:
             with told_panics("the tokenizer cannot be used", where):
                 inner = library.Tokenizer.from_str(text)
