@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
-        from lilliput.settings.loading import recipe_schema
+        from lilliput.settings.recipes import recipe_schema
 
         print_json(recipe_schema())
         return 0
