@@ -27,7 +27,6 @@ from lilliput.storage.run_folders import (
     find_run,
     list_runs,
     resolve_checkpoint,
-    tell_figures,
 )
 
 
@@ -428,12 +427,6 @@ def test_the_figures_of_test_sets(run: Run) -> None:
     found = describe(run)["tests"]
     assert list(found) == ["near", "far"]
     assert found["near"] == {**figures, "accuracy": 1.0, "step": 20, "weights": 20}
-    assert tell_figures(found["far"]) == ["accuracy 50.0%"]
-    assert tell_figures({"perplexity": 8.2e307}) == ["perplexity 8.2e+307"]
-    assert tell_figures({"perplexity": 1234.567, "bits_per_byte": 0.98765}) == [
-        "perplexity 1,234.57",
-        "0.9877 bits/byte",
-    ]
 
 
 def test_describing(run: Run, tmp_path: Path) -> None:
