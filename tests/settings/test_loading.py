@@ -561,7 +561,7 @@ def test_a_recipe_or_override_with_a_removed_setting_is_refused(folder: Path, na
         ({"model.vocab_sice": 512}, "setting.unknown"),
         ({"model": ModelSettings()}, "setting.group"),
         ({"model.pairs": None}, "setting.removed"),
-        ({"model.heads": 3}, "setting.conflict"),
+        ({"model.kv_heads": 3}, "setting.conflict"),
         ({"train.steps": 3, "train.tokens": 4}, "setting.conflict"),
         ({"model.dim": "wide"}, "setting.value"),
         ({"model.dim": None}, "setting.value"),

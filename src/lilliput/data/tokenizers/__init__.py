@@ -215,7 +215,8 @@ class Tokenizer:
             check_patterns(parts, words.OWN_PATTERNS, where)
         except (ValueError, RecursionError) as error:
             reason = "too deeply nested" if isinstance(error, RecursionError) else error
-            raise UserError(f"the tokenizer is not JSON: {reason}", where, "give a whole tokenizer.json") from error
+            what, fix = f"the tokenizer is not valid JSON: {reason}", "give a complete tokenizer.json"
+            raise UserError(what, where, fix, code="file.syntax") from error
         try:
             with told_panics("the tokenizer cannot be used", where):
                 inner = library.Tokenizer.from_str(text)
@@ -224,7 +225,7 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:200]
             fix = "give the tokenizer.json of the tokenizers library"
-            raise UserError(f"the tokenizer cannot be used: {reason}", where, fix) from error
+            raise UserError(f"the tokenizer cannot be used: {reason}", where, fix, code="tokenizer.invalid") from error
         return Tokenizer(inner, where)
 
     @staticmethod
@@ -235,7 +236,8 @@ class Tokenizer:
             if found := gpt2.read_folder(path):
                 return Tokenizer(found, str(path))
             fix = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
-            raise UserError("no such tokenizer", str(file), fix)
+            what = "the folder has no tokenizer"
+            raise UserError(what, str(file), fix, code="tokenizer.missing", setting="tokenizer.path")
         return Tokenizer.from_json(read_text(file, "tokenizer", LARGEST_FILE), str(file))
 
 
@@ -247,12 +249,13 @@ def mend(text: str) -> str:
 def _checked_size(vocabulary: dict[str, int], where: str) -> int:
     size = max(vocabulary.values(), default=-1) + 1
     if size > 2 * len(vocabulary):
-        what = f"ids run to {size - 1:,} but there are only {len(vocabulary):,} tokens"
-        raise UserError(what, where, "give a tokenizer.json with ids from 0 on")
+        what = f"the largest id is {size - 1:,}, but there are only {len(vocabulary):,} tokens"
+        raise UserError(what, where, "give a tokenizer.json with ids that start at 0", code="tokenizer.invalid")
     if len({*vocabulary.values()}) < len(vocabulary):
         (number, _), *_ = Counter(vocabulary.values()).most_common(1)
         first, second, *_ = sorted(token for token, one in vocabulary.items() if one == number)
-        raise UserError(f"two tokens have the id {number}: {first!r} and {second!r}", where, "give each its own id")
+        what = f"two tokens have the id {number}: {first!r} and {second!r}"
+        raise UserError(what, where, "give each token its own id", code="tokenizer.invalid")
     return size
 
 
@@ -356,7 +359,7 @@ def make_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tok
     if settings.path is not None:
         return Tokenizer.load(Path(settings.path))
     if settings.kind not in KINDS:
-        raise UserError(
-            f"no such kind of tokenizer: {settings.kind}", None, nearest(settings.kind, KINDS) or ", ".join(KINDS)
-        )
+        fix = f"set tokenizer.kind to {nearest(settings.kind, KINDS) or ' or '.join(KINDS)}"
+        what = f"unknown tokenizer.kind {settings.kind!r}"
+        raise UserError(what, None, fix, code="setting.choice", setting="tokenizer.kind")
     return KINDS[settings.kind](settings, documents)
