@@ -9,6 +9,7 @@ Everything streams: one document is in memory at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pathlib import Path
 from lilliput.data.corpora.documents import END_OF_TEXT, Document, Notice, Reader, Reading, ignore
 from lilliput.data.corpora.sources import STORYBOOK, open_source
 from lilliput.data.corpora.splits import block_length, cut_document, member_of_validation
-from lilliput.errors import UserError
+from lilliput.errors import UserError, blame
 from lilliput.settings.sources import is_hub_name
 from lilliput.settings.tree import DataSettings
 
@@ -106,13 +107,19 @@ def open_corpus(settings: DataSettings) -> Corpus:
 
 def _open(setting: str, source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
     """Open the source that `setting` names; errors name that setting unless another one is at fault."""
-    try:
+    with blame(setting):
         if source == STORYBOOK:
             return {split: _open_storybook(split, settings) for split in splits}
-        return open_source(source, splits, settings)
-    except UserError as error:
-        error.setting = error.setting or setting
-        raise
+        readings = open_source(source, splits, settings)
+    return {
+        split: dataclasses.replace(reading, read=functools.partial(_read, reading.read, setting))
+        for split, reading in readings.items()
+    }
+
+
+def _read(read: Reader, setting: str, on_empty: Notice) -> Iterator[Document]:
+    with blame(setting):
+        yield from read(on_empty)
 
 
 def _open_storybook(split: str, settings: DataSettings) -> Reading:

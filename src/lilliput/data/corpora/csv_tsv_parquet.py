@@ -132,7 +132,7 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
             if columns.header:
                 continue
         if len(cells) != columns.width:
-            what = f"the row has {len(cells)} columns, expected {columns.width} (as in the first row)"
+            what = f"the row must have {columns.width} columns, as the first row, got {len(cells)}"
             fix = "quote cells that contain the separator, in a .csv file"
             raise UserError(what, place(path, line), fix, code="file.syntax")
         text = cells[columns.text]

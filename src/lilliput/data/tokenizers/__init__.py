@@ -33,7 +33,7 @@ from lilliput.data.tokenizers.gpt2 import BYTE_CHARACTERS, CHARACTER_BYTES
 from lilliput.data.tokenizers.special_tokens import find_specials, find_unknown
 from lilliput.data.tokenizers.text_chunks import cut_endless_words, cut_text
 from lilliput.data.tokenizers.untrusted_files import check_patterns, read_text, told_panics
-from lilliput.errors import UserError, nearest
+from lilliput.errors import UserError, blame, nearest
 from lilliput.settings.tree import TokenizerSettings
 
 # Above GPT-4's largest (about 20 MB); parsing takes several times the file's size in memory.
@@ -357,7 +357,8 @@ def make_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tok
     A path, GPT-2, bytes and a vocabulary file learn nothing.
     """
     if settings.path is not None:
-        return Tokenizer.load(Path(settings.path))
+        with blame("tokenizer.path"):
+            return Tokenizer.load(Path(settings.path))
     if settings.kind not in KINDS:
         fix = f"set tokenizer.kind to {nearest(settings.kind, KINDS) or ' or '.join(KINDS)}"
         what = f"unknown tokenizer.kind {settings.kind!r}"
