@@ -330,15 +330,21 @@ def _ended(inner: library.Tokenizer) -> Tokenizer:
 
 def _word_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
     if settings.vocabulary is not None:
-        return Tokenizer(words.read_words(settings), settings.vocabulary)
-    return Tokenizer(words.fit_words(settings, documents), "tokenizer.eos_id")
+        with blame("tokenizer.vocabulary"):
+            return Tokenizer(words.read_words(settings), settings.vocabulary)
+    return _fitted(words.fit_words(settings, documents))
+
+
+def _fitted(inner: library.Tokenizer) -> Tokenizer:
+    with blame("tokenizer.eos_id"):  # without it a vocabulary may lack a token that ends documents
+        return Tokenizer(inner, "tokenizer.eos_id")
 
 
 Constructor = Callable[[TokenizerSettings, Iterable[str]], Tokenizer]
 KINDS: dict[str, Constructor] = {
     "bpe": lambda settings, documents: train_bpe(documents, settings.vocab_size),
     "byte": lambda settings, documents: byte_tokenizer(),
-    "character": lambda settings, documents: Tokenizer(words.fit_characters(settings, documents), "tokenizer.eos_id"),
+    "character": lambda settings, documents: _fitted(words.fit_characters(settings, documents)),
     "gpt2": lambda settings, documents: Tokenizer(gpt2.find_gpt2()),
     "word": _word_tokenizer,
 }
