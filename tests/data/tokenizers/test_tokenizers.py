@@ -402,7 +402,7 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
     program = (
         "import resource\n"
-        "from lilliput.data.tokenizers import untrusted\n"
+        "from lilliput.data.tokenizers import untrusted_files as untrusted\n"
         "resource.setrlimit(resource.RLIMIT_AS, ((1 << 32) - 4096,) * 2)\n"
         "print(untrusted._ends(r'\\w+|\\s+'))\n"
     )
