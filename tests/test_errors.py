@@ -1,10 +1,10 @@
-"""How mistakes are told."""
+"""The text, the code and the setting of errors."""
 
 from __future__ import annotations
 
 import pytest
 
-from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.errors import UserError, UserErrors, blame, nearest
 
 
 @pytest.mark.parametrize(
@@ -16,17 +16,32 @@ from lilliput.errors import UserError, UserErrors, nearest
         (UserError("what", "where", "do"), "what\n  at  where\n  try do"),
     ],
 )
-def test_one_mistake_costs_at_most_three_lines(error: UserError, told: str) -> None:
+def test_one_error_has_at_most_three_lines(error: UserError, told: str) -> None:
     assert str(error) == told
 
 
-def test_several_mistakes_cost_a_line_each() -> None:
+def test_several_errors_have_one_line_each() -> None:
     errors = UserErrors([UserError("a", "here", "b"), UserError("c"), UserError("d", "there"), UserError("e", fix="f")])
     assert str(errors).splitlines() == ["a  (here): b", "c", "d  (there)", "e: f"]
 
 
-def test_several_that_are_one_are_told_as_one() -> None:
-    assert str(UserErrors([UserError("what", "where", "do")])) == str(UserError("what", "where", "do"))
+def test_a_list_of_one_error_equals_that_error() -> None:
+    one = UserError("what", "where", "do", code="setting.value", setting="seed")
+    errors = UserErrors([one])
+    assert str(errors) == str(one)
+    assert (errors.code, errors.setting) == ("setting.value", "seed")
+
+
+def test_the_code_of_several_errors() -> None:
+    errors = UserErrors([UserError("a", code="setting.value", setting="seed"), UserError("b", code="file.missing")])
+    assert (errors.code, errors.setting) == ("several", None)
+
+
+@pytest.mark.parametrize("setting", [None, "data.text_field"])
+def test_blame_names_a_setting_where_there_is_none(setting: str | None) -> None:
+    with pytest.raises(UserError) as found, blame("data.source"):
+        raise UserError("what", code="data.column", setting=setting)
+    assert found.value.setting == (setting or "data.source")
 
 
 @pytest.mark.parametrize(

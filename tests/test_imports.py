@@ -12,7 +12,7 @@ import lilliput
 SOURCE = Path(lilliput.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 # A room imports only itself and the rooms before it (docs/architecture.md). `cli` and the package's own modules come last.
-ORDER = ["errors", "settings", "storage", "devices", "kernels", "data", "model", "decoding", "evaluation", "training"]
+ORDER = ["errors", "storage", "settings", "devices", "kernels", "data", "model", "decoding", "evaluation", "training"]
 ORDER += ["interpret", "reports", "studies", "page", "exporting", "serving", "cli"]
 
 

@@ -134,7 +134,8 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_recipe_that_is_shipped_is_complete() -> None:
-    from lilliput.settings.loading import load_config, shipped_recipes
+    from lilliput.settings.loading import load_config
+    from lilliput.settings.recipes import shipped_recipes
 
     assert {"demo", "stories-gpt2", "speech-lm", "speech-classifier"} <= set(shipped_recipes())
     for name in shipped_recipes():

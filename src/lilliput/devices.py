@@ -42,11 +42,13 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = next((kind for kind, is_there in found.items() if is_there), "cpu")
     if not found.get(name, True):
-        raise UserError(f"there is no {name} device that torch can use here", None, "the device cpu, or auto")
+        what, fix = f"torch cannot use a {name} device on this machine", "set train.device to cpu or auto"
+        raise UserError(what, None, fix, code="device.missing", setting="train.device")
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"there is no kind of device {name!r}", None, "cpu, cuda, mps or auto") from error
+        what, fix = f"unknown device {name!r}", "set train.device to cpu, cuda, mps or auto"
+        raise UserError(what, None, fix, code="device.missing", setting="train.device") from error
 
 
 class PrecisionChoice(NamedTuple):
@@ -61,7 +63,8 @@ def choose_precision(name: str, device: torch.device) -> PrecisionChoice:
     wanted = PRECISIONS["bfloat16" if name == "auto" else name]
     if wanted in (torch.float32, torch.float64):
         if wanted is torch.float64 and device.type == "mps":
-            raise UserError("train.precision is float64, and mps knows no float64", fix="--train.device cpu")
+            what, fix = "train.precision is float64, which mps does not support", "set train.device to cpu"
+            raise UserError(what, fix=fix, code="device.precision", setting="train.precision")
         return PrecisionChoice(wanted, None)
     here, called = "CPU" if device.type == "cpu" else device.type, "bfloat16" if name == "auto" else name
     try:
@@ -69,9 +72,8 @@ def choose_precision(name: str, device: torch.device) -> PrecisionChoice:
     except (RuntimeError, TypeError) as error:  # what torch raises for a type that a device does not have
         if name == "auto":
             return PrecisionChoice(torch.float32, f"this {here} has no bfloat16: using float32")
-        raise UserError(
-            f"train.precision is {name}, and this {here} has no {name}", fix="--train.precision auto"
-        ) from error
+        what, fix = f"train.precision is {name}, which this {here} does not support", "set train.precision to auto"
+        raise UserError(what, fix=fix, code="device.precision", setting="train.precision") from error
     how = f"{called} is {tell_ratio(ratio)} than float32 on this {here}"
     if name == "auto":
         chosen = wanted if ratio >= WORTH else torch.float32

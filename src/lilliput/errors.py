@@ -7,7 +7,8 @@ Owns: `UserError` and its text. Does not own: the decision what is an error (eac
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -61,6 +62,16 @@ class UserErrors(UserError):
             error.what + (f"  ({error.where})" if error.where else "") + (f": {error.fix}" if error.fix else "")
             for error in self.errors
         )
+
+
+@contextmanager
+def blame(setting: str) -> Iterator[None]:
+    """Name this setting in errors raised inside that name none."""
+    try:
+        yield
+    except UserError as error:
+        error.setting = error.setting or setting
+        raise
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:

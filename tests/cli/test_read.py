@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from helpers.small_runs import FLAGS, SETTINGS, copy_of_trained, lilliput, trained
-from lilliput.settings.loading import recipe_schema
+from lilliput.settings.recipes import recipe_schema
 from lilliput.storage.run_folders import Run
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.shared_data import DATA, needs_data
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data import duplicates
 from lilliput.data.corpora import open_corpus
 from lilliput.data.duplicates import NearDuplicates, count_exact, find_dropped, find_near, hash_text
@@ -390,13 +390,14 @@ def test_the_hash_of_a_text_is_pinned() -> None:
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4999, 1.01, float("nan")])
 def test_a_threshold_is_a_similarity(threshold: float) -> None:
-    assert "0.5 to 1" in refusal(lambda: near(texts(train=["a"], validation=["b"]), threshold))
+    assert refused(lambda: near(texts(train=["a"], validation=["b"]), threshold)).code == "setting.value"
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     corpus = texts(train=["a b c", "a b c!"], validation=["d"])
-    told = refusal(lambda: find_near(corpus, folder=tmp_path / "nowhere"))  # type: ignore[arg-type]
-    assert "cannot write" in told and "nowhere" in told
+    error = refused(lambda: find_near(corpus, folder=tmp_path / "nowhere"))  # type: ignore[arg-type]
+    assert error.code == "file.not-written"
+    assert str(tmp_path / "nowhere") in (error.where or "")
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +418,7 @@ def test_a_source_that_changes_between_the_readings_is_told() -> None:
             self.rows.pop()
 
     corpus = Changing([("validation", "d"), ("train", "a b c"), ("train", "a b c!")])
-    assert "changed while it was read" in refusal(lambda: near(corpus))
+    assert refused(lambda: near(corpus)).code == "data.changed"
 
 
 def test_an_empty_corpus_has_no_duplicates() -> None:

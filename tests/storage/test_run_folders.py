@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lilliput.errors import UserError
+from helpers.user_errors import refused
 from lilliput.storage import atomic_files as files
 from lilliput.storage import checkpoints as store
 from lilliput.storage.checkpoints import Checkpoint, save_checkpoint
@@ -27,7 +28,6 @@ from lilliput.storage.run_folders import (
     find_run,
     list_runs,
     resolve_checkpoint,
-    tell_figures,
 )
 
 
@@ -38,14 +38,9 @@ def save(run: Run, step: int) -> Checkpoint:
     )
 
 
-def told(action: Callable[[], object], *hidden: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        action()
-    text = str(caught.value)
-    assert len(text.splitlines()) <= 3
-    for place in hidden:
-        text = text.replace(str(place), "RUNS")
-    return text
+def code_and_place(action: Callable[[], object]) -> tuple[str, str | None]:
+    error = refused(action)
+    return error.code, error.where
 
 
 def log(run: Run, *events: dict[str, Any]) -> None:
@@ -80,10 +75,10 @@ def test_a_new_run(tmp_path: Path) -> None:
     assert os.listdir(run.folder.parent) == ["demo"]
 
 
-def test_an_existing_run_is_refused_with_three_ways_on(run: Run, tmp_path: Path) -> None:
+def test_an_existing_run_is_refused(run: Run) -> None:
     saved = save(run, 1)
-    text = told(lambda: Run.create(run.folder, {"other": 1}, overwrite=False), tmp_path)
-    assert text == "run demo exists already\n  at  RUNS/demo\n  try --resume, --name NEW or --overwrite"
+    create = partial(Run.create, run.folder, {"other": 1}, overwrite=False)
+    assert code_and_place(create) == ("run.exists", str(run.folder))
     assert run.newest_valid() == saved
     assert run.config() == {"model": {"dim": 4}}
 
@@ -102,19 +97,16 @@ def test_what_is_not_a_run_is_never_overwritten(tmp_path: Path, content: str, ov
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / content).write_text("{}")
-    text = told(lambda: Run.create(folder, {}, overwrite), tmp_path)
-    refused = "run mine exists already" if content == "config.json" and not overwrite else None
-    assert text.startswith(
-        refused or "folder mine exists and is not a run\n  at  RUNS/mine\n  try --name NEW; it is left alone"
-    )
+    looks_like_a_run = content == "config.json" and not overwrite
+    code = "run.exists" if looks_like_a_run else "run.name"
+    assert code_and_place(lambda: Run.create(folder, {}, overwrite)) == (code, str(folder))
     assert os.listdir(folder) == [content]
     assert os.listdir(tmp_path) == ["mine"]
 
 
 def test_a_checkpoint_is_never_overwritten(run: Run) -> None:
     saved = save(run, 1)
-    text = told(lambda: Run.create(saved.folder, {}, overwrite=True))
-    assert text.startswith("folder step-000001 exists and is not a run")
+    assert refused(lambda: Run.create(saved.folder, {}, overwrite=True)).code == "run.name"
     saved.verify()
 
 
@@ -132,12 +124,10 @@ def test_a_link_to_a_run_stays_a_link(run: Run, tmp_path: Path) -> None:
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "demo").touch()
-    assert told(lambda: Run.create(tmp_path / "demo", {}, overwrite=False), tmp_path) == (
-        "cannot write demo, RUNS/demo is a file, not a folder\n  at  RUNS/demo\n  try another folder"
-    )
-    assert told(lambda: Run.create(tmp_path / "demo" / "deep" / "run", {}, overwrite=False), tmp_path) == (
-        "cannot write run, RUNS/demo is a file, not a folder\n  at  RUNS/demo/deep/run\n  try another folder"
-    )
+    for folder in (tmp_path / "demo", tmp_path / "demo" / "deep" / "run"):
+        error = refused(partial(Run.create, folder, {}, overwrite=False))
+        assert (error.code, error.where) == ("file.not-written", str(folder))
+        assert f"{tmp_path / 'demo'} " in error.what  # the file in the way
     assert os.listdir(tmp_path) == ["demo"]
 
 
@@ -145,7 +135,7 @@ def test_a_run_moved_away_by_a_killed_overwrite_comes_back(run: Run, tmp_path: P
     run.folder.rename(tmp_path / f"{files.REPLACED}demo")
     (tmp_path / f"{files.WRITING}demo-0123abcd").mkdir()
     (tmp_path / f"{files.WRITING}demo-two-0123abcd").mkdir()  # of another run, which may just be beginning
-    assert told(lambda: Run.create(run.folder, {}, overwrite=False)).startswith("run demo exists already")
+    assert refused(lambda: Run.create(run.folder, {}, overwrite=False)).code == "run.exists"
     assert sorted(os.listdir(tmp_path)) == [f"{files.WRITING}demo-two-0123abcd", "demo"]
     assert list_runs(tmp_path)[0]["name"] == "demo"
 
@@ -210,14 +200,13 @@ def test_a_replaced_checkpoint_is_read_until_its_place_is_taken(run: Run) -> Non
     assert place.is_dir()
 
 
-def test_the_newest_valid_tells_the_damaged(run: Run) -> None:
+def test_the_newest_valid_reports_the_damaged(run: Run) -> None:
     good = save(run, 1)
     damage(save(run, 2))
     damage(save(run, 3))
     seen: list[tuple[str, str]] = []
-    assert run.newest_valid(lambda checkpoint, error: seen.append((checkpoint.name, error.what))) == good
-    sentence = "checkpoint {} is damaged: state.json has 2 bytes, its manifest says 16"
-    assert seen == [(name, sentence.format(name)) for name in ("step-000003", "step-000002")]
+    assert run.newest_valid(lambda checkpoint, error: seen.append((checkpoint.name, error.code))) == good
+    assert seen == [(name, "checkpoint.damaged") for name in ("step-000003", "step-000002")]
     damage(good)
     assert run.newest_valid() is None
 
@@ -239,12 +228,10 @@ def test_a_half_written_last_line_is_no_event(run: Run) -> None:
 @pytest.mark.parametrize(
     "line", ["", "{", "[1]", "\0\0\0", '{"event":"step"}', '{"event":"step","step":"1"}', "\udcff"]
 )
-def test_damage_inside_the_log_is_told(run: Run, tmp_path: Path, line: str) -> None:
+def test_damage_inside_the_log_is_reported(run: Run, tmp_path: Path, line: str) -> None:
     events = '{"event":"step","step":1}\n'
     run.metrics_path.write_bytes(f"{events}{line}\n{events}".encode(errors="surrogateescape"))
-    assert told(run.metrics, tmp_path) == (
-        "the log of run demo is damaged\n  at  RUNS/demo/metrics.jsonl, line 2\n  try removing that line"
-    )
+    assert code_and_place(run.metrics) == ("file.damaged", f"{run.metrics_path}, line 2")
     assert list_runs(tmp_path)[0]["state"] == "damaged"
     assert run.cut_metrics(9) == 1
     assert len(run.metrics()) == 2
@@ -291,19 +278,16 @@ def test_rewinding(run: Run) -> None:
     assert names(run) == ["step-000001", "step-000002"]
 
 
-def test_a_log_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read(run: Run) -> None:
     run.metrics_path.mkdir()
-    assert told(run.metrics, tmp_path) == (
-        "cannot read metrics.jsonl of run demo: Is a directory\n  at  RUNS/demo/metrics.jsonl"
-    )
+    assert code_and_place(run.metrics) == ("file.unreadable", str(run.metrics_path))
 
 
-def test_damaged_settings(run: Run, tmp_path: Path) -> None:
+def test_damaged_settings(run: Run) -> None:
     (run.folder / "config.json").write_text("{\n  half")
-    first, where, fix = told(run.config, tmp_path).splitlines()
-    assert first.startswith("config.json of run demo is damaged: Expecting property name")
-    assert "line 2 column 3" in first
-    assert (where, fix) == ("  at  RUNS/demo/config.json", "  try a checkpoint's")
+    error = refused(run.config)
+    assert (error.code, error.where) == ("file.damaged", str(run.folder / "config.json"))
+    assert "line 2 column 3" in error.what
 
 
 # ---- the lock
@@ -321,19 +305,17 @@ def test_a_second_training_is_refused_until_the_first_is_dead(run: Run, tmp_path
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
         assert other.stdout
         assert other.stdout.readline() == b"1\n"
-        sentence = (
-            f"run demo is being trained by another process (process {other.pid})\n"
-            "  at  RUNS/demo\n  try --name NEW, or again when it has ended"
-        )
-        assert told(lambda: run.lock().__enter__(), tmp_path) == sentence
-        assert told(lambda: Run.create(run.folder, {}, overwrite=True), tmp_path) == sentence
+        for action in (lambda: run.lock().__enter__(), lambda: Run.create(run.folder, {}, overwrite=True)):
+            error = refused(action)
+            assert (error.code, error.where) == ("run.locked", str(run.folder))
+            assert str(other.pid) in error.what
         assert describe(run)["state"] == list_runs(tmp_path)[0]["state"] == "running"
         assert run.newest_valid() is not None  # reading goes on
         os.kill(other.pid, signal.SIGKILL)
     with run.lock():
-        assert told(lambda: run.lock().__enter__()).startswith(
-            f"run demo is being trained by another process (process {os.getpid()})"
-        )
+        error = refused(lambda: run.lock().__enter__())
+        assert error.code == "run.locked"
+        assert str(os.getpid()) in error.what
     assert not run.is_locked()
     with run.lock():
         pass
@@ -361,42 +343,32 @@ def test_finding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_not_finding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for wrong in ("demmo", "runs/demmo", "a/b/demmo"):
-        assert told(lambda wrong=wrong: find_run(wrong, tmp_path), tmp_path) == (  # type: ignore[misc]
-            f"there is no run or checkpoint '{wrong}'\n  at  neither a path nor a name in RUNS\n  try demo"
-        )
+        error = refused(partial(find_run, wrong, tmp_path))
+        assert error.code == "run.missing"
+        assert repr(wrong) in error.what
+        assert "demo" in (error.fix or "").split()
     for wrong in ("", "zzzzzz", "nul\0", "x" * 5000, "line\nend"):
-        assert told(lambda wrong=wrong: find_run(wrong, tmp_path), tmp_path) == (  # type: ignore[misc]
-            f"there is no run or checkpoint {wrong!r}\n  at  neither a path nor a name in RUNS\n"
-            "  try `lilliput info` to list the runs"
-        )
-    assert told(lambda: find_run("demo2", "nowhere")) == (
-        "there is no run or checkpoint 'demo2'\n  at  neither a path nor a name in nowhere\n"
-        "  try `lilliput train` to make one"
-    )
-    assert told(lambda: find_run(run.folder / "config.json"), tmp_path) == (
-        "RUNS/demo/config.json is a file, not the folder of a run or a checkpoint\n"
-        "  at  RUNS/demo/config.json\n  try `lilliput train` to make one"
-    )
-    assert told(lambda: find_run(tmp_path), tmp_path) == (
-        "RUNS is neither a run nor a checkpoint\n  at  RUNS\n  try RUNS/demo"
-    )
-    assert told(lambda: Run.open(tmp_path), tmp_path) == (
-        "RUNS is not the folder of a run\n  try `lilliput info` to list the runs"
-    )
+        error = refused(partial(find_run, wrong, tmp_path))
+        assert error.code == "run.missing"
+        assert repr(wrong) in error.what
+        assert "lilliput info" in (error.fix or "")
+    assert "lilliput train" in (refused(lambda: find_run("demo2", "nowhere")).fix or "")
+    config = run.folder / "config.json"
+    assert code_and_place(lambda: find_run(config)) == ("run.missing", str(config))
+    assert code_and_place(lambda: find_run(tmp_path)) == ("run.missing", str(tmp_path))
+    assert str(run.folder) in (refused(lambda: find_run(tmp_path)).fix or "")
+    assert refused(lambda: Run.open(tmp_path)).code == "run.missing"
 
 
 def test_a_checkpoint_without_its_manifest_is_not_taken_for_a_run(run: Run) -> None:
     saved = save(run, 3)
     (saved.folder / "manifest.json").unlink()
-    assert told(lambda: find_run(saved.folder)).startswith(
-        "checkpoint step-000003 is damaged: manifest.json is missing"
-    )
+    expected = ("checkpoint.damaged", str(saved.folder / "manifest.json"))
+    assert code_and_place(lambda: find_run(saved.folder)) == expected
 
 
 def test_which_checkpoint_is_meant(run: Run, tmp_path: Path) -> None:
-    assert told(lambda: resolve_checkpoint(run.folder), tmp_path) == (
-        "run demo has no checkpoint yet\n  at  RUNS/demo\n  try `lilliput train` with --resume"
-    )
+    assert code_and_place(lambda: resolve_checkpoint(run.folder)) == ("run.no-checkpoint", str(run.folder))
     first, second, third = save(run, 1), save(run, 2), save(run, 3)
     (run.folder / "last").unlink()
     assert resolve_checkpoint(run.folder) == third
@@ -406,7 +378,8 @@ def test_which_checkpoint_is_meant(run: Run, tmp_path: Path) -> None:
     assert resolve_checkpoint(run.folder) == first
     assert resolve_checkpoint(third.folder) == third
     damage(first)
-    assert told(resolve_checkpoint(run.folder).load_model).startswith("checkpoint step-000001 is damaged: state.json")
+    expected = ("checkpoint.damaged", str(first.folder / "state.json"))
+    assert code_and_place(resolve_checkpoint(run.folder).load_model) == expected
 
 
 # ---- telling
@@ -428,12 +401,6 @@ def test_the_figures_of_test_sets(run: Run) -> None:
     found = describe(run)["tests"]
     assert list(found) == ["near", "far"]
     assert found["near"] == {**figures, "accuracy": 1.0, "step": 20, "weights": 20}
-    assert tell_figures(found["far"]) == ["accuracy 50.0%"]
-    assert tell_figures({"perplexity": 8.2e307}) == ["perplexity 8.2e+307"]
-    assert tell_figures({"perplexity": 1234.567, "bits_per_byte": 0.98765}) == [
-        "perplexity 1,234.57",
-        "0.9877 bits/byte",
-    ]
 
 
 def test_describing(run: Run, tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from helpers.small_runs import (
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
 from lilliput.model.transformer import weights
-from lilliput.settings.dotted import flatten
 from lilliput.settings.loading import REMOVED, replace
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import save_checkpoint
+from lilliput.storage.dotted_names import flatten
 from lilliput.storage.run_folders import Run
 from lilliput.training import session as session_module
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped

@@ -47,7 +47,7 @@ def tell_costs(config: Config, as_json: bool) -> int:
         }
         print_json(found)
         return 0
-    from lilliput.settings.dotted import flatten
+    from lilliput.storage.dotted_names import flatten
 
     console = figures()
     for name, value in flatten(config_to_dict(config)).items():

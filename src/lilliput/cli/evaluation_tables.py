@@ -17,8 +17,8 @@ from rich.text import Text
 
 from lilliput.cli.generation_flags import tell
 from lilliput.cli.output import figures
+from lilliput.evaluation.figures import format_perplexity
 from lilliput.settings.tree import GenerateSettings
-from lilliput.storage.run_folders import tell_perplexity
 
 ONLY = {
     "position": "of a language model",
@@ -39,9 +39,9 @@ NAMES = {
     "macro_f1": "F1, mean of classes",
 }
 FORMS: dict[str, Callable[[float], str]] = {
-    "perplexity": tell_perplexity,
-    "word_perplexity": tell_perplexity,
-    "word_perplexity_spelled": tell_perplexity,
+    "perplexity": format_perplexity,
+    "word_perplexity": format_perplexity,
+    "word_perplexity_spelled": format_perplexity,
     "accuracy": "{:.1%}".format,
     "macro_f1": "{:.1%}".format,
 }
@@ -135,7 +135,7 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     if found.get("overlapping"):
         told = found["overlapping"]
         yield (
-            f"over a window at every offset: loss {told['loss']:.4f}, perplexity {tell_perplexity(told['perplexity'])}, "
+            f"over a window at every offset: loss {told['loss']:.4f}, perplexity {format_perplexity(told['perplexity'])}, "
             "which is exp(mean of batch losses)"
         )
     leaked = found.get("leaked")
@@ -176,9 +176,9 @@ def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[st
     columns = ("documents", "tokens", "loss", "perplexity", "bits/byte", "unknown")
     table = plain_table(name, *columns, *(["at every offset"] if overlapping else []))
     for number, row in enumerate(rows):
-        shown = (f"{row['loss']:.4f}", tell_perplexity(row["perplexity"]), f"{row['bits_per_byte']:.4f}")
+        shown = (f"{row['loss']:.4f}", format_perplexity(row["perplexity"]), f"{row['bits_per_byte']:.4f}")
         counts = f"{row['documents']:,}", f"{row['tokens']:,}"
-        also = [tell_perplexity(overlapping[number]["perplexity"])] if overlapping else []
+        also = [format_perplexity(overlapping[number]["perplexity"])] if overlapping else []
         table.add_row(escape(row["name"]), *counts, *shown, f"{row['unknown_rate']:.2%}", *also)
     return table
 
@@ -192,7 +192,7 @@ def part_table(title: str, rows: list[dict[str, Any]]) -> Table:
         else:
             name = f"{row['from']:,}" if row["from"] == row["to"] else f"{row['from']:,} to {row['to']:,}"
         shown = f"{row['tokens']:,}", f"{row['tokens'] / whole:.1%}", f"{row['loss']:.4f}"
-        table.add_row(name, *shown, tell_perplexity(row["perplexity"]))
+        table.add_row(name, *shown, format_perplexity(row["perplexity"]))
     return table
 
 
@@ -222,7 +222,7 @@ def overlap_table(found: dict[str, Any]) -> Table:
     for title, (name, order) in shares.items():
         pair = ("" if one[name][order] is None else f"{one[name][order]:.1%}" for one in (written, reference))
         table.add_row(title, next(pair), "", next(pair))
-    perplexities = tell_perplexity(told["perplexity"]), tell_perplexity(told["reference_perplexity"])
+    perplexities = format_perplexity(told["perplexity"]), format_perplexity(told["reference_perplexity"])
     table.add_row("perplexity to the model", perplexities[0], "", perplexities[1])
     table.add_row("tokens a second", f"{told['tokens_per_second']:,.0f}")
     return table

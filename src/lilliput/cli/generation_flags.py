@@ -22,7 +22,8 @@ from pydantic.fields import FieldInfo
 
 from lilliput.cli.parsing import kind_name
 from lilliput.errors import UserError, UserErrors
-from lilliput.settings.loading import Layer, admits_none, parse_flag, with_none, wrong_values
+from lilliput.settings.loading import admits_none, parse_flag, with_none, wrong_values
+from lilliput.settings.recipes import Layer
 from lilliput.settings.rules import writing_conflicts
 from lilliput.settings.tree import GenerateSettings
 

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
-        from lilliput.settings.loading import recipe_schema
+        from lilliput.settings.recipes import recipe_schema
 
         print_json(recipe_schema())
         return 0
@@ -126,9 +126,9 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
 
 
 def tell_loss(found: dict[str, Any]) -> str:
-    from lilliput.storage.run_folders import tell_figures
+    from lilliput.evaluation.figures import format_figures
 
-    return ", ".join([f"loss {found['loss']:.4f}", *tell_figures(found)])
+    return ", ".join([f"loss {found['loss']:.4f}", *format_figures(found)])
 
 
 def figure(value: float | None) -> str:

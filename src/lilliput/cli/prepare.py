@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from lilliput.data.prepare import prepare
     from lilliput.settings.loading import load_config
 
-    config = load_config(arguments.target, arguments.settings)
+    config = load_config(arguments.target, arguments.settings, origin="command line")
     with progress(chatter()) as report:
         prepared = prepare(config, report, rebuild=arguments.rebuild)
         found = prepared.report(config.model.context)

@@ -110,7 +110,7 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
         return resumed_config(arguments)
     from lilliput.settings.loading import load_config
 
-    config = load_config(arguments.target, arguments.settings, arguments.size)
+    config = load_config(arguments.target, arguments.settings, arguments.size, "command line")
     if arguments.start_from is None:
         return config
     brought = ("model.", "tokenizer.", "vectors.")
@@ -134,30 +134,25 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
 
     What a recipe says by now does not matter; but a setting that is asked for and is not the run's is refused.
     """
-    from lilliput.settings.dotted import flatten
-    from lilliput.settings.loading import (
-        BUILT_IN_CORPORA,
-        config_from_dict,
-        config_to_dict,
-        find_recipe,
-        load_config,
-        replace,
-    )
+    from lilliput.settings.loading import config_from_dict, config_to_dict, load_config, replace
+    from lilliput.settings.recipes import find_recipe
+    from lilliput.settings.sources import BUILT_IN_CORPORA
     from lilliput.settings.tree import SIZES
     from lilliput.storage.checkpoints import CONFIG
+    from lilliput.storage.dotted_names import flatten
     from lilliput.storage.run_folders import Run, looks_like_run
     from lilliput.training.run_start import FREE
     from lilliput.training.session import run_folder
 
     spread = {name: value for name, value in arguments.settings.items() if name == "train.parallel"}
-    load_config(None, spread)  # a wrong value is told as the flag's
+    load_config(None, spread, origin="command line")
     alone = arguments.settings.keys() == spread.keys() and not arguments.size
     folder, asked = Path(arguments.target), None
     trainable = find_recipe(arguments.target) is not None or arguments.target in BUILT_IN_CORPORA
     if not folder.exists() and (alone or not trainable) and looks_like_run(Path("runs") / folder):
         folder = Path("runs") / folder
     if not looks_like_run(folder):
-        asked = load_config(arguments.target, arguments.settings, arguments.size)
+        asked = load_config(arguments.target, arguments.settings, arguments.size, "command line")
         folder = run_folder(asked)
         if not looks_like_run(folder):
             raise UserError(f"there is no run {folder} to resume", None, "the same command without --resume")

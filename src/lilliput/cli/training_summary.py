@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from lilliput.data.corpora import STORYBOOK
-from lilliput.storage.run_folders import best_validation, figures_of_tests, tell_figures, tell_perplexity
+from lilliput.evaluation.figures import format_figures, format_perplexity
+from lilliput.storage.run_folders import best_validation, figures_of_tests
 
 if TYPE_CHECKING:
     from lilliput.settings.tree import Config
@@ -51,7 +52,7 @@ def tell_validation(run: Run, console: Console) -> None:
         console.print(f"accuracy          {found['accuracy']:.1%}")
     if found["perplexity"] is None:
         return
-    console.print(f"perplexity        {tell_perplexity(found['perplexity'])}")
+    console.print(f"perplexity        {format_perplexity(found['perplexity'])}")
     console.print(f"bits per byte     {found['bits_per_byte']:.4f}")
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
@@ -63,7 +64,7 @@ def tell_validation(run: Run, console: Console) -> None:
 def tell_tests(run: Run, console: Console) -> None:
     tests = figures_of_tests(run.metrics())
     for name, found in tests.items():
-        figures = "  ".join(tell_figures(found))
+        figures = "  ".join(format_figures(found))
         console.print(f"{f'test {name}':<17} {figures}  ({tell_size(found)})", markup=False)
 
 

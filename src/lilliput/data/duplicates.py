@@ -249,8 +249,8 @@ def find_near(
     Shingles of likely twins go to a file without a name in `folder` (the system's own for such files, if none).
     """
     if not 0.5 <= threshold <= 1:
-        what = f"near duplicates have a similarity of 0.5 to 1, not {threshold}"
-        raise UserError(what, fix="0.8, which lets one sentence of ten differ")
+        what, fix = f"the threshold of similarity must be from 0.5 to 1, got {threshold}", "use 0.8"
+        raise UserError(what, fix=fix, code="setting.value")
     from lilliput.kernels import minhash
 
     began, memory, size = time.perf_counter(), _Memory(), 0
@@ -312,7 +312,8 @@ def _compare(
             memory.sample()
         places = np.flatnonzero(wanted)
         if len(all_ends) != len(places):
-            raise UserError("the source changed while it was read", corpus.name, "run it again when it is complete")
+            what, fix = "the source changed while it was read", "run it again when the source is complete"
+            raise UserError(what, corpus.name, fix, code="data.changed", setting="data.source")
         sets.flush()
         openings.flush()
         shingles = np.asarray(np.memmap(sets, dtype=np.uint64, mode="r"))

@@ -121,8 +121,7 @@ def open_prepared(writer: Writer, report: Report) -> Prepared:
     if prepared.tokenizer.sha256 != tokenizer.sha256:
         prepared = prepare(config, report, tokenizer)
     assert writer.checkpoint is not None
-    state = dict(writer.checkpoint.state_json()["dict"])  # pairs, as `training.state` takes a state apart
-    if state["data"] != prepared.fingerprint:
+    if writer.checkpoint.data_fingerprint() != prepared.fingerprint:
         report("the data has changed since the run was trained: these are not the texts that it knows", 0, 0)
     return prepared
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.data.corpora import STORYBOOK
+from lilliput.evaluation.figures import format_perplexity
 from lilliput.model.counting import count
 from lilliput.reports.document import (
     REPORT,
@@ -30,10 +31,10 @@ from lilliput.reports.document import (
 from lilliput.reports.formatting import counted, duration, fixed, listed, machine_facts, tell_value
 from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.run_plots import draw_run
-from lilliput.settings.dotted import flatten
 from lilliput.settings.loading import config_from_dict
 from lilliput.storage.checkpoints import CONFIG
-from lilliput.storage.run_folders import Run, describe, tell_perplexity
+from lilliput.storage.dotted_names import flatten
+from lilliput.storage.run_folders import Run, describe
 
 if TYPE_CHECKING:
     from lilliput.decoding.writer import Sample, Writer
@@ -104,7 +105,7 @@ def quality(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["accuracy"] is not None:
         facts.append(("accuracy", f"{found['accuracy']:.1%}"))
     if found["perplexity"] is not None:
-        facts.append(("perplexity", tell_perplexity(found["perplexity"])))
+        facts.append(("perplexity", format_perplexity(found["perplexity"])))
     if found["bits_per_byte"] is not None:
         facts.append(("bits per byte", f"{found['bits_per_byte']:.4f}"))
     if found["floor"]:
@@ -205,7 +206,7 @@ def name_layers(layers: Sequence[int] | None) -> str:
 
 def tell_circumstances(run: Run, about: dict[str, Any], config: Config) -> list[Block]:
     """Its machine, its checkpoints, and its counts."""
-    facts = machine_facts(machine_of(run))
+    facts = machine_facts(run.last.machine() if run.last else {})
     for checkpoint in about["checkpoints"]:
         marks = [mark for mark in ("best", "last") if checkpoint[mark]]
         size = f"{checkpoint['bytes'] / 1e6:.1f} MB"
@@ -214,12 +215,3 @@ def tell_circumstances(run: Run, about: dict[str, Any], config: Config) -> list[
     facts += [(f"parameters, {part}", f"{n:,}") for part, n in dataclasses.asdict(counts.parameters).items()]
     facts.append(("FLOPs per token", f"{counts.flops_per_token:,}"))
     return [Facts(facts)]
-
-
-def machine_of(run: Run) -> dict[str, Any]:
-    """What the last checkpoint says of the machine it was trained on."""
-    checkpoint = run.last
-    if checkpoint is None:
-        return {}
-    parts = dict(checkpoint.state_json()["dict"])
-    return dict(parts["machine"]["dict"])

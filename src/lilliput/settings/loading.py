@@ -1,8 +1,8 @@
-"""From a recipe and flags to checked, frozen settings: TOML -> `base` -> size -> dotted overrides -> `Config`.
+"""From a recipe and overrides to checked, frozen settings: TOML -> `base` -> size -> dotted overrides -> `Config`.
 
-Owns: finding recipes, the order of the layers (defaults < base < recipe < size < dotted), where each value
-came from, and telling all mistakes at once with the nearest right name. Does not own: what settings there are
-(`tree`).
+Owns: the order of the layers (defaults < base < recipe < size < overrides), where each value came from, and reporting all
+errors at once with the nearest valid name. Does not own: what settings there are (`tree`), which of them conflict (`rules`),
+finding and reading recipes (`recipes`).
 """
 
 from __future__ import annotations
@@ -10,47 +10,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.dotted import flatten
+from lilliput.settings.recipes import Layer, target_layers
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import BUDGETS, SIZES, Config
-from lilliput.storage.atomic_files import check_nesting
-
-# Inputs named in a recipe are looked for beside the recipe; outputs always go to the folder that the user is in.
-INPUT_PATHS = (
-    "data.source",
-    "data.validation_source",
-    "data.tests",
-    "tokenizer.path",
-    "tokenizer.vocabulary",
-    "vectors.source",
-)
-BUILT_IN_CORPORA = ("storybook", "tinystories")
-NO_PATHS = (*BUILT_IN_CORPORA, "train", "none")  # words that stand where a path may stand
+from lilliput.storage.dotted_names import flatten
 
 # Settings that earlier versions had, each with the value that turned it off.
 REMOVED: dict[str, Any] = {"model.pairs": None, "model.mix_embedding": False, "train.naive_bayes": None}
-# Strings of all four kinds, and comments.
-_TOML_STRINGS = re.compile(
-    r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
-)
-
-Layer = dict[str, tuple[Any, str]]  # dotted name -> (value, where it was said)
 
 
 @functools.cache
 def setting_types() -> dict[str, Any]:
-    """Every dotted name with its type."""
+    """Return the type of every setting by its dotted name."""
     types: dict[str, Any] = {}
     for name, kind in typing.get_type_hints(Config, include_extras=True).items():
         if dataclasses.is_dataclass(kind):
@@ -65,36 +46,27 @@ def sections() -> list[str]:
 
 
 def load_config(
-    target: str | None = None, overrides: Mapping[str, str] | None = None, size: str | None = None
+    target: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    size: str | None = None,
+    origin: str = "overrides",
 ) -> Config:
-    """Settings from `target` (a recipe's path or name, or texts to train on), a size and dotted overrides."""
+    """Load settings from `target` (a recipe's path or name, or a source of text), a size and dotted overrides.
+
+    `origin` names the place of the overrides in error messages.
+    """
     layers = [] if target is None else target_layers(target)
     if size is not None:
         if size not in SIZES:
-            raise UserError(f"there is no size {size!r}", fix=f"one of {', '.join(SIZES)}")
-        layers.append({f"model.{name}": (value, f"--size {size}") for name, value in SIZES[size].items()})
-    layers.append({name.replace("-", "_"): (text, f"--{name}") for name, text in (overrides or {}).items()})
+            raise UserError(f"unknown size {size!r}", fix=f"choose one of {', '.join(SIZES)}", code="setting.choice")
+        layers.append({f"model.{name}": (value, f"size {size}") for name, value in SIZES[size].items()})
+    layers.append({name.replace("-", "_"): (text, origin) for name, text in (overrides or {}).items()})
     return check(merge(layers), from_flags=set(layers[-1]))
 
 
-def target_layers(target: str) -> list[Layer]:
-    """What a recipe says, its bases first; or that texts are to be trained on."""
-    if recipe := find_recipe(target):
-        return [{"name": (recipe.stem, "the recipe's name")}, *recipe_layers(recipe, seen=())]
-    path = Path(target)
-    file = Path(target.partition(".py:")[0] + ".py") if ".py:" in target else path
-    if not file.exists() and target not in BUILT_IN_CORPORA and not is_hub_name(target):
-        known = [*shipped_recipes(), *BUILT_IN_CORPORA]
-        close = nearest(path.stem, known)
-        others = f"a text file, a folder, or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
-        raise UserError(f"there is no recipe, file or folder {target!r}", fix=repr(close) if close else others)
-    name = re.sub(r"[^\w.-]+", "-", path.stem or path.resolve().name).strip("-.") or "run"
-    return [{"name": (name, target), "data.source": (target, target)}]
-
-
 def config_from_dict(settings: Mapping[str, Any], where: str) -> Config:
-    """Settings from a nested dict, such as a checkpoint's config.json."""
-    return check({name: (value, where) for name, value in without_removed(settings, where).items()}, from_flags=set())
+    """Check settings in a nested dict, such as a checkpoint's config.json."""
+    return check({name: (value, where) for name, value in without_removed(settings, where).items()})
 
 
 def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -102,10 +74,16 @@ def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
     flat = flatten(saved)
     used = {name: flat[name] for name, off in REMOVED.items() if flat.get(name, off) != off}
     if used:
-        fix = "lilliput 0.1.0 for this run, or train again without the setting"
+        fix = "use lilliput 0.1.0 for this run, or train again without the setting"
         raise UserErrors(
             [
-                UserError(f"{name} is {json.dumps(value)}, and this version no longer has the setting", where, fix)
+                UserError(
+                    f"{name} is {json.dumps(value)}, and the setting was removed",
+                    where,
+                    fix,
+                    code="setting.removed",
+                    setting=name,
+                )
                 for name, value in used.items()
             ]
         )
@@ -113,7 +91,7 @@ def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
-    """Nested, with JSON's types only."""
+    """Return the settings as nested dicts of JSON types."""
     return typing.cast(dict[str, Any], json.loads(json.dumps(dataclasses.asdict(config))))
 
 
@@ -124,11 +102,8 @@ def as_begun(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def replace(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A checked copy with dotted settings changed, as in `replace(config, {"model.vocab_size": 512})`."""
-    where = "a change made in Python"
-    old, new = flatten(config_to_dict(config)), changes
-    layers = [{name: (value, where) for name, value in flat.items()} for flat in (old, new)]
-    return check(merge(layers), from_flags=set())
+    """Return a checked copy with dotted settings changed, as in `replace(config, {"model.vocab_size": 512})`."""
+    return check(merge([{name: (value, "a change made in Python") for name, value in changes.items()}]), base=config)
 
 
 def merge(layers: list[Layer]) -> Layer:
@@ -136,43 +111,51 @@ def merge(layers: list[Layer]) -> Layer:
     for layer in layers:
         # A budget replaces the budget of the layers below, whatever it is counted in.
         names = [f"train.{budget}" for budget in BUDGETS]
-        said = [name for name in names if name in layer and layer[name][0] not in (None, "none")]
-        if said:
-            merged |= dict.fromkeys(names, (None, layer[said[0]][1]))
+        given = [name for name in names if name in layer and layer[name][0] not in (None, "none")]
+        if given:
+            merged |= dict.fromkeys(names, (None, layer[given[0]][1]))
         merged |= layer
     return merged
 
 
-def check(layer: Layer, from_flags: set[str]) -> Config:
-    """The settings of a merged layer over the defaults, or every mistake in it."""
-    types, mistakes = setting_types(), list[UserError]()
+def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = None) -> Config:
+    """Return the settings of a merged layer over `base` (the defaults if None), or raise all errors in it at once.
+
+    Values of the settings in `from_flags` are parsed as TOML. Only sections that the layer changes are validated again.
+    """
+    types, errors = setting_types(), list[UserError]()
     nested: dict[str, Any] = {}
     for name, (value, where) in layer.items():
         if name not in types:
-            mistakes.append(unknown_setting(name, where))
+            errors.append(unknown_setting(name, where))
             continue
         value = parse_flag(value, types[name]) if name in from_flags else value
         value = with_none(value) if admits_none(types[name]) else value
         if isinstance(value, bool) and types[name] is not bool:
-            mistakes.append(UserError(f"{name} is {str(value).lower()}: a value is needed, not a switch", where))
+            what = f"{name} needs a value, got the switch {str(value).lower()}"
+            errors.append(UserError(what, where, f"give {name} a value", code="setting.value", setting=name))
             continue
         section, _, inner = name.rpartition(".")
         target = nested.setdefault(section, {}) if section else nested
         target[inner] = value
+    if base is not None:
+        nested = vars(base) | {
+            name: vars(getattr(base, name)) | value if name in sections() else value for name, value in nested.items()
+        }
     try:
         config = TypeAdapter(Config).validate_python(nested)
     except ValidationError as error:
-        raise UserErrors(mistakes + wrong_values(error, layer)) from None
+        raise UserErrors(errors + wrong_values(error, layer)) from None
     config = resolve(config)
-    for name, sentence in conflicts(config):
-        mistakes.append(UserError(sentence, layer.get(name, (None, None))[1]))
-    if mistakes:
-        raise UserErrors(mistakes)
+    for name, what in conflicts(config):
+        errors.append(UserError(what, layer.get(name, (None, None))[1], code="setting.conflict", setting=name))
+    if errors:
+        raise UserErrors(errors)
     return config
 
 
 def resolve(config: Config) -> Config:
-    """Derived defaults written out, so that a saved config.json is complete."""
+    """Fill in derived defaults, so that a saved config.json is complete."""
     model = config.model
     hidden = model.hidden if model.hidden is not None else 4 * model.dim
     kv_heads = model.kv_heads if model.kv_heads is not None else model.heads
@@ -181,36 +164,53 @@ def resolve(config: Config) -> Config:
 
 def unknown_setting(name: str, where: str) -> UserError:
     if name in sections():
-        fix = f"[{name}] in a recipe, --{name}.NAME VALUE as a flag"
-        return UserError(f"{name} is a group of settings, not a setting", where, fix)
+        inside = next(setting for setting in setting_types() if setting.startswith(f"{name}."))
+        fix = f"name a setting in the group, such as {inside}"
+        return UserError(
+            f"{name} is a group of settings, not a setting", where, fix, code="setting.group", setting=name
+        )
     if name in REMOVED:
-        return UserError(f"there is no setting {name}", where, "leaving it out: the setting was removed")
+        return UserError(
+            f"the setting {name} was removed", where, "leave the setting out", code="setting.removed", setting=name
+        )
     close = nearest(name, setting_types())
-    return UserError(f"there is no setting {name}", where, close or "lilliput train --help lists them all")
+    fix = f"use {close}" if close else f"use a setting of one of the groups {', '.join(sections())}"
+    return UserError(f"unknown setting {name}", where, fix, code="setting.unknown", setting=name)
 
 
 def wrong_values(error: ValidationError, layer: Layer) -> list[UserError]:
-    """pydantic's list as sentences; the branches of a union are told as one."""
-    told: dict[str, list[str]] = {}
-    given: dict[str, Any] = {}
+    """Return one error per setting; the branches of a union become one error."""
+    details: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         name = ".".join(str(part) for part in detail["loc"][:2])
-        name = name if name in setting_types() else str(detail["loc"][0])
-        told.setdefault(name, []).append(sentence(detail["msg"]))
-        given.setdefault(name, layer[name][0] if name in layer else detail["input"])
-    return [
-        UserError(
-            f"{name} is {given[name]!r}: it {' or '.join(dict.fromkeys(messages))}", layer.get(name, ("", None))[1]
-        )
-        for name, messages in told.items()
-    ]
+        details.setdefault(name if name in setting_types() else str(detail["loc"][0]), []).append(detail)
+    return [wrong_value(name, found, layer) for name, found in details.items()]
+
+
+def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserError:
+    """Return the error of one setting. A text that is not among the names of a choice has a code of its own."""
+    value, where = layer[name] if name in layer else (details[0]["input"], None)
+    requirements = dict.fromkeys(sentence(detail["msg"]) for detail in details)
+    close = None
+    is_choice = isinstance(value, str) and all(detail["type"] == "literal_error" for detail in details)
+    if is_choice:
+        names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
+        close = nearest(value, names)
+    return UserError(
+        f"{name} {' or '.join(requirements)}, got {value!r}",
+        where,
+        f"use {close}" if close else None,
+        code="setting.choice" if is_choice else "setting.value",
+        setting=name,
+    )
 
 
 def sentence(message: str) -> str:
-    """pydantic's message as what follows "it"."""
+    """Return pydantic's message as a phrase that follows the name of a setting: "must be greater than 0"."""
     message = re.sub(r"^(Input|Value|Tuple|List|String) |,? (unable to|got a|after validation).*", "", message)
-    message = message.replace("a valid integer", "a whole number").replace("a valid boolean", "true or false")
-    return message.replace("a valid ", "a ").replace("Field required", "lacks a value")
+    message = message.replace("should", "must").replace("a valid integer", "an integer")
+    message = message.replace("a valid boolean", "true or false").replace("a valid ", "a ")
+    return message.replace("Field required", "must have a value")
 
 
 def admits_none(kind: Any) -> bool:
@@ -224,7 +224,7 @@ def with_none(value: Any) -> Any:
 
 
 def parse_flag(text: Any, kind: Any) -> Any:
-    """A flag's text as the TOML value it would be in a recipe; text settings are taken as they are."""
+    """Parse a flag's text as the TOML value it would be in a recipe; settings of type str are not parsed."""
     if not isinstance(text, str) or kind is str or kind == str | None:
         return text
     listed = text.strip()
@@ -235,109 +235,3 @@ def parse_flag(text: Any, kind: Any) -> Any:
     except tomllib.TOMLDecodeError:
         value = listed
     return [value] if typing.get_origin(kind) is tuple else value  # a list of one
-
-
-def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
-    """The layers of a recipe, its bases first."""
-    path = path.resolve()
-    if path in seen:
-        raise UserError("recipes are based on each other in a circle", " -> ".join(str(p.name) for p in (*seen, path)))
-    text, settings = read_toml(path, "recipe")
-    base = settings.pop("base", None)
-    layer = {name: (value, f"{path.name}, line {line_of(text, name)}") for name, value in flatten(settings).items()}
-    for name in INPUT_PATHS:
-        if name in layer:
-            layer[name] = (resolve_input(layer[name][0], path.parent), layer[name][1])
-    if base is None:
-        return [layer]
-    if not isinstance(base, str) or not (found := find_recipe(str(path.parent / base)) or shipped_recipe(base)):
-        raise UserError(f"the base recipe {base!r} does not exist", f"{path.name}, line {line_of(text, 'base')}")
-    return [*recipe_layers(found, (*seen, path)), layer]
-
-
-def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
-    """The file's text and what it says; `what` it is, a user is told."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-        check_nesting(_TOML_STRINGS.sub("", text))
-        return text, tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise UserError(f"a {what} must be UTF-8 text", f"{path}, byte {error.start}") from None
-    except ValueError as error:
-        raise UserError(f"not valid TOML: {error}", str(path)) from None
-    except OSError as error:
-        raise UserError(f"the {what} cannot be read: {error.strerror}", str(path)) from None
-
-
-def resolve_input(value: Any, folder: Path) -> Any:
-    """A path of a recipe beside its file, with $LILLIPUT_DATA put in; of a list of name=path, each."""
-    if isinstance(value, list):
-        named = [item.partition("=") if isinstance(item, str) else (item, "", "") for item in value]
-        return [f"{name}={resolve_input(text, folder)}" if equals else name for name, equals, text in named]
-    if not isinstance(value, str) or value in NO_PATHS or is_hub_name(value, folder):
-        return value
-    if data := os.environ.get("LILLIPUT_DATA"):
-        value = value.replace("$LILLIPUT_DATA", data)
-    return value if value.startswith("$") else str(folder / Path(value).expanduser())
-
-
-def is_hub_name(text: str, folder: Path = Path()) -> bool:
-    """owner/name, and no path that was mistyped: neither it nor a folder of the owner's name is there."""
-    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/([\w-][\w.-]*)", text)
-    return bool(match) and not Path(text).suffix and not (folder / match[1]).exists()  # type: ignore[index]
-
-
-def line_of(text: str, name: str) -> int:
-    """The line of a recipe on which a setting is said, for the mistake's address (tomllib keeps no positions)."""
-    section, last = "", name.rsplit(".", 1)[-1]
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[([\w.\-]+)\]", line):
-            section = header[1] + "."
-        key = re.match(r"""\s*["']?([\w.\-]+)["']?\s*=""", line)
-        if key and f"{name}.".startswith(f"{section}{key[1]}."):  # the setting itself, or an inline table that holds it
-            return number
-    word = re.compile(rf"\b{re.escape(last)}\b")
-    return next((number for number, line in enumerate(text.splitlines(), start=1) if word.search(line)), 1)
-
-
-def shipped(inside: str, root: str) -> dict[str, Path]:
-    """TOML files that travel with Lilliput, by name: in a folder of the package in a wheel, of the root in a checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / inside, package.parents[1] / root):
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    return {}
-
-
-def shipped_recipes() -> dict[str, Path]:
-    return shipped("recipes", "recipes")
-
-
-def find_recipe(target: str) -> Path | None:
-    """A recipe by its path, or a shipped one by its name (`demo`, `demo.toml`, `recipes/demo.toml`)."""
-    path = Path(target)
-    if path.suffix == ".toml" and path.is_file():
-        return path
-    return None if path.exists() else shipped_recipe(target)
-
-
-def shipped_recipe(name: str) -> Path | None:
-    return shipped_recipes().get(name.removeprefix("recipes/").removesuffix(".toml"))
-
-
-def recipe_schema() -> dict[str, Any]:
-    """JSON schema of a recipe, so that editors complete and check it. TOML has no null: "none" stands for it."""
-
-    def in_toml(node: Any) -> Any:
-        if isinstance(node, dict):
-            if node.get("type") == "null":
-                return {"const": "none"}
-            return {
-                key: ("none" if key == "default" and value is None else in_toml(value)) for key, value in node.items()
-            }
-        return [in_toml(item) for item in node] if isinstance(node, list) else node
-
-    schema = typing.cast(dict[str, Any], in_toml(TypeAdapter(Config).json_schema()))
-    schema["title"] = "A Lilliput recipe"
-    schema["properties"]["base"] = {"type": "string", "description": "recipe to inherit from, relative to this file"}
-    return schema

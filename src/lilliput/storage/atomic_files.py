@@ -79,22 +79,22 @@ def free_bytes(folder: Path) -> int:
 
 
 def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserError:
-    """The sentence for a write that the system refused."""
-    why, fix = error.strerror or str(error), "a folder that you may write to"
+    """Return the error for a write that the system refused."""
+    why, fix = error.strerror or str(error), "choose a folder that you can write to"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         why = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
         if needed is not None:
             free = free_bytes(next(folder for folder in path.absolute().parents if folder.is_dir()))
-            why += f": {needed:,} bytes are needed, {free:,} are free"
-        fix = "again with more space; what was there before is untouched"
+            why += f" (needed {needed:,} bytes, free {free:,} bytes)"
+        fix = "free some space and run it again; existing files are unchanged"
     elif error.errno == errno.EROFS:
         why = "the file system is read-only"
     elif error.errno in (errno.EACCES, errno.EPERM):
         why = "permission denied"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         blocker = next((p for p in (path, *path.parents) if os.path.exists(p) and not os.path.isdir(p)), path)
-        why, fix = f"{blocker} is a file, not a folder", "another folder"
-    return UserError(f"cannot write {path.name}, {why}", str(path), fix)
+        why, fix = f"{blocker} is a file, not a folder", "choose another folder"
+    return UserError(f"cannot write {path.name}: {why}", str(path), fix, code="file.not-written")
 
 
 def sync_folder(folder: Path) -> None:

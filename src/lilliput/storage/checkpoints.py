@@ -112,6 +112,19 @@ class Checkpoint:
     def state_json(self) -> dict[str, Any]:
         return parse_object(self._contents(STATE_JSON))
 
+    def data_fingerprint(self) -> str:
+        """Return the fingerprint of the data that the run was trained on."""
+        fingerprint: str = self._state_part("data")
+        return fingerprint
+
+    def machine(self) -> dict[str, Any]:
+        """Return the machine and the software that the run was trained with."""
+        return dict(self._state_part("machine")["dict"])
+
+    def _state_part(self, name: str) -> Any:
+        """Return one entry of the training state, as `state_format` writes it."""
+        return dict(self.state_json()["dict"])[name]
+
     def tokenizer_json(self) -> str:
         return self._contents(TOKENIZER).decode("utf-8")
 
@@ -157,9 +170,9 @@ class Checkpoint:
 
     def _compare(self, name: str, entry: Mapping[str, Any], size: int, digest: str) -> None:
         if size != entry["bytes"]:
-            raise self._damaged(name, f"has {size:,} bytes, its manifest says {entry['bytes']:,}")
+            raise self._damaged(name, f"has {size:,} bytes, the manifest records {entry['bytes']:,}")
         if digest != entry["sha256"]:
-            raise self._damaged(name, "has other bytes than its manifest's SHA-256 tells")
+            raise self._damaged(name, "does not match the SHA-256 in the manifest")
 
     def _read_manifest(self) -> dict[str, Any]:
         data = self._read(MANIFEST)
@@ -168,8 +181,9 @@ class Checkpoint:
             raise self._damaged(MANIFEST, "does not match its own SHA-256")
         content = parse_object(body)  # sealed, so it is what a Lilliput wrote
         if content["format"] != FORMAT:
-            what = f"{self.folder.name} has format {content['format']}, this Lilliput reads format {FORMAT}"
-            raise UserError(what, str(self.folder / MANIFEST), "the Lilliput that wrote it")
+            what = f"checkpoint {self.folder.name} has format {content['format']}, expected format {FORMAT}"
+            fix = "use the version of Lilliput that wrote it"
+            raise UserError(what, str(self.folder / MANIFEST), fix, code="checkpoint.mismatch")
         if self.step not in (-1, content["step"]):
             raise self._damaged(MANIFEST, f"is of step {content['step']}")
         return content
@@ -184,16 +198,16 @@ class Checkpoint:
         missing = error.errno == errno.ENOENT
         return self._damaged(name, "is missing" if missing else f"cannot be read ({error.strerror})")
 
-    def _damaged(self, name: str, how: str) -> UserError:
-        fix = "another checkpoint"
+    def _damaged(self, name: str, defect: str) -> UserError:
+        fix = "use another checkpoint"
         if self.folder.parent.name == "checkpoints":
-            run = self.folder.parent.parent
-            fix += f" (`lilliput info {run}` tells which are whole); --resume takes the newest whole one"
-        return UserError(f"checkpoint {self.folder.name} is damaged: {name} {how}", str(self.folder / name), fix)
+            fix += f"; `lilliput info {self.folder.parent.parent}` verifies all of them"
+        what = f"checkpoint {self.folder.name} is damaged: {name} {defect}"
+        return UserError(what, str(self.folder / name), fix, code="checkpoint.damaged")
 
 
 def looks_like_checkpoint(folder: Path) -> bool:
-    """Also one whose manifest is gone, so that its user is told so."""
+    """Return whether a folder is a checkpoint, also one whose manifest is missing, so that this is reported."""
     return any((folder / name).is_file() for name in (MANIFEST, MODEL)) or bool(NAME.fullmatch(folder.name))
 
 

@@ -1,7 +1,7 @@
 """Run folders: found, listed, created, locked, cut and pruned; the store that training writes its checkpoints through.
 
 Owns: `config.json`, `metrics.jsonl` (reading and cutting it; observers append), `last`, `best`, the lock,
-which checkpoints are kept, and what can be told of a run without torch. Does not own: the inside of a
+which checkpoints are kept, and the facts about a run that need no torch. Does not own: the inside of a
 checkpoint (`checkpoints`), the settings' meaning (`settings.tree`), counts of parameters (`model`), nor any
 printing.
 """
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from lilliput.errors import UserError, nearest
-from lilliput.settings.dotted import flatten
 from lilliput.storage import atomic_files as files
 from lilliput.storage import checkpoints as store
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
+from lilliput.storage.dotted_names import flatten
 
 METRICS, CHECKPOINTS, LAST, BEST, LOCK = "metrics.jsonl", "checkpoints", "last", "best", ".lock"
 FIGURES = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documents")  # of an evaluation or a test
@@ -50,13 +50,15 @@ class Run:
         files.clean_leftovers(folder.parent, folder.name)
         run, new, old, data = cls(folder), files.beside(folder), looks_like_run(folder), files.json_bytes(config)
         if old and not overwrite:
-            raise UserError(f"run {run.name} exists already", str(folder), "--resume, --name NEW or --overwrite")
+            fix = "resume it, overwrite it or choose another name"
+            raise UserError(f"run {run.name} exists already", str(folder), fix, code="run.exists")
         if old and run.is_locked():
             raise run._busy()
         # A config.json alone may be anybody's; what is not surely a run is never removed.
         old = old and ((folder / CHECKPOINTS).is_dir() or (folder / METRICS).is_file())
         if not old and folder.is_dir() and any(folder.iterdir()):
-            raise UserError(f"folder {run.name} exists and is not a run", str(folder), "--name NEW; it is left alone")
+            what = f"folder {run.name} exists and is not a run; it is not overwritten"
+            raise UserError(what, str(folder), "choose another name", code="run.name", setting="name")
         try:
             try:
                 (new / CHECKPOINTS).mkdir(parents=True)
@@ -77,7 +79,8 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         if not looks_like_run(folder):
-            raise UserError(f"{folder} is not the folder of a run", None, "`lilliput info` to list the runs")
+            fix = "list the runs with `lilliput info`"
+            raise UserError(f"{folder} is not the folder of a run", None, fix, code="run.missing")
         return cls(folder)
 
     @property
@@ -97,13 +100,18 @@ class Run:
         try:
             return files.parse_object(self._read(path))
         except ValueError as error:
-            raise UserError(f"{CONFIG} of run {self.name} is damaged: {error}", str(path), "a checkpoint's") from error
+            what, fix = (
+                f"{CONFIG} of run {self.name} is damaged: {error}",
+                f"copy the {CONFIG} of a checkpoint of the run",
+            )
+            raise UserError(what, str(path), fix, code="file.damaged") from error
 
     def _read(self, path: Path) -> bytes:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise UserError(f"cannot read {path.name} of run {self.name}: {error.strerror}", str(path)) from error
+            what = f"cannot read {path.name} of run {self.name}: {error.strerror}"
+            raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
 
     def checkpoints(self) -> list[Checkpoint]:
         """Ascending by step; leftovers of interrupted writes are none."""
@@ -157,12 +165,14 @@ class Run:
         return [checkpoint.name for checkpoint in leaving if not checkpoint.folder.exists()]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All events of the log; a last line that was being written is no event, any other damage is told."""
+        """Return all events of the log. An incomplete last line is ignored; any other damaged line raises an error."""
         lines = list(self._metrics_lines())
         for number, (line, event) in enumerate(lines, start=1):
             if event is None and line.endswith(b"\n"):
                 where = f"{self.metrics_path}, line {number}"
-                raise UserError(f"the log of run {self.name} is damaged", where, "removing that line")
+                raise UserError(
+                    f"the log of run {self.name} is damaged", where, "remove that line", code="file.damaged"
+                )
         return [event for _, event in lines if event is not None]
 
     def cut_metrics(self, step: int) -> int:
@@ -212,7 +222,7 @@ class Run:
                 if time.monotonic() > deadline:
                     raise self._busy()
                 time.sleep(0.02)
-            with suppress(OSError):  # only to be told by `_busy`
+            with suppress(OSError):  # only for the message of `_busy`
                 os.ftruncate(handle, 0)
                 os.lseek(handle, 0, os.SEEK_SET)
                 os.write(handle, str(os.getpid()).encode("ascii"))
@@ -237,7 +247,7 @@ class Run:
         with suppress(OSError, ValueError):
             process = f" (process {int((self.folder / LOCK).read_text('ascii'))})"
         what = f"run {self.name} is being trained by another process{process}"
-        return UserError(what, str(self.folder), "--name NEW, or again when it has ended")
+        return UserError(what, str(self.folder), "wait until it ends, or choose another name", code="run.locked")
 
 
 def _take_lock(handle: int, exclusive: bool) -> bool:
@@ -272,24 +282,29 @@ def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run 
             return Run(place)
     names = [run.name for run in _runs_in(runs)]
     close = nearest(Path(given).name, names)
-    fix = close if close else "`lilliput info` to list the runs" if names else "`lilliput train` to make one"
+    fix = "list the runs with `lilliput info`" if names else "train one with `lilliput train`"
+    fix = f"use {close}" if close else fix
     there = next((place for place in places if os.path.exists(place)), None)
     if there is None:
-        raise UserError(f"there is no run or checkpoint {given!r}", f"neither a path nor a name in {runs}", fix)
+        where = f"neither a path nor a name in {runs}"
+        raise UserError(f"there is no run or checkpoint {given!r}", where, fix, code="run.missing")
     if os.path.isfile(there):
-        raise UserError(f"{given} is a file, not the folder of a run or a checkpoint", str(there), fix)
-    inside = [str(run.folder) for run in _runs_in(there)]
-    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), inside[0] if inside else fix)
+        what = f"{given} is a file, expected the folder of a run or a checkpoint"
+        raise UserError(what, str(there), fix, code="run.missing")
+    inside = [run.folder for run in _runs_in(there)]
+    fix = f"use {inside[0]}" if inside else fix
+    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), fix, code="run.missing")
 
 
 def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Checkpoint:
-    """What generate, evaluate and others read: `best`, else `last`, else the newest. Damage is told, not avoided."""
+    """Return the checkpoint to read: `best`, else `last`, else the newest. It is not verified here."""
     found = find_run(path_or_name, runs_folder)
     if isinstance(found, Checkpoint):
         return found
     checkpoint = found.best or found.last or next(reversed(found.checkpoints()), None)
     if checkpoint is None:
-        raise UserError(f"run {found.name} has no checkpoint yet", str(found.folder), "`lilliput train` with --resume")
+        what, fix = f"run {found.name} has no checkpoint yet", "resume its training"
+        raise UserError(what, str(found.folder), fix, code="run.no-checkpoint")
     return checkpoint
 
 
@@ -348,20 +363,8 @@ def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {event["name"]: {key: event.get(key) for key in (*FIGURES, "step", "weights")} for event in tests}
 
 
-def tell_figures(found: Mapping[str, Any]) -> list[str]:
-    """What people read beside a loss: perplexity and bits per byte of a language model, the accuracy of a classifier."""
-    forms = {"bits_per_byte": "{:.4f} bits/byte", "accuracy": "accuracy {:.1%}"}
-    told = [form.format(found[key]) for key, form in forms.items() if found.get(key) is not None]
-    return told if found.get("perplexity") is None else [f"perplexity {tell_perplexity(found['perplexity'])}", *told]
-
-
-def tell_perplexity(perplexity: float) -> str:
-    """That of a model which fell apart has hundreds of digits."""
-    return f"{perplexity:,.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
-
-
 def describe(run: Run, verify: bool = True) -> dict[str, Any]:
-    """All that `info RUN --json` tells without torch. `verify` reads every byte of every checkpoint."""
+    """Return what `info` reports about a run without torch. `verify` reads every byte of every checkpoint."""
     summary, events, best, last = _summary(run), run.metrics(), run.best, run.last
     checkpoints = []
     for checkpoint in run.checkpoints():

@@ -22,20 +22,11 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.dotted import flatten
-from lilliput.settings.loading import (
-    BUILT_IN_CORPORA,
-    INPUT_PATHS,
-    Layer,
-    check,
-    find_recipe,
-    line_of,
-    merge,
-    resolve_input,
-    shipped_recipes,
-    target_layers,
-)
+from lilliput.settings.loading import check, merge
+from lilliput.settings.recipes import Layer, find_recipe, line_of, shipped_recipes, target_layers
+from lilliput.settings.sources import BUILT_IN_CORPORA, INPUT_PATHS, resolve_input
 from lilliput.settings.tree import BUDGETS, STRICT, Config
+from lilliput.storage.dotted_names import flatten
 from lilliput.studies.study_files import (
     Amounts,
     Plot,

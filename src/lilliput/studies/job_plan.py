@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 
 from lilliput.errors import UserError
 from lilliput.model.counting import count
-from lilliput.settings.dotted import flatten
 from lilliput.settings.loading import config_to_dict, load_config, replace
 from lilliput.settings.tree import BUDGETS, Config
+from lilliput.storage.dotted_names import flatten
 from lilliput.studies.grid import MEASURED, Cell, Study, budget_of, cell_config, cells
 
 LILLIPUT = (sys.executable, "-m", "lilliput")

@@ -15,7 +15,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.loading import line_of, read_toml, sentence, shipped
+from lilliput.settings.loading import sentence
+from lilliput.settings.recipes import line_of, read_toml, shipped
 from lilliput.settings.tree import STRICT, Seed
 
 Amounts = dict[Literal["steps", "tokens", "minutes", "flops"], Annotated[int | float, Field(gt=0)]]

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from lilliput.evaluation.figures import format_figures
 from lilliput.storage.atomic_files import cannot_write
-from lilliput.storage.run_folders import Run, tell_figures
+from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned
 
 
@@ -113,7 +114,7 @@ class ConsoleObserver:
         if self.console.is_terminal and self.last is not None and self.smooth is not None:
             parts = "  ".join((f"loss {self.smooth:.3f}", *tell_update(self.last), *tell_machine(self.last)))
             self.console.print(f"step {event.step:>6,}  training   {parts}")
-        figures = "  ".join(tell_figures(dataclasses.asdict(event)))
+        figures = "  ".join(format_figures(dataclasses.asdict(event)))
         self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
 
     def show_sample(self, step: int, text: str) -> None:

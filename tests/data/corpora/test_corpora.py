@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.shared_data import DATA, needs_data
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.corpora import END_OF_TEXT, Document, open_corpus
 from lilliput.data.corpora import decompression as pieces
 from lilliput.settings.tree import DataSettings
@@ -129,7 +129,9 @@ def test_documents_stream(tmp_path: Path) -> None:
     path = file(tmp_path, b"good\n" * 300_000 + b"\xff\n")
     documents = open_corpus(DataSettings(source=str(path), separator="line")).documents("train")
     assert next(documents) == Document("good")  # the broken end is a megabyte away
-    assert "byte 1500000" in refusal(lambda: list(documents))
+    error = refused(lambda: list(documents))
+    assert (error.code, error.setting) == ("file.not-utf8", "data.source")
+    assert "byte 1500000" in (error.where or "")
 
 
 # Splits ----------------------------------------------------------------------------------------------------------
@@ -226,7 +228,8 @@ def test_tests_take_all_documents_and_no_limit(tmp_path: Path) -> None:
     path = file(tmp_path, "\n".join("abcdefgh"))
     told = texts(path, "mine", separator="line", documents=3, tests=(f"mine={path}",))
     assert told == list("abcdefgh")
-    assert "no such file or folder" in refusal(lambda: texts(path, tests=("mine=gone.txt",)))
+    error = refused(lambda: texts(path, tests=("mine=gone.txt",)))
+    assert (error.code, error.setting, error.where) == ("file.missing", "data.tests", "gone.txt")
 
 
 def test_a_test_of_the_storybook_has_stories_of_its_own() -> None:
@@ -235,7 +238,8 @@ def test_a_test_of_the_storybook_has_stories_of_its_own() -> None:
     seen = [{document.text for document in corpus.documents(split)} for split in corpus.splits]
     assert [len(found) for found in seen] == [50, 50, 50]
     assert len(set.union(*seen)) == 150
-    assert "have no labels" in refusal(lambda: open_corpus(DataSettings(labelled=True)))
+    error = refused(lambda: open_corpus(DataSettings(labelled=True)))
+    assert (error.code, error.setting) == ("data.label", "data.labelled")
 
 
 def test_labels_stay_with_their_texts_through_a_split(tmp_path: Path) -> None:
@@ -287,65 +291,71 @@ GOOD = '{"text": "good"}\n'
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "code", "setting", "facts"),
     [
-        ("a.txt", b"", ["the source is empty"]),
-        ("a.txt", b" \n\t\r\n", ["holds no text, only white space"]),
-        ("a.txt", b"\n<|endoftext|>\n<|endoftext|>\n", ["holds no text, only white space or separators"]),
-        ("a.txt", b"text\n\x00\x01", ["binary, not text", "byte 5"]),
-        ("a.txt", "grün\n".encode() + "grün".encode("latin1"), ["not UTF-8: byte 0xfc", "line 2, byte 8", "latin1"]),
-        ("a.txt", b"ok" + END_OF_TEXT.encode() + b"\xe4\xb8", ["byte 0xe4", "line 1, byte 15"]),
-        ("a.txt", b"\xef\xbb\xbfab\xff", ["byte 0xff", "line 1, byte 5"]),
-        ("a.txt", "text".encode("utf-16"), ["UTF-16, not UTF-8", "byte 0", "iconv -f utf-16"]),
-        ("a.txt", b"x", ["the only document has one character", "validation_source"]),
-        ("a.jsonl", GOOD + "{oops\n", ["not JSON: Expecting property name", "line 2"]),
-        ("a.jsonl", GOOD + "\n" + "[" * 100_000, ["not JSON: nested deeper than 100 levels", "line 3"]),
-        ("a.jsonl", GOOD + '{"text": 1' + "0" * 5000 + "}", ["not JSON: a number has too many digits", "line 2"]),
-        ("a.jsonl", GOOD + "[1]\n", ["no JSON object but list", "line 2", '{"text": "…"}']),
-        ("a.jsonl", GOOD + '{"texts": "x"}\n', ["no field 'text', only texts", "line 2", "--data.text-field texts"]),
-        ("a.jsonl", GOOD + '{"a\\nb": 1}\n', ["no field 'text', only a\\nb", "line 2"]),
-        ("a.jsonl", GOOD + "{}\n", ["no field 'text', only an empty object", "line 2"]),
-        ("a.jsonl", GOOD + '{"text": 3}\n', ["field 'text' is no string but int", "line 2"]),
-        ("a.jsonl", GOOD + '{"text": "\\ud83d"}\n', ["half of a surrogate pair, \\ud83d", "line 2"]),
-        ("a.jsonl", GOOD.encode() + b'{"text": "\xe9"}\n', ["not UTF-8: byte 0xe9", "line 2, byte 27"]),
-        ("a.jsonl", b"\n\n", ["holds no text"]),
-        ("a.pdf", b"text", [".pdf files are not understood, .txt, .jsonl, .csv, .tsv or .parquet", "rename it to .txt"]),
-        ("story", b"text", ["a file without an ending is not understood"]),
+        ("a.txt", b"", "data.empty", "data.source", []),
+        ("a.txt", b" \n\t\r\n", "data.empty", "data.source", []),
+        ("a.txt", b"\n<|endoftext|>\n<|endoftext|>\n", "data.empty", "data.source", []),
+        ("a.txt", b"text\n\x00\x01", "file.binary", "data.source", ["byte 5"]),
+        ("a.txt", "grün\n".encode() + "grün".encode("latin1"), "file.not-utf8", "data.source", ["line 2, byte 8", "latin1"]),
+        ("a.txt", b"ok" + END_OF_TEXT.encode() + b"\xe4\xb8", "file.not-utf8", "data.source", ["byte 0xe4", "line 1, byte 15"]),
+        ("a.txt", b"\xef\xbb\xbfab\xff", "file.not-utf8", "data.source", ["byte 0xff", "line 1, byte 5"]),
+        ("a.txt", "text".encode("utf-16"), "file.not-utf8", "data.source", ["byte 0", "iconv -f utf-16"]),
+        ("a.txt", b"x", "data.no-validation", "data.source", []),
+        ("a.jsonl", GOOD + "{oops\n", "file.syntax", "data.source", ["line 2"]),
+        ("a.jsonl", GOOD + "\n" + "[" * 100_000, "file.syntax", "data.source", ["line 3"]),
+        ("a.jsonl", GOOD + '{"text": 1' + "0" * 5000 + "}", "file.syntax", "data.source", ["line 2"]),
+        ("a.jsonl", GOOD + "[1]\n", "file.syntax", "data.source", ["line 2"]),
+        ("a.jsonl", GOOD + '{"texts": "x"}\n', "data.column", "data.text_field", ["line 2", "texts"]),
+        ("a.jsonl", GOOD + '{"a\\nb": 1}\n', "data.column", "data.text_field", ["line 2"]),
+        ("a.jsonl", GOOD + "{}\n", "data.column", "data.text_field", ["line 2"]),
+        ("a.jsonl", GOOD + '{"text": 3}\n', "data.column", "data.text_field", ["line 2"]),
+        ("a.jsonl", GOOD + '{"text": "\\ud83d"}\n', "file.not-utf8", "data.source", ["line 2", "ud83d"]),
+        ("a.jsonl", GOOD.encode() + b'{"text": "\xe9"}\n', "file.not-utf8", "data.source", ["line 2, byte 27", "0xe9"]),
+        ("a.jsonl", b"\n\n", "data.empty", "data.source", []),
+        ("a.pdf", b"text", "file.format", "data.source", []),
+        ("story", b"text", "file.format", "data.source", []),
     ],
 )  # fmt: skip
-def test_mistakes_in_files(tmp_path: Path, name: str, content: str | bytes, told: list[str]) -> None:
+def test_errors_in_files(
+    tmp_path: Path, name: str, content: str | bytes, code: str, setting: str, facts: list[str]
+) -> None:
     path = file(tmp_path, content, name)
-    sentence = refusal(lambda: both(path))
-    assert str(path) in sentence
-    for part in told:
-        assert part in sentence
+    error = refused(lambda: both(path))
+    assert (error.code, error.setting) == (code, setting)
+    for fact in (*facts, str(path)):
+        assert fact in str(error)
 
 
-def test_mistakes_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file(tmp_path, "text", "stories/mine.txt")
-    assert "no such file or folder" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
-    assert f"try {path}?" in refusal(lambda: both(tmp_path / "stories" / "nine.txt"))
-    assert "give the path of a .txt, .jsonl, .csv, .tsv or .parquet" in refusal(lambda: both(tmp_path / "x" / "y.txt"))
-    assert "storybook, which needs no path?" in refusal(lambda: both("storybok"))
-    assert "no such file or folder" in refusal(lambda: both(path, validation_source=str(tmp_path / "v.txt")))
+    error = refused(lambda: both(tmp_path / "stories" / "nine.txt"))
+    assert (error.code, error.setting) == ("file.missing", "data.source")
+    assert str(path) in (error.fix or "")  # the nearest name
+    error = refused(lambda: both(tmp_path / "x" / "y.txt"))
+    assert (error.code, error.setting) == ("file.missing", "data.source")
+    error = refused(lambda: both("storybok"))
+    assert (error.code, error.setting) == ("data.source", "data.source")
+    assert "storybook" in (error.fix or "")
+    error = refused(lambda: both(path, validation_source=str(tmp_path / "v.txt")))
+    assert (error.code, error.setting) == ("file.missing", "data.validation_source")
     file(tmp_path, "no", "other/code.py")
-    assert "file, only .py" in refusal(lambda: both(tmp_path / "other"))
+    error = refused(lambda: both(tmp_path / "other"))
+    assert error.code == "file.format"
+    assert ".py" in error.what
     (tmp_path / "empty").mkdir()
-    assert (
-        "the folder holds no .txt, .jsonl, .csv, .tsv or .parquet (or one of them with .gz, .zst, .xz) file\n"
-        in refusal(lambda: both(tmp_path / "empty"))
-    )
+    error = refused(lambda: both(tmp_path / "empty"))
+    assert error.code == "file.format"
+    assert all(ending in error.what for ending in (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst", ".xz"))
     os.mkfifo(tmp_path / "pipe.txt")
-    assert "neither a file nor a folder" in refusal(lambda: both(tmp_path / "pipe.txt"))
+    assert refused(lambda: both(tmp_path / "pipe.txt")).code == "data.source"
 
     def forbidden(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("builtins.open", forbidden)  # the owner of the machine may read everything, so pretend
-    sentence = refusal(lambda: both(path))
-    assert "cannot read the file: Permission denied" in sentence
-    assert str(path) in sentence
-    assert "check its permissions" in sentence
+    error = refused(lambda: both(path))
+    assert (error.code, error.where) == ("file.unreadable", str(path))
     monkeypatch.setattr("os.scandir", forbidden)
     monkeypatch.setattr("os.listdir", forbidden)
-    assert "cannot read the folder: Permission denied" in refusal(lambda: both(path.parent))
+    assert refused(lambda: both(path.parent)).code == "file.unreadable"

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.user_errors import refusal as refused
+from helpers.user_errors import refused
 from lilliput.data.corpora import Corpus, Document, open_corpus
 from lilliput.data.corpora.csv_tsv_parquet import csv_rows, read_parquet
 from lilliput.data.corpora.documents import Labels
+from lilliput.errors import UserError
 from lilliput.settings.tree import DataSettings
 
 
@@ -40,10 +41,10 @@ def parquet(folder: Path, columns: dict[str, Any], name: str = "a.parquet", rows
     return path
 
 
-def refusal(path: Path, **settings: object) -> str:
-    told = refused(lambda: list(corpus_of(path, **settings).stream()))
-    assert str(path) in told
-    return told
+def refused_file(path: Path, **settings: object) -> UserError:
+    error = refused(lambda: list(corpus_of(path, **settings).stream()))
+    assert str(path) in (error.where or "")
+    return error
 
 
 def pairs(path: Path, **settings: object) -> list[tuple[str, str | None]]:
@@ -134,7 +135,7 @@ def test_compressed_parquet(tmp_path: Path, form: str) -> None:
     raw = parquet(tmp_path, {"story": ["one", "two"], "label": [7, 8]}).read_bytes()
     path = table(tmp_path, f"b.parquet{form}", pack(raw))
     assert pairs(path, text_field="1", labelled=True) == [("one", "7"), ("two", "8")]
-    assert "not compressed by" in refusal(table(tmp_path, f"c.parquet{form}", raw))
+    assert refused_file(table(tmp_path, f"c.parquet{form}", raw)).code == "file.format"
 
 
 def test_parquet_is_read_by_pieces(tmp_path: Path) -> None:
@@ -152,76 +153,80 @@ def test_parquet_is_read_by_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "settings", "told"),
+    ("name", "content", "settings", "code", "setting", "facts"),
     [
-        ("a.tsv", "text\tn\none\t1\ntwo\n", {}, ["too few columns: 1, where the first row has 2", "line 3"]),
-        ("a.tsv", "a\tone\nb\n", {"labelled": True}, ["too few columns: 1", "line 2"]),
-        ("a.tsv", "a\tone\nb\ttwo\tthree\n", {}, ["too many columns: 3", "line 2", "quoted, in a .csv"]),
-        ("a.csv", 'a,"one\nmore"\nb\n', {}, ["too few columns: 1", "line 3"]),
-        ("a.csv", "a,one, two\n", {}, ["no column 'text'; the first row is a, one, two", "--data.text-field 2"]),
-        ("a.csv", "id,Text,n\n1,one,2\n", {}, ["no column 'text'", "--data.text-field Text"]),
-        ("a.csv", "label,sentence\n1,one\n", {}, ["no column 'text'", "label, sentence", "--data.text-field"]),
-        ("a.csv", "id,body\n1,one\n", {"text_field": "story"}, ["no column 'story'", "id, body"]),
-        ("a.csv", "a,b\n", {"text_field": "3"}, ["there is no column 3, only 2"]),
-        ("a.csv", "a,b\n", {"text_field": "0"}, ["there is no column 0, only 2"]),
-        ("a.csv", "id,text\n1,one\n", {"labelled": True}, ["no column 'label'", "--data.label-field"]),
-        ("a.csv", "text\none\n", {"labelled": True, "label_field": "text"}, ["the same column"]),
-        ("a.csv", "one\ntwo\n", {"labelled": True}, ["too few columns for a label and a text: one", "line 1"]),
-        ("a.csv", "a,b,c\n", {"labelled": True, "text_field": "3"}, ["no column 'label'", "--data.label-field"]),
-        ("a.csv", 'a,one\nb,"two\nand so on', {}, ["a quoted cell never ends", "line 2"]),
-        ("a.csv", "a,one\rb,two\r", {}, ["a carriage return ends the row", "line 1", "tr '\\r' '\\n' < a.csv"]),
-        ("a.csv", 'a,one\nb,"two" three\n', {}, ["the row is no CSV", "line 2"]),
-        ("a.csv", "label,text\n,one\n", {"labelled": True}, ["the label is empty", "line 2"]),
-        ("a.csv", b"label,text\n1,gr\xfcn\n", {}, ["not UTF-8: byte 0xfc", "line 2, byte 15"]),
-        ("a.tsv", b"a\tone\nb\tt\x00wo\n", {}, ["holds a NUL byte", "byte 9"]),
-        ("a.tsv", "text\tn".encode("utf-16"), {}, ["UTF-16, not UTF-8"]),
-        ("a.csv", "text,n\n", {}, ["holds no text"]),
-        ("a.csv", "text,n\n ,1\n", {}, ["holds no text"]),
-        ("a.parquet", "text", {}, ["no whole .parquet file"]),
-        ("a.parquet", "", {}, ["no whole .parquet file"]),
+        ("a.tsv", "text\tn\none\t1\ntwo\n", {}, "file.syntax", "data.source", ["line 3", "1"]),
+        ("a.tsv", "a\tone\nb\n", {"labelled": True}, "file.syntax", "data.source", ["line 2", "1"]),
+        ("a.tsv", "a\tone\nb\ttwo\tthree\n", {}, "file.syntax", "data.source", ["line 2", "3"]),
+        ("a.csv", 'a,"one\nmore"\nb\n', {}, "file.syntax", "data.source", ["line 3", "1"]),
+        ("a.csv", "a,one, two\n", {}, "data.column", "data.text_field", ["2"]),
+        ("a.csv", "id,Text,n\n1,one,2\n", {}, "data.column", "data.text_field", ["Text"]),
+        ("a.csv", "label,sentence\n1,one\n", {}, "data.column", "data.text_field", []),
+        ("a.csv", "id,body\n1,one\n", {"text_field": "story"}, "data.column", "data.text_field", []),
+        ("a.csv", "a,b\n", {"text_field": "3"}, "data.column", "data.text_field", []),
+        ("a.csv", "a,b\n", {"text_field": "0"}, "data.column", "data.text_field", []),
+        ("a.csv", "id,text\n1,one\n", {"labelled": True}, "data.column", "data.label_field", []),
+        ("a.csv", "text\none\n", {"labelled": True, "label_field": "text"}, "data.column", "data.label_field", []),
+        ("a.csv", "one\ntwo\n", {"labelled": True}, "data.label", "data.labelled", ["line 1"]),
+        ("a.csv", "a,b,c\n", {"labelled": True, "text_field": "3"}, "data.column", "data.label_field", []),
+        ("a.csv", 'a,one\nb,"two\nand so on', {}, "file.syntax", "data.source", ["line 2"]),
+        ("a.csv", "a,one\rb,two\r", {}, "file.syntax", "data.source", ["line 1"]),
+        ("a.csv", 'a,one\nb,"two" three\n', {}, "file.syntax", "data.source", ["line 2"]),
+        ("a.csv", "label,text\n,one\n", {"labelled": True}, "data.label", "data.labelled", ["line 2"]),
+        ("a.csv", b"label,text\n1,gr\xfcn\n", {}, "file.not-utf8", "data.source", ["line 2, byte 15", "0xfc"]),
+        ("a.tsv", b"a\tone\nb\tt\x00wo\n", {}, "file.binary", "data.source", ["byte 9"]),
+        ("a.tsv", "text\tn".encode("utf-16"), {}, "file.not-utf8", "data.source", []),
+        ("a.csv", "text,n\n", {}, "data.empty", "data.source", []),
+        ("a.csv", "text,n\n ,1\n", {}, "data.empty", "data.source", []),
+        ("a.parquet", "text", {}, "file.damaged", "data.source", []),
+        ("a.parquet", "", {}, "file.damaged", "data.source", []),
     ],
 )  # fmt: skip
-def test_mistakes(tmp_path: Path, name: str, content: str | bytes, settings: dict[str, Any], told: list[str]) -> None:
-    sentence = refusal(table(tmp_path, name, content), **settings)
-    for part in told:
-        assert part in sentence
+def test_errors(
+    tmp_path: Path, name: str, content: str | bytes, settings: dict[str, Any], code: str, setting: str, facts: list[str]
+) -> None:
+    error = refused_file(table(tmp_path, name, content), **settings)
+    assert (error.code, error.setting) == (code, setting)
+    for fact in facts:
+        assert fact in str(error)
 
 
 @pytest.mark.parametrize(
-    ("columns", "settings", "told"),
+    ("columns", "settings", "code", "setting", "facts"),
     [
-        ({"n": [1], "texts": ["x"]}, {}, ["no column 'text', only n, texts", "--data.text-field texts"]),
-        ({"n": [1], "story": ["x"]}, {}, ["no column 'text', only n, story", "--data.text-field story"]),
-        ({"n": [1]}, {}, ["no column 'text', only n", "give a file with text in it"]),
-        ({"text": [1], "story": ["x"]}, {}, ["column 'text' holds int64, no text", "--data.text-field story"]),
-        ({"text": [["x"]]}, {}, ["column 'text' holds list"]),
-        ({"text": ["x"], "labels": [1]}, {"labelled": True}, ["no column 'label'", "--data.label-field labels"]),
-        ({"text": ["x", "y"], "label": [1, None]}, {"labelled": True}, ["the label is missing", "row 2"]),
-        ({"text": ["x"], "label": [0.5]}, {"labelled": True}, ["no string or whole number but float", "row 1"]),
-        ({"text": [None, " "]}, {}, ["holds no text"]),
-        ({"text": []}, {}, ["column 'text' holds null"]),
+        ({"n": [1], "texts": ["x"]}, {}, "data.column", "data.text_field", ["texts"]),
+        ({"n": [1], "story": ["x"]}, {}, "data.column", "data.text_field", ["story"]),
+        ({"n": [1]}, {}, "data.column", "data.text_field", []),
+        ({"text": [1], "story": ["x"]}, {}, "data.column", "data.text_field", ["story", "int64"]),
+        ({"text": [["x"]]}, {}, "data.column", "data.text_field", []),
+        ({"text": ["x"], "labels": [1]}, {"labelled": True}, "data.column", "data.label_field", ["labels"]),
+        ({"text": ["x", "y"], "label": [1, None]}, {"labelled": True}, "data.label", "data.label_field", ["row 2"]),
+        ({"text": ["x"], "label": [0.5]}, {"labelled": True}, "data.label", "data.label_field", ["row 1"]),
+        ({"text": [None, " "]}, {}, "data.empty", "data.source", []),
+        ({"text": []}, {}, "data.column", "data.text_field", []),
     ],
 )  # fmt: skip
-def test_mistakes_of_parquet(
-    tmp_path: Path, columns: dict[str, Any], settings: dict[str, Any], told: list[str]
+def test_errors_of_parquet(
+    tmp_path: Path, columns: dict[str, Any], settings: dict[str, Any], code: str, setting: str, facts: list[str]
 ) -> None:
-    sentence = refusal(parquet(tmp_path, columns), **settings)
-    for part in told:
-        assert part in sentence
+    error = refused_file(parquet(tmp_path, columns), **settings)
+    assert (error.code, error.setting) == (code, setting)
+    for fact in facts:
+        assert fact in str(error)
 
 
 def test_parquet_that_is_cut_or_damaged(tmp_path: Path) -> None:
     texts = [f"text {n} " * 50 for n in range(2_000)]
     raw = parquet(tmp_path, {"text": texts}).read_bytes()
-    assert "no whole .parquet file" in refusal(table(tmp_path, "b.parquet", raw[: len(raw) // 2]))
+    assert refused_file(table(tmp_path, "b.parquet", raw[: len(raw) // 2])).code == "file.damaged"
     damaged = raw[:20_000] + b"\xff" * 5_000 + raw[25_000:]
-    assert "no whole .parquet file" in refusal(table(tmp_path, "c.parquet", damaged))
+    assert refused_file(table(tmp_path, "c.parquet", damaged)).code == "file.damaged"
 
 
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = parquet(tmp_path, {"text": ["x"]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert 'pip install "lilliput[data]"' in refusal(path)
+    assert refused_file(path).code == "package.missing"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
@@ -229,5 +234,6 @@ def test_no_room_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path = tmp_path / "a.parquet.gz"
     path.write_bytes(gzip.compress(b"PAR1 and so on"))
     monkeypatch.setattr("tempfile.TemporaryFile", functools.partial(open, "/dev/full", "r+b", 0))
-    told = refusal(path)
-    assert "the file cannot be unpacked into" in told and "No space left on device" in told and "TMPDIR" in told
+    error = refused_file(path)
+    assert error.code == "file.not-written"
+    assert "TMPDIR" in (error.fix or "")

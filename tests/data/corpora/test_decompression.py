@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.user_errors import refused
 from lilliput.data.corpora import decompression as pieces
 from lilliput.data.corpora import open_corpus
 from lilliput.data.corpora.decompression import read_bytes, split_at
@@ -30,13 +31,11 @@ forms = pytest.mark.parametrize("form", COMPRESS)
 STORIES = "".join(f"story {n}, ünd so weiter\r\n" for n in range(20_000)).encode()
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(UserError) as found:
-        list(open_corpus(DataSettings(source=str(path), separator="line")).stream())
-    told = str(found.value)
-    assert len(told.splitlines()) == 3, told
-    assert str(path) in told
-    return told
+def refused_file(path: Path) -> UserError:
+    error = refused(lambda: list(open_corpus(DataSettings(source=str(path), separator="line")).stream()))
+    assert error.setting == "data.source"
+    assert str(path) in (error.where or "")
+    return error
 
 
 def write(folder: Path, name: str, content: bytes) -> Path:
@@ -88,55 +87,55 @@ def test_padding_after_a_member_is_no_text(tmp_path: Path) -> None:
 @forms
 def test_archives_that_are_cut_short(tmp_path: Path, form: str) -> None:
     packed = COMPRESS[form](STORIES)
-    told = refusal(write(tmp_path, f"a.txt{form}", packed[: len(packed) // 2]))
-    assert "the archive is cut short after byte" in told
-    assert "of the decompressed text" in told
-    assert "download it again" in told
+    assert refused_file(write(tmp_path, f"a.txt{form}", packed[: len(packed) // 2])).code == "file.damaged"
 
 
 @forms
 def test_archives_that_are_damaged(tmp_path: Path, form: str) -> None:
     packed = bytearray(COMPRESS[form](STORIES))
     packed[len(packed) // 2] ^= 0xFF
-    told = refusal(write(tmp_path, f"a.txt{form}", bytes(packed)))
-    assert "the archive is damaged after byte" in told
+    assert refused_file(write(tmp_path, f"a.txt{form}", bytes(packed))).code == "file.damaged"
 
 
 def test_a_wrong_checksum_is_noticed(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(STORIES))
     packed[-8] ^= 1
     assert zlib.decompressobj(wbits=-15).decompress(bytes(packed[10:])) == STORIES  # all text is there
-    assert "damaged after byte" in refusal(write(tmp_path, "a.txt.gz", bytes(packed)))
+    assert refused_file(write(tmp_path, "a.txt.gz", bytes(packed))).code == "file.damaged"
 
 
 @forms
 def test_names_that_lie_about_compression(tmp_path: Path, form: str) -> None:
-    assert f"rename it to a.txt{form}" in refusal(write(tmp_path, "a.txt", COMPRESS[form](STORIES)))
-    told = refusal(write(tmp_path, f"b.txt{form}", STORIES))
-    assert "not compressed by" in told
-    assert "rename it to b.txt" in told
-    assert "the name does not say what is compressed" in refusal(write(tmp_path, f"stories{form}", STORIES))
-    assert "the source is empty" in refusal(write(tmp_path, f"c.txt{form}", b""))
+    for name, content, right in (
+        ("a.txt", COMPRESS[form](STORIES), f"a.txt{form}"),
+        (f"b.txt{form}", STORIES, "b.txt"),
+        (f"stories{form}", STORIES, f"stories.txt{form}"),
+    ):
+        error = refused_file(write(tmp_path, name, content))
+        assert error.code == "file.format"
+        assert right in (error.fix or "").replace(",", "").split()
+    assert refused_file(write(tmp_path, f"c.txt{form}", b"")).code == "data.empty"
 
 
 @forms
 def test_places_are_those_of_the_decompressed_text(tmp_path: Path, form: str) -> None:
     pack = COMPRESS[form]
-    told = refusal(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \xe9\n")))
-    assert f"line 20001, byte {len(STORIES) + 4} of the decompressed text" in told
-    assert "decompress it, then iconv -f latin1 -t utf-8 a.txt > utf8-a.txt" in told
-    told = refusal(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \x00\n")))
-    assert f"byte {len(STORIES) + 4} of the decompressed text" in told
-    told = refusal(write(tmp_path, f"a.txt{form}", pack("text".encode("utf-16"))))
-    assert "the file is UTF-16, not UTF-8" in told
+    error = refused_file(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \xe9\n")))
+    assert error.code == "file.not-utf8"
+    assert f"line 20001, byte {len(STORIES) + 4} of the decompressed text" in (error.where or "")
+    assert "iconv -f latin1 -t utf-8 a.txt > utf8-a.txt" in (error.fix or "")
+    error = refused_file(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \x00\n")))
+    assert error.code == "file.binary"
+    assert f"byte {len(STORIES) + 4} of the decompressed text" in (error.where or "")
+    assert refused_file(write(tmp_path, f"a.txt{form}", pack("text".encode("utf-16")))).code == "file.not-utf8"
 
 
 def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "a.txt.zst", COMPRESS[".zst"](b"text"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(UserError) as found:
-        list(read_bytes(path))
-    assert found.value.fix == 'pip install "lilliput[data]"'
+    error = refused(lambda: list(read_bytes(path)))
+    assert error.code == "package.missing"
+    assert "lilliput[data]" in (error.fix or "")
 
 
 @pytest.mark.parametrize("form", ["", ".gz"])

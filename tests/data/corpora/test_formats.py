@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers.user_errors import refusal as refused
+from helpers.user_errors import refused
 from lilliput.data.corpora import Document, open_corpus
 from lilliput.data.corpora.formats import FORMATS, ending_of, text_size
+from lilliput.errors import UserError
 from lilliput.settings.tree import DataSettings
 
 VALIDATION = "0\tvalidation"
@@ -23,7 +24,7 @@ def read(folder: Path, name: str, content: str | bytes, **settings: object) -> l
     return list(corpus.documents("train"))
 
 
-def refusal(folder: Path, name: str, content: str | bytes, **settings: object) -> str:
+def refused_file(folder: Path, name: str, content: str | bytes, **settings: object) -> UserError:
     return refused(lambda: read(folder, name, content, **settings))
 
 
@@ -54,9 +55,9 @@ def test_labelled_documents_of_several_lines(tmp_path: Path) -> None:
     content = "a\tone\nmore\n<|endoftext|>\nb\ttwo\n<|endoftext|>\n"
     assert read(tmp_path, "a.txt", content, labelled=True, separator="endoftext") == expected
     assert read(tmp_path, "a.txt", "a\tone\nmore\n\nb\ttwo\n", labelled=True, separator="blank-line") == expected
-    told = refusal(tmp_path, "a.txt", content + "\n\nno label", labelled=True, separator="endoftext")
-    assert "has no tab" in told
-    assert "line 8" in told
+    error = refused_file(tmp_path, "a.txt", content + "\n\nno label", labelled=True, separator="endoftext")
+    assert (error.code, error.setting) == ("data.label", "data.labelled")
+    assert "line 8" in (error.where or "")
 
 
 def test_empty_texts_after_a_label_are_noticed(tmp_path: Path) -> None:
@@ -90,24 +91,27 @@ MANY = "\n".join(f"label {n}\ttext" for n in range(1_001))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "code", "setting", "facts"),
     [
-        ("a.txt", "a\tone\nno tab here\n", ["no tab between label and text", "line 2", "write label TAB text"]),
-        ("a.txt", "a\tone\n\ttwo\n", ["the label is empty", "line 2"]),
-        ("a.txt", "a\tone\n \ttwo\n", ["the label is empty", "line 2"]),
-        ("a.txt", "a\tone\n" + "x" * 101 + "\ttwo\n", ["the label has 101 characters", "line 2", "is this a label column?"]),
-        ("a.txt", MANY, ["more than 1,000 different labels, 'label 1000'", "line 1001", "is this a label column?"]),
-        ("a.txt", b"a\tone\r\nb\t\xe9\r\n", ["not UTF-8: byte 0xe9", "line 2, byte 9"]),
-        ("a.txt", b"a\tone\nb\tt\x00wo\n", ["holds a NUL byte", "byte 9"]),
-        ("a.jsonl", '{"text": "x", "labels": 1}', ["no field 'label', only text, labels", "--data.label-field labels"]),
-        ("a.jsonl", '{"text": "x", "label": 1.5}', ["the label is no string or whole number but float", "line 1"]),
-        ("a.jsonl", '{"text": "x", "label": true}', ["the label is no string or whole number but bool", "line 1"]),
-        ("a.jsonl", '{"text": "x", "label": null}', ["the label is missing", "line 1", "--data.label-field"]),
-        ("a.jsonl", '{"text": "x", "label": [1]}', ["the label is no string or whole number but list", "line 1"]),
-        ("a.jsonl", '{"text": "x", "label": ""}', ["the label is empty", "line 1"]),
+        ("a.txt", "a\tone\nno tab here\n", "data.label", "data.labelled", ["line 2"]),
+        ("a.txt", "a\tone\n\ttwo\n", "data.label", "data.labelled", ["line 2"]),
+        ("a.txt", "a\tone\n \ttwo\n", "data.label", "data.labelled", ["line 2"]),
+        ("a.txt", "a\tone\n" + "x" * 101 + "\ttwo\n", "data.label", "data.label_field", ["line 2", "101"]),
+        ("a.txt", MANY, "data.label", "data.label_field", ["line 1001", "label 1000"]),
+        ("a.txt", b"a\tone\r\nb\t\xe9\r\n", "file.not-utf8", "data.source", ["line 2, byte 9", "0xe9"]),
+        ("a.txt", b"a\tone\nb\tt\x00wo\n", "file.binary", "data.source", ["byte 9"]),
+        ("a.jsonl", '{"text": "x", "labels": 1}', "data.column", "data.label_field", ["labels"]),
+        ("a.jsonl", '{"text": "x", "label": 1.5}', "data.label", "data.label_field", ["line 1"]),
+        ("a.jsonl", '{"text": "x", "label": true}', "data.label", "data.label_field", ["line 1"]),
+        ("a.jsonl", '{"text": "x", "label": null}', "data.label", "data.label_field", ["line 1"]),
+        ("a.jsonl", '{"text": "x", "label": [1]}', "data.label", "data.label_field", ["line 1"]),
+        ("a.jsonl", '{"text": "x", "label": ""}', "data.label", "data.labelled", ["line 1"]),
     ],
 )  # fmt: skip
-def test_mistakes_of_labels(tmp_path: Path, name: str, content: str | bytes, told: list[str]) -> None:
-    sentence = refusal(tmp_path, name, content, labelled=True)
-    for part in (*told, str(tmp_path / name)):
-        assert part in sentence
+def test_errors_of_labels(
+    tmp_path: Path, name: str, content: str | bytes, code: str, setting: str, facts: list[str]
+) -> None:
+    error = refused_file(tmp_path, name, content, labelled=True)
+    assert (error.code, error.setting) == (code, setting)
+    for fact in (*facts, str(tmp_path / name)):
+        assert fact in str(error)

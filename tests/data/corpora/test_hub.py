@@ -20,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.corpora import Corpus, open_corpus
 from lilliput.data.corpora.hub import TINYSTORIES_ON_HUB, splits_by_name
 from lilliput.settings.tree import DataSettings
@@ -114,9 +114,9 @@ def test_a_folder_without_the_pair_is_any_folder(tmp_path: Path) -> None:
 def test_a_missing_shard_is_noticed(tmp_path: Path) -> None:
     name = "data/train-00001-of-00002-5852b56a2bd28fd9.parquet"
     folder = fill(tmp_path, {key: content for key, content in SHARDS.items() if key != name})
-    told = refusal(lambda: corpus_of(folder))
-    assert "1 of 2 shards is missing, first data/train-00001-of-00002" in told
-    assert str(folder) in told
+    error = refused(lambda: corpus_of(folder))
+    assert (error.code, error.setting, error.where) == ("file.missing", "data.source", str(folder))
+    assert "data/train-00001-of-00002" in error.what
 
 
 # Names of files --------------------------------------------------------------------------------------------------
@@ -140,19 +140,20 @@ def test_splits_by_the_names_of_files(names: list[str], expected: dict[str, list
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "code", "facts"),
     [
-        (["a.arrow", "b.json"], "no text that is understood, only .arrow, .json"),
-        ([], "no text that is understood\n"),
-        (["test.jsonl", "dev.jsonl"], "no files for training, only for test and validation"),
-        (["small/train.csv", "large/train.csv"], "the data set has 2 parts: large, small"),
-        (["train-00000-of-00003.parquet"], "2 of 3 shards are missing, first train-00001-of-00003"),
+        (["a.arrow", "b.json"], "file.format", [".arrow, .json"]),
+        ([], "file.format", []),
+        (["test.jsonl", "dev.jsonl"], "data.source", ["test and validation"]),
+        (["small/train.csv", "large/train.csv"], "data.source", ["large, small"]),
+        (["train-00000-of-00003.parquet"], "file.missing", ["train-00001-of-00003", "2 of 3"]),
     ],
 )
-def test_names_of_files_that_leave_questions(names: list[str], told: str) -> None:
-    sentence = refusal(lambda: splits_by_name(names, "owner/name"))
-    assert told in sentence
-    assert "owner/name" in sentence
+def test_names_of_files_that_leave_questions(names: list[str], code: str, facts: list[str]) -> None:
+    error = refused(lambda: splits_by_name(names, "owner/name"))
+    assert (error.code, error.where) == (code, "owner/name")
+    for fact in facts:
+        assert fact in error.what
 
 
 # The hub's cache, without a hub ----------------------------------------------------------------------------------
@@ -204,32 +205,31 @@ def test_other_data_sets_from_the_cache(no_hub: Path) -> None:
     found = splits_of("someone/stories-2", text_field="story", labelled=True, tests=("mine=someone/stories-2",))
     assert [len(texts) for texts in found.values()] == [18, 2, 1]  # without validation files, a share of train
     assert found["mine"] == ["s0"]
-    told = refusal(lambda: corpus_of("someone/stories-2"))
-    assert "no field 'text', only story, label" in told
+    error = refused(lambda: corpus_of("someone/stories-2"))
+    assert (error.code, error.setting) == ("data.column", "data.text_field")
 
 
 def test_a_cache_of_which_a_shard_is_missing(no_hub: Path) -> None:
     fill_cache(no_hub, TINYSTORIES_ON_HUB, dict(list(SHARDS.items())[1:]))
-    assert "1 of 2 shards is missing" in refusal(lambda: corpus_of("tinystories"))
+    assert refused(lambda: corpus_of("tinystories")).code == "file.missing"
 
 
 def test_nothing_here_and_no_hub(no_hub: Path) -> None:
     begin = time.perf_counter()
-    told = refusal(lambda: corpus_of("tinystories"))
+    error = refused(lambda: corpus_of("tinystories"))
     assert time.perf_counter() - begin < 30
-    assert "the hub cannot be reached for the data set roneneldan/TinyStories: " in told
-    assert "put TinyStories-train.txt and TinyStories-valid.txt into a folder and give its path" in told
-    assert "$LILLIPUT_DATA/tinystories" in told
-    assert "HF_HOME" in told
-    told = refusal(lambda: corpus_of("someone/stories"))
-    assert "cannot be reached for the data set someone/stories" in told
-    assert "neither a file or folder here, nor in the hub's cache" in told
-    assert "give the path of a folder that holds its files" in told
+    assert (error.code, error.setting) == ("hub.offline", "data.source")
+    assert "roneneldan/TinyStories" in error.what
+    for fact in ("TinyStories-train.txt", "TinyStories-valid.txt", "$LILLIPUT_DATA/tinystories", "HF_HOME"):
+        assert fact in (error.fix or "")
+    error = refused(lambda: corpus_of("someone/stories"))
+    assert (error.code, error.setting) == ("hub.offline", "data.source")
+    assert "someone/stories" in error.what
 
 
 def test_no_name_of_a_data_set(no_hub: Path) -> None:
-    told = refusal(lambda: corpus_of("someone/stories--2"))
-    assert "neither a file or folder here nor the name of a data set" in told
+    error = refused(lambda: corpus_of("someone/stories--2"))
+    assert (error.code, error.setting) == ("data.source", "data.source")
 
 
 def test_by_environment_in_a_process_of_its_own(tmp_path: Path) -> None:
@@ -332,10 +332,12 @@ def test_only_what_is_wanted_is_fetched(hub: type[Hub], tmp_path: Path) -> None:
 
 
 def test_data_sets_that_are_not_to_be_had(hub: type[Hub]) -> None:
-    told = refusal(lambda: corpus_of("someone/storys"))
-    assert "the hub has no data set someone/storys, or it is private" in told
-    assert "as a path it does not exist" in told
-    assert "hf auth login" in refusal(lambda: corpus_of("gated/stories"))
+    error = refused(lambda: corpus_of("someone/storys"))
+    assert (error.code, error.setting) == ("hub.missing", "data.source")
+    assert "someone/storys" in error.what
+    error = refused(lambda: corpus_of("gated/stories"))
+    assert error.code == "hub.missing"
+    assert "hf auth login" in (error.fix or "")
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -343,7 +345,10 @@ def test_a_hub_cannot_point_outside(hub: type[Hub], tmp_path: Path, absolute: bo
     fill(tmp_path, {"secret-train.txt": b"a secret"})
     outside = f"{tmp_path if absolute else '../../../..'}/secret-train.txt"  # from a snapshot's folder
     hub.files = {outside: b"x", "notes.json": b"{}"}
-    assert "no text that is understood, only .json" in refusal(lambda: corpus_of("someone/stories"))
+    error = refused(lambda: corpus_of("someone/stories"))
+    assert error.code == "file.format"
+    assert ".json" in error.what
+    assert ".txt" not in error.what
 
 
 def test_a_download_that_breaks_off(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,13 +359,12 @@ def test_a_download_that_breaks_off(hub: type[Hub], monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(hub, "do_HEAD", fail)
     monkeypatch.setattr(hub, "do_GET", fail)
-    told = refusal(lambda: corpus_of("someone/stories"))
-    assert "the download of someone/stories broke off: " in told
-    assert "it goes on where it stopped" in told
+    error = refused(lambda: corpus_of("someone/stories"))
+    assert (error.code, error.setting) == ("hub.offline", "data.source")
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LILLIPUT_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert 'pip install "lilliput[data]"' in refusal(lambda: corpus_of("tinystories"))
+    assert refused(lambda: corpus_of("tinystories")).code == "package.missing"

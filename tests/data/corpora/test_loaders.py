@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.user_errors import refusal as refused
+from helpers.user_errors import refused
 from lilliput.data.corpora import Corpus, Document, open_corpus
+from lilliput.errors import UserError
 from lilliput.settings.tree import DataSettings
 
 
@@ -22,7 +23,7 @@ def corpus_of(source: Path | str, **settings: object) -> Corpus:
     return open_corpus(DataSettings(source=str(source), **settings))
 
 
-def refusal(source: Path | str, **settings: object) -> str:
+def refused_source(source: Path | str, **settings: object) -> UserError:
     return refused(lambda: list(corpus_of(source, **settings).stream()))
 
 
@@ -92,45 +93,53 @@ LONG = "a\\n" * 50
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("text", "code", "setting", "facts"),
     [
-        ("def document(): yield 'x'\n", ["no function documents", "loader.py:document"]),
-        ("documents = 3\n", ["no function documents", "def documents(): yield"]),
-        ("def documents(:\n", ["no Python: invalid syntax", "line 1"]),
-        ("x = 1\nimport no_such_module\n", ["raised ModuleNotFoundError: No module named", "line 2"]),
-        ("def documents():\n    yield 'x'\n    1 / 0\n", ["raised ZeroDivisionError: division by zero", "line 3"]),
-        (f"def documents():\n    raise ValueError('{LONG}')\n", ["raised ValueError: a\n", "line 2"]),
-        ("import json\ndef documents():\n    yield json.loads('{')\n", ["raised JSONDecodeError", "line 3"]),
-        ("def documents():\n    exit()\n", ["raised SystemExit", "line 2"]),
-        ("def documents():\n    raise RuntimeError\n", ["raised RuntimeError\n", "line 2"]),
-        ("def documents(): return 'text'\n", ["gives back str, no documents"]),
-        ("def documents(): pass\n", ["gives back NoneType, no documents", "yield a text"]),
-        ("def documents(): return []\n", ["yields no document: documents()"]),
-        ("def documents(split): return ['x'] * (split == 'train')\n", ["documents('validation')", "validation_source"]),
-        ("def documents(): yield 'x'; yield 3\n", ["yields int, no text", "document 2", "(label, text)"]),
-        ("def documents(): yield 'x'; yield b'y'\n", ["yields bytes, no text", "document 2"]),
-        ("def documents(): yield 'a', 'b', 'c'\n", ["yields a tuple of 3, no text", "document 1"]),
-        ("def documents(): yield 'x'; yield 'half \\ud83d'\n", ["half of a surrogate pair, \\ud83d", "document 2"]),
-        ("def documents(a, b): yield 'x'\n", ["needs 2 arguments, a, b", "the name of the split"]),
-        ("def documents(a='x', split='train'): yield a\n", ["takes split after a", "the name of the split"]),
-        ("def documents(a, split='train'): yield a\n", ["takes split after a", "the name of the split"]),
+        ("def document(): yield 'x'\n", "data.loader", "data.source", ["loader.py:document"]),
+        ("documents = 3\n", "data.loader", "data.source", []),
+        ("def documents(:\n", "data.loader", "data.source", ["line 1"]),
+        ("x = 1\nimport no_such_module\n", "data.loader", "data.source", ["line 2", "ModuleNotFoundError"]),
+        ("def documents():\n    yield 'x'\n    1 / 0\n", "data.loader", "data.source", ["line 3", "ZeroDivisionError"]),
+        (f"def documents():\n    raise ValueError('{LONG}')\n", "data.loader", "data.source", ["line 2", "ValueError"]),
+        ("import json\ndef documents():\n    yield json.loads('{')\n",
+         "data.loader", "data.source", ["line 3", "JSONDecodeError"]),
+        ("def documents():\n    exit()\n", "data.loader", "data.source", ["line 2", "SystemExit"]),
+        ("def documents():\n    raise RuntimeError\n", "data.loader", "data.source", ["line 2", "RuntimeError"]),
+        ("def documents(): return 'text'\n", "data.loader", "data.source", []),
+        ("def documents(): pass\n", "data.loader", "data.source", []),
+        ("def documents(): return []\n", "data.empty", "data.source", []),
+        ("def documents(split): return ['x'] * (split == 'train')\n", "data.empty", "data.source", ["documents('validation')"]),
+        ("def documents(): yield 'x'; yield 3\n", "data.loader", "data.source", ["document 2"]),
+        ("def documents(): yield 'x'; yield b'y'\n", "data.loader", "data.source", ["document 2"]),
+        ("def documents(): yield 'a', 'b', 'c'\n", "data.loader", "data.source", ["document 1"]),
+        ("def documents(): yield 'x'; yield 'half \\ud83d'\n", "file.not-utf8", "data.source", ["document 2", "ud83d"]),
+        ("def documents(a, b): yield 'x'\n", "data.loader", "data.source", ["a, b"]),
+        ("def documents(a='x', split='train'): yield a\n", "data.loader", "data.source", []),
+        ("def documents(a, split='train'): yield a\n", "data.loader", "data.source", []),
     ],
 )  # fmt: skip
-def test_mistakes(tmp_path: Path, code: str, told: list[str]) -> None:
-    path = loader(tmp_path, code)
+def test_errors(tmp_path: Path, text: str, code: str, setting: str, facts: list[str]) -> None:
+    path = loader(tmp_path, text)
     before = list(sys.path)
-    sentence = refusal(path)
-    for part in (*told, str(path)):
-        assert part in sentence
+    error = refused_source(path)
+    assert (error.code, error.setting) == (code, setting)
+    for fact in (*facts, str(path)):
+        assert fact in str(error)
     assert sys.path == before
 
 
-def test_mistakes_of_names_and_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_names_and_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = loader(tmp_path, "def documents(): yield 'x'\n")
-    assert f"{path}?" in refusal(tmp_path / "loadr.py")
-    assert "no function nothing" in refusal(f"{path}:nothing")
+    error = refused_source(tmp_path / "loadr.py")
+    assert error.code == "file.missing"
+    assert str(path) in (error.fix or "")
+    assert refused_source(f"{path}:nothing").code == "data.loader"
     monkeypatch.delenv("LILLIPUT_DATA", raising=False)
-    assert "LILLIPUT_DATA is not set" in refusal("$LILLIPUT_DATA/loader.py:documents")
-    assert "a text without a label" in refusal(path, labelled=True)
+    error = refused_source("$LILLIPUT_DATA/loader.py:documents")
+    assert (error.code, error.setting) == ("data.source", "data.source")
+    assert "LILLIPUT_DATA" in error.what
+    error = refused_source(path, labelled=True)
+    assert (error.code, error.setting) == ("data.label", "data.labelled")
     path = loader(tmp_path, "def documents(): yield [], 'x'\n")
-    assert "the label is no string or whole number but list" in refusal(path, labelled=True)
+    error = refused_source(path, labelled=True)
+    assert (error.code, error.setting) == ("data.label", "data.label_field")

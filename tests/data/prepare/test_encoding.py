@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from helpers.text_corpora import configure, run, write
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.prepare import corpus_pass, encoding, prepare
 from lilliput.data.prepare.encoding import Encoded, Encoders, encode
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, train_bpe
@@ -109,9 +109,9 @@ def test_a_worker_that_is_killed(tokenizer: Tokenizer) -> None:
                 if number == 30:
                     os.kill(encoders._workers[1]._process.pid, signal.SIGKILL)
 
-    sentence = refusal(drain)
-    assert "a worker process ended by signal 9" in sentence
-    assert "--data.workers 1" in sentence
+    error = refused(drain)
+    assert (error.code, error.setting) == ("process.lost", "data.workers")
+    assert "signal 9" in error.what
 
 
 def test_a_worker_that_cannot_begin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,19 +125,24 @@ def test_a_worker_that_cannot_begin(tokenizer: Tokenizer, monkeypatch: pytest.Mo
             with Encoders(tokenizer, 2) as encoders:
                 list(encoders.run(tasks))
 
-        assert "a worker process ended with code 1" in refusal(drain)
+        error = refused(drain)
+        assert (error.code, error.setting) == ("process.lost", "data.workers")
+        assert "code 1" in error.what
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert "cannot start a worker process: No such file" in refusal(drain)
+    error = refused(drain)
+    assert (error.code, error.where) == ("process.lost", "/nowhere/python")
     monkeypatch.setattr(sys, "executable", "")
     assert encoding.usable_cores() == 1
 
 
-def test_a_mistake_in_a_worker_is_the_users(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a worker refuses is told as if there were none."""
+def test_an_error_in_a_worker_is_raised_as_it_is(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that raises a UserError on its own: a text that a tokenizer refuses. All its parts arrive."""
     worker = encoding._Worker(tokenizer.to_json())
     try:
-        monkeypatch.setattr(encoding, "receive", lambda pipe: ["the tokenizer fails on this text", None, "another"])
-        assert refusal(lambda: worker.ask(["text"])) == "the tokenizer fails on this text\n  try another"
+        parts = ["the tokenizer fails on this text", None, "use another", "tokenizer.invalid", "tokenizer.path"]
+        monkeypatch.setattr(encoding, "receive", lambda pipe: parts)
+        error = refused(lambda: worker.ask(["text"]))
+        assert [error.what, error.where, error.fix, error.code, error.setting] == parts
     finally:
         worker.end(at_once=True)
 
@@ -156,7 +161,7 @@ def test_a_message_that_cannot_be_sent_leaves_nobody_waiting(
         with ThreadPoolExecutor(1) as threads:
             asked = threads.submit(worker.ask, ["text"])
             try:
-                assert "--data.workers 1" in refusal(lambda: asked.result(timeout=240))
+                assert refused(lambda: asked.result(timeout=240)).setting == "data.workers"
             finally:
                 worker._process.kill()
     finally:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.shared_data import DATA, needs_data
 from helpers.text_corpora import SPLITS, configure, run, was_built, write
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data import prepare as module
 from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import corpus_pass, prepare
@@ -182,8 +182,10 @@ def test_labels_become_classes(tmp_path: Path) -> None:
     assert prepared.report()["labels"]["train"] == {"-1": 1, "9": 1, "10": 2}
     assert prepared.report()["labels"]["validation"] == {"-1": 0, "9": 1, "10": 1}
     heldout.write_text("9\tx y\n11\tz\n")
-    sentence = refusal(lambda: prepare(config))
-    assert "the validation split has the label '11', which the training split never has: it has -1, 9, 10" in sentence
+    error = refused(lambda: prepare(config))
+    assert error.code == "data.label"
+    for fact in ("validation", "'11'", "-1, 9, 10"):
+        assert fact in error.what
 
 
 def test_dropped_documents_are_nowhere(tmp_path: Path) -> None:
@@ -233,7 +235,8 @@ def test_a_given_tokenizer_is_used_as_it_is(source: Path, tmp_path: Path) -> Non
     train_bpe(["yet another one"] * 3, 280).save(tmp_path / "mine.json")
     assert prepare(by_path).folder != prepared.folder
     missing = replace(config, tokenizer=TokenizerSettings(path=str(tmp_path / "none.json")))
-    assert "no such tokenizer" in refusal(lambda: prepare(missing))
+    error = refused(lambda: prepare(missing))
+    assert (error.code, error.setting) == ("file.missing", "tokenizer.path")
 
 
 def test_storybook(tmp_path: Path) -> None:
@@ -477,19 +480,15 @@ def test_a_cache_that_may_only_be_read(config: Config, monkeypatch: pytest.Monke
 
 
 def test_folders_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = refusal(lambda: prepare(configure(source, source / "cache")))
-    assert "cannot write prepared data: Not a directory" in sentence
-    assert str(source / "cache") in sentence
-    assert "--data.cache" in sentence
-    assert "cannot write prepared data" in refusal(lambda: prepare(configure(source, source)))
+    error = refused(lambda: prepare(configure(source, source / "cache")))
+    assert (error.code, error.setting, error.where) == ("file.not-written", "data.cache", str(source / "cache"))
+    assert refused(lambda: prepare(configure(source, source))).code == "file.not-written"
 
     def forbidden(*arguments: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "cache"))
 
     monkeypatch.setattr(Path, "mkdir", forbidden)
-    assert "cannot write prepared data: Permission denied" in refusal(
-        lambda: prepare(configure(source, tmp_path / "cache"))
-    )
+    assert refused(lambda: prepare(configure(source, tmp_path / "cache"))).code == "file.not-written"
 
 
 def test_a_full_disk(config: Config, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,12 +497,10 @@ def test_a_full_disk(config: Config, source: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("os.fsync", full)
     monkeypatch.setattr(module, "free_bytes", lambda folder: 1234)
-    sentence = refusal(lambda: prepare(config))
-    assert (
-        f"the disk is full: prepared data needs up to {2 * source.stat().st_size:,} bytes, 1,234 are free" in sentence
-    )
-    assert config.data.cache in sentence
-    assert "free some space" in sentence
+    error = refused(lambda: prepare(config))
+    assert (error.code, error.setting, error.where) == ("file.not-written", "data.cache", config.data.cache)
+    assert f"{2 * source.stat().st_size:,} bytes" in error.what
+    assert "1,234" in error.what
     assert [path.suffix for path in Path(config.data.cache).iterdir()] in ([], [".lock"])
 
 
@@ -513,12 +510,12 @@ def test_a_source_that_changes_meanwhile(config: Config, source: Path) -> None:
             with open(source, "a") as file:
                 file.write("more")
 
-    assert "the file changed while it was read" in refusal(lambda: prepare(config, append))
+    assert refused(lambda: prepare(config, append)).code == "data.changed"
 
 
 def test_a_mistake_deep_in_the_source_leaves_nothing(config: Config, source: Path) -> None:
     source.write_bytes(source.read_bytes() + b"\xff")
-    assert "not UTF-8" in refusal(lambda: prepare(config))
+    assert refused(lambda: prepare(config)).code == "file.not-utf8"
     assert [path.suffix for path in Path(config.data.cache).iterdir()] in ([], [".lock"])
 
 
@@ -526,11 +523,13 @@ def test_splits_without_tokens(config: Config, monkeypatch: pytest.MonkeyPatch) 
     tokenizer = byte_tokenizer()
     nothing = np.zeros(0, np.uint32)
     monkeypatch.setattr(tokenizer, "encode_arrays", lambda texts, unknown_words: [nothing for _ in texts])
-    assert "the train split has no tokens" in refusal(lambda: prepare(config, tokenizer=tokenizer))
+    error = refused(lambda: prepare(config, tokenizer=tokenizer))
+    assert error.code == "data.empty"
+    assert "train" in error.what
     corpus = open_corpus(config.data)
     parts = tuple(replace(part, read=lambda on_empty: iter([])) for part in corpus.parts)
     monkeypatch.setattr(module, "open_corpus", lambda settings: replace(corpus, parts=parts))
-    assert "the train split has no documents" in refusal(lambda: prepare(config))
+    assert refused(lambda: prepare(config)).code == "data.empty"
 
 
 def test_a_text_of_two_characters_is_enough(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from helpers.shared_data import DATA, needs_data
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data import tokenizers as module
 from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizer_choices import TOKENIZERS
@@ -306,9 +306,10 @@ def test_settings_choose(tmp_path: Path) -> None:
 def test_a_mistake_in_the_text_reaches_its_user_through_training() -> None:
     def documents() -> object:
         yield "good"
-        raise UserError("bad", "file, line 2")
+        raise UserError("bad", "file, line 2", code="file.not-utf8")
 
-    assert refusal(lambda: train_bpe(documents(), 300)) == "bad\n  at  file, line 2"  # type: ignore[arg-type]
+    error = refused(lambda: train_bpe(documents(), 300))  # type: ignore[arg-type]
+    assert (error.code, error.where) == ("file.not-utf8", "file, line 2")
 
 
 def test_truncation_padding_and_templates_of_a_file_are_not_obeyed() -> None:
@@ -328,39 +329,41 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "code"),
     [
-        ("", "is not JSON: Expecting value"),
-        ("{", "is not JSON: Expecting property name"),
-        ("[]", "is not JSON: no JSON object"),
-        ("[" * 100_000, "is not JSON: nested deeper than 100 levels"),
-        (b"\xff", "the tokenizer is not UTF-8"),
-        ("{}", "cannot be used: "),
-        (changed(lambda value: value.update(added_tokens=[])), f"has no {END_OF_TEXT} token"),
-        (changed(lambda value: value["model"].update(merges=[["x", "yy"]])), "cannot be used: "),  # type: ignore[attr-defined]
-        (changed(lambda value: value["model"]["vocab"].update(zz=10**9)), "ids run to 1,000,000,"),  # type: ignore[index]
-        (changed(lambda value: value["model"]["vocab"].update(zz=5)), "two tokens have the id 5: "),  # type: ignore[index]
-        (changed(lambda value: value.pop("model")), "cannot be used: "),
-        (changed(lambda value: value.update(normalizer={"type": "Lower"})), "cannot be used: "),
-        ('{"pre_tokenizer": ' * 100 + "1" + "}" * 100, "cannot be used: "),
-        ('{"pre_tokenizer": ' * 101 + "1" + "}" * 101, "is not JSON: nested deeper than 100 levels"),
-        ('{"decoder":' * 990 + "1" + "}" * 990, "is not JSON: nested deeper than 100 levels"),
-        (changed(lambda value: [value.update(added_tokens=[]), value["model"].update(vocab={}, merges=[])]), "has no "),  # type: ignore[attr-defined]
+        ("", "file.syntax"),
+        ("{", "file.syntax"),
+        ("[]", "file.syntax"),
+        ("[" * 100_000, "file.syntax"),
+        (b"\xff", "file.not-utf8"),
+        ("{}", "tokenizer.invalid"),
+        (changed(lambda value: value.update(added_tokens=[])), "tokenizer.invalid"),
+        (changed(lambda value: value["model"].update(merges=[["x", "yy"]])), "tokenizer.invalid"),  # type: ignore[attr-defined]
+        (changed(lambda value: value["model"]["vocab"].update(zz=10**9)), "tokenizer.invalid"),  # type: ignore[index]
+        (changed(lambda value: value["model"]["vocab"].update(zz=5)), "tokenizer.invalid"),  # type: ignore[index]
+        (changed(lambda value: value.pop("model")), "tokenizer.invalid"),
+        (changed(lambda value: value.update(normalizer={"type": "Lower"})), "tokenizer.invalid"),
+        ('{"pre_tokenizer": ' * 300 + "1" + "}" * 300, "tokenizer.invalid"),
+        ('{"decoder":' * 990 + "1" + "}" * 990, "file.syntax"),
+        (
+            changed(lambda value: [value.update(added_tokens=[]), value["model"].update(vocab={}, merges=[])]),
+            "tokenizer.invalid",
+        ),  # type: ignore[attr-defined]
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, content: str | bytes, told: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, content: str | bytes, code: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    sentence = refusal(lambda: Tokenizer.load(path))
-    assert told in sentence
-    assert str(path) in sentence
+    error = refused(lambda: make_tokenizer(TokenizerSettings(path=str(path)), iter([])))
+    assert (error.code, error.setting) == (code, "tokenizer.path")
+    assert str(path) in (error.where or "")
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
 def test_a_model_that_cannot_say_unknown_is_refused(kind: str) -> None:
     value = json.loads(STRANGERS[kind]().to_str())
     value["model"].update({"unk_id": None} if kind == "unigram" else {"unk_token": "<nothing>"})
-    assert "has no token for what is not in its vocabulary" in refusal(lambda: Tokenizer.from_json(json.dumps(value)))
+    assert refused(lambda: Tokenizer.from_json(json.dumps(value))).code == "tokenizer.invalid"
 
 
 def with_pattern(part: str, pattern: str) -> str:
@@ -384,23 +387,23 @@ def test_regular_expressions_without_end_are_refused(
     part: str, pattern: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     begin = time.monotonic()
-    told = refusal(lambda: Tokenizer.from_json(with_pattern(part, pattern), "evil.json"))
-    assert told.startswith("a regular expression of the tokenizer takes too long or fails: ")
-    assert "at  evil.json" in told
+    error = refused(lambda: Tokenizer.from_json(with_pattern(part, pattern), "evil.json"))
+    assert (error.code, error.where) == ("tokenizer.unsafe", "evil.json")
     assert time.monotonic() - begin < 120
     assert capfd.readouterr().err == ""  # the engine's own cry stays in the other process
 
 
 def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrusted, "PATIENCE", 0.001)
-    assert "takes too long" in refusal(lambda: Tokenizer.from_json(with_pattern("pre_tokenizer", "never seen")))
+    error = refused(lambda: Tokenizer.from_json(with_pattern("pre_tokenizer", "never seen")))
+    assert error.code == "tokenizer.unsafe"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's own")
 def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
     program = (
         "import resource\n"
-        "from lilliput.data.tokenizers import untrusted_files\n"
+        "from lilliput.data.tokenizers import untrusted_files as untrusted\n"
         "resource.setrlimit(resource.RLIMIT_AS, ((1 << 32) - 4096,) * 2)\n"
         "print(untrusted_files._ends(r'\\w+|\\s+'))\n"
     )
@@ -427,26 +430,29 @@ def test_a_pattern_that_slips_through_costs_a_sentence(tmp_path: Path) -> None:
         "inner = library.Tokenizer(models.WordLevel({'<unk>': 0, '<eos>': 1}, unk_token='<unk>'))\n"
         "inner.pre_tokenizer = pre_tokenizers.Split(Regex('(a+)+$'), 'isolated')\n"
         "try: Tokenizer(inner).encode('a' * 60 + '!')\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
+        "except Exception as error: print(type(error).__name__, error.code)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert found.stdout.startswith("UserError the tokenizer fails on a text: ")
+    assert found.stdout.split() == ["UserError", "tokenizer.invalid"]
 
 
 def test_missing_closed_and_huge_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.json"
-    assert refusal(lambda: Tokenizer.load(path)).startswith(f"no such tokenizer\n  at  {path}")
+    error = refused(lambda: Tokenizer.load(path))
+    assert (error.code, error.where) == ("file.missing", str(path))
     with open(path, "wb") as file:
         file.truncate(50_000_001)  # a hole: takes no place
-    assert "50,000,001 bytes, and more than 50,000,000 are refused" in refusal(lambda: Tokenizer.load(path))
+    error = refused(lambda: Tokenizer.load(path))
+    assert error.code == "file.too-large"
+    assert "50,000,001" in error.what
     BPE.save(path)
 
     def forbidden(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", forbidden)
-    assert "cannot read the tokenizer: Permission denied" in refusal(lambda: Tokenizer.load(path))
+    assert refused(lambda: Tokenizer.load(path)).code == "file.unreadable"
 
 
 @needs_data

@@ -12,7 +12,7 @@ from gensim.models.fasttext import ft_ngram_hashes, save_facebook_model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from helpers.vector_files import write_model
 from lilliput.data.progress import silent
 from lilliput.data.vectors.fasttext_format import MAGIC, FastTextFile, ngram_hashes
@@ -106,23 +106,31 @@ def test_every_cut_is_noticed(trained: tuple[Path, FastText], tmp_path: Path) ->
     whole, short = trained[0].read_bytes(), tmp_path / "short.bin"
     for size in [5, 40, 80, 100, 200, *range(400, len(whole), 2999), len(whole) - 1]:
         short.write_bytes(whole[:size])
-        told = refusal(lambda: read(short, ["bear"]))
-        assert "cut off" in told or "breaks off" in told
-        assert str(short) in told and "byte" in told
+        error = refused(lambda: read(short, ["bear"]))
+        assert (error.code, error.setting) == ("vectors.invalid", "vectors.source")
+        assert str(short) in (error.where or "") and "byte" in (error.where or "")
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     quantized = write_model(path, [b"sea"], numbers(1), quantized=True)
-    assert "quantized" in refusal(lambda: read(quantized, ["sea"]))
-    assert "version 13" in refusal(lambda: read(write_model(path, [b"sea"], numbers(1), version=13), ["sea"]))
+    assert refused(lambda: read(quantized, ["sea"])).code == "vectors.invalid"
+    error = refused(lambda: read(write_model(path, [b"sea"], numbers(1), version=13), ["sea"]))
+    assert error.code == "vectors.invalid"
+    assert "version 13" in error.what
     short = write_model(path, [b"sea", b"bear"], numbers(1))
-    assert "the header asks for 2 x 4" in refusal(lambda: read(short, ["sea"]))
+    error = refused(lambda: read(short, ["sea"]))
+    assert error.code == "vectors.invalid"
+    assert "2 x 4" in error.what
     broken = write_model(path, [b"sea"], np.array([[1.0, np.nan]]))
-    told = refusal(lambda: read(broken, ["sea"]))
-    assert "the vector of 'sea' holds a number that is not finite" in told
+    error = refused(lambda: read(broken, ["sea"]))
+    assert error.code == "vectors.invalid"
+    assert "'sea'" in error.what
     for row in (-1, 7):
         pruned = write_model(path, [b"sea"], numbers(2), bucket=50, pruned={3: row})
-        assert "byte" in refusal(lambda: read(pruned, ["sea"]))  # noqa: B023
+        error = refused(lambda: read(pruned, ["sea"]))  # noqa: B023
+        assert error.code == "vectors.invalid"
+        assert "byte" in (error.where or "")
     path.write_bytes(struct.pack("<ii12id", MAGIC, 12, -5, *[1] * 11, 0.0) + bytes(40))
-    assert "makes no sense" in refusal(lambda: FastTextFile(path))
+    error = refused(lambda: FastTextFile(path))
+    assert (error.code, error.where) == ("vectors.invalid", f"{path}, byte 8")

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from gensim.models import KeyedVectors
 
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.progress import silent
 from lilliput.data.vectors.vector_files import open_vectors
 
@@ -106,45 +106,50 @@ def test_more_rows_than_promised_are_noted(tmp_path: Path) -> None:
 
 
 BAD_TEXT = {
-    "mixed width": (["3 2", "sea 1 2", "bee 1 2 3", "fox 1 2"], "line 3", "3 numbers where the rows before it have 2"),
-    "mixed width without header": (["sea 1 2", "bee 1"], "line 2", "1 numbers where the rows before it have 2"),
-    "header lies about width": (["2 3", "sea 1 2", "bee 1 2"], "line 2", "2 numbers where the header says 3"),
-    "fewer rows than promised": (["5 2", "sea 1 2", "bee 1 2"], "", "the header promises 5 rows, and 2 are there"),
-    "header only": (["5 2"], "", "the header promises 5 rows, and 0 are there"),
-    "not a number": (["2 2", "fox 1 2", "sea 1 two"], "line 3", "'two' is not a number"),
-    "nan": (["1 2", "sea 1 nan"], "line 2", "not finite"),
-    "infinity": (["1 2", "sea inf 1"], "line 2", "not finite"),
-    "too large for float32": (["1 2", "sea 1e39 1"], "line 2", "not finite"),
-    "no numbers": (["sea", "bee"], "line 1", "0 numbers follow the first word"),
-    "width of zero": (["2 0", "sea", "bee"], "line 1", "vectors have 0 numbers"),
-    "width that nothing has": (["2 99999999", "sea 1", "bee 2"], "line 1", "vectors have 99,999,999 numbers"),
+    "mixed width": (["3 2", "sea 1 2", "bee 1 2 3", "fox 1 2"], "line 3", "3 numbers, expected 2"),
+    "mixed width without header": (["sea 1 2", "bee 1"], "line 2", "1 numbers, expected 2"),
+    "header lies about width": (["2 3", "sea 1 2", "bee 1 2"], "line 2", "2 numbers, expected 3"),
+    "fewer rows than promised": (["5 2", "sea 1 2", "bee 1 2"], "", "2 rows, expected 5"),
+    "header only": (["5 2"], "", "0 rows, expected 5"),
+    "not a number": (["2 2", "fox 1 2", "sea 1 two"], "line 3", "'two'"),
+    "nan": (["1 2", "sea 1 nan"], "line 2", ""),
+    "infinity": (["1 2", "sea inf 1"], "line 2", ""),
+    "too large for float32": (["1 2", "sea 1e39 1"], "line 2", ""),
+    "no numbers": (["sea", "bee"], "line 1", "0 numbers"),
+    "width of zero": (["2 0", "sea", "bee"], "line 1", "0 numbers"),
+    "width that nothing has": (["2 99999999", "sea 1", "bee 2"], "line 1", "99,999,999 numbers"),
     "prose": (
         ["Once upon a time there was a bear.", "It sang."],
         "line 2",
-        "1 numbers where the rows before it have 7",
+        "1 numbers, expected 7",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD_TEXT)
 def test_bad_text(tmp_path: Path, case: str) -> None:
-    lines, where, what = BAD_TEXT[case]
+    lines, place, fact = BAD_TEXT[case]
     path = write(tmp_path / "bad.vec", *lines)
-    told = refusal(lambda: read(path, "sea"))
-    assert what in told and where in told and str(path) in told
+    error = refused(lambda: read(path, "sea"))
+    assert (error.code, error.setting) == ("vectors.invalid", "vectors.source")
+    assert place in (error.where or "") and str(path) in (error.where or "")
+    assert fact in error.what
 
 
 def test_a_text_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "cut.vec"
     path.write_bytes(b"3 4\nsea 1 2 3 4\nbee 1 2")
-    told = refusal(lambda: read(path, "sea"))
-    assert "the file ends in the middle of a row: 2 of 4 numbers" in told and "line 3" in told
+    error = refused(lambda: read(path, "sea"))
+    assert (error.code, error.where) == ("vectors.invalid", f"{path}, line 3")
+    assert "2 of 4" in error.what
 
 
 def test_an_endless_line_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "long.vec"
     path.write_bytes(b"2 2\nsea 1 2\n" + b"a" * 3_000_000)
-    assert "line 3 has more than 1,048,576 bytes" in refusal(lambda: read(path, "sea"))
+    error = refused(lambda: read(path, "sea"))
+    assert (error.code, error.where) == ("vectors.invalid", f"{path}, line 3")
+    assert "1,048,576" in error.what
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -154,8 +159,8 @@ def test_archives_that_are_cut_off(vectors: KeyedVectors, tmp_path: Path, suffix
     pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
     packed = pack(plain.read_bytes())
     path.write_bytes(packed[: len(packed) // 2])
-    told = refusal(lambda: read(path))
-    assert "cut short" in told and str(path) in told
+    error = refused(lambda: read(path))
+    assert (error.code, error.where) == ("file.damaged", str(path))
 
 
 def test_bad_binary_files(vectors: KeyedVectors, tmp_path: Path) -> None:
@@ -163,27 +168,32 @@ def test_bad_binary_files(vectors: KeyedVectors, tmp_path: Path) -> None:
     vectors.save_word2vec_format(str(path), binary=True)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    told = refusal(lambda: read(path))
-    assert "row 7 of 7 is not whole: the header lies, or the file is cut off" in told and "byte" in told
+    error = refused(lambda: read(path))
+    assert error.code == "vectors.invalid"
+    assert "row 7 of 7" in error.what
+    assert "byte" in (error.where or "")
     path.write_bytes(whole.replace(b"7 9\n", b"6 9\n", 1))
-    assert "6 rows of 9 numbers end before the file does" in refusal(lambda: read(path))
+    error = refused(lambda: read(path))
+    assert error.code == "vectors.invalid"
+    assert "6 rows" in error.what
     path.write_bytes(whole.replace(b"7 9\n", b"7 8\n", 1))
-    assert "the header lies" in refusal(lambda: read(path))
+    assert refused(lambda: read(path)).code == "vectors.invalid"
     path.write_bytes(b"1 2\nsea " + struct.pack("<2f", 1.0, float("inf")))
-    told = refusal(lambda: read(path, "sea"))
-    assert "not finite" in told and "byte 8" in told
+    error = refused(lambda: read(path, "sea"))
+    assert (error.code, error.where) == ("vectors.invalid", f"{path}, byte 8")
     packed = tmp_path / "vectors.bin.gz"
     packed.write_bytes(gzip.compress(whole))
-    assert "cannot be while it is compressed" in refusal(lambda: read(packed))
+    assert refused(lambda: read(packed)).code == "file.format"
 
 
 def test_what_is_no_file_of_vectors(tmp_path: Path) -> None:
-    assert "is a folder" in refusal(lambda: open_vectors(tmp_path))
+    assert refused(lambda: open_vectors(tmp_path)).code == "file.is-folder"
     path = write(tmp_path / "wiki.vec", "")
-    assert "empty" in refusal(lambda: open_vectors(path))
+    assert refused(lambda: open_vectors(path)).code == "vectors.invalid"
     path.write_bytes(b"")
-    assert "empty" in refusal(lambda: open_vectors(path))
-    told = refusal(lambda: open_vectors(tmp_path / "wiki.ve"))
-    assert "no such file" in told and str(path) in told
+    assert refused(lambda: open_vectors(path)).code == "vectors.invalid"
+    error = refused(lambda: open_vectors(tmp_path / "wiki.ve"))
+    assert (error.code, error.setting) == ("file.missing", "vectors.source")
+    assert str(path) in (error.fix or "")  # the nearest name
     path.write_bytes(bytes(range(256)) * 20)
-    assert "no file of vectors" in refusal(lambda: open_vectors(path))
+    assert refused(lambda: open_vectors(path)).code == "vectors.invalid"

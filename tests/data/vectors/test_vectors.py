@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from helpers.shared_data import DATA, needs_data
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from helpers.vector_files import write_model
 from lilliput.data import vectors as module
 from lilliput.data.prepare import prepare
@@ -125,7 +126,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     def touch(phase: str, done: int, total: int | None) -> None:
         os.utime(tmp_path / "mini.vec", ns=(1, 1))
 
-    assert "changed while it was read" in refusal(lambda: prepare_vectors(config, prepared, touch))
+    error = refused(lambda: prepare_vectors(config, prepared, touch))
+    assert (error.code, error.setting) == ("data.changed", "vectors.source")
     assert not list((tmp_path / "cache").glob("vectors-*/"))
 
 
@@ -141,21 +143,26 @@ def test_settings_that_follow_from_the_vectors(tmp_path: Path) -> None:
     for changes in ({"frozen": False}, {"uncovered": "average"}):
         assert fit_vectors(replace(config, vectors=replace(config.vectors, **changes)), found).vectors.rows == 0
     wrong = replace(config, vectors=replace(config.vectors, rows=1))
-    assert f"vectors.rows is 1, and {missing + 2} rows are to be learned" in refusal(lambda: fit_vectors(wrong, found))
+    error = refused(lambda: fit_vectors(wrong, found))
+    assert (error.code, error.setting) == ("setting.conflict", "vectors.rows")
+    assert str(missing + 2) in error.what
     tied = replace(config, model=replace(config.model, tied=True))
-    with pytest.raises(UserErrors, match="tied head"):
+    with pytest.raises(UserErrors) as caught:
         fit_vectors(tied, found)
+    assert {(error.code, error.setting) for error in caught.value.errors} == {("setting.conflict", "model.tied")}
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     source = write_vectors(tmp_path / "mini.vec")
-    told = refusal(lambda: make(configure(tmp_path, source=source, width=50)))
-    assert "vectors.width is 50, and the vectors of the file have 3 numbers" in told
-    assert "a byte tokenizer are bytes" in refusal(lambda: make(configure(tmp_path, kind="byte", source=source)))
     other = write_vectors(tmp_path / "other.vec", {"maison": (1, 2), "jardin": (3, 4)})
-    told = refusal(lambda: make(configure(tmp_path, source=other)))
-    assert "no word of the vocabulary has a vector" in told and "language" in told
-    assert "no such file" in refusal(lambda: make(configure(tmp_path, source=str(tmp_path / "mimi.vec"))))
+    for config, code, setting in (
+        (configure(tmp_path, source=source, width=50), "setting.conflict", "vectors.width"),
+        (configure(tmp_path, kind="byte", source=source), "setting.conflict", "tokenizer.kind"),
+        (configure(tmp_path, source=other), "vectors.coverage", "vectors.source"),
+        (configure(tmp_path, source=str(tmp_path / "mimi.vec")), "file.missing", "vectors.source"),
+    ):
+        error = refused(partial(make, config))
+        assert (error.code, error.setting) == (code, setting)
 
 
 # From the training split ----------------------------------------------------------------------------------------------

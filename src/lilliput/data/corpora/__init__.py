@@ -9,6 +9,7 @@ Everything streams: one document is in memory at a time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from pathlib import Path
 from lilliput.data.corpora.documents import END_OF_TEXT, Document, Notice, Reader, Reading, ignore
 from lilliput.data.corpora.sources import STORYBOOK, open_source
 from lilliput.data.corpora.splits import block_length, cut_document, member_of_validation
-from lilliput.errors import UserError
-from lilliput.settings.loading import is_hub_name
+from lilliput.errors import UserError, blame
+from lilliput.settings.sources import is_hub_name
 from lilliput.settings.tree import DataSettings
 
 __all__ = ["END_OF_TEXT", "STORYBOOK", "Corpus", "Document", "Notice", "Part", "ignore", "open_corpus"]
@@ -82,10 +83,10 @@ class Corpus:
 def open_corpus(settings: DataSettings) -> Corpus:
     """Finds the sources, looks at their first documents, and decides how they are split."""
     apart = settings.validation_source is not None
-    readings = _open(settings.source, ("train",) if apart else ("train", "validation"), settings)
+    readings = _open("data.source", settings.source, ("train",) if apart else ("train", "validation"), settings)
     readings["train"] = _first(readings["train"], None if settings.source == STORYBOOK else settings.documents)
     if settings.validation_source is not None:
-        readings |= _open(settings.validation_source, ("validation",), settings)
+        readings |= _open("data.validation_source", settings.validation_source, ("validation",), settings)
     if "validation" in readings:
         parts, sentence = [_whole("train", readings), _whole("validation", readings)], readings["train"].describe
         sentence += f"; validation: {readings['validation'].describe}"
@@ -94,7 +95,7 @@ def open_corpus(settings: DataSettings) -> Corpus:
         parts, sentence = [part], f"{readings['train'].describe}; {told}"
     for test in settings.tests:
         name, _, source = test.partition("=")
-        readings |= _open(source, (name,), settings)
+        readings |= _open("data.tests", source, (name,), settings)
         parts.append(_whole(name, readings))
         sentence += f"; {name}: {readings[name].describe}"
     # The same file may serve twice; it decides the documents once.
@@ -104,10 +105,21 @@ def open_corpus(settings: DataSettings) -> Corpus:
     return Corpus(name, sources, sentence, size, tuple(parts))
 
 
-def _open(source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
-    if source == STORYBOOK:
-        return {split: _open_storybook(split, settings) for split in splits}
-    return open_source(source, splits, settings)
+def _open(setting: str, source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
+    """Open the source that `setting` names; errors name that setting unless another one is at fault."""
+    with blame(setting):
+        if source == STORYBOOK:
+            return {split: _open_storybook(split, settings) for split in splits}
+        readings = open_source(source, splits, settings)
+    return {
+        split: dataclasses.replace(reading, read=functools.partial(_read, reading.read, setting))
+        for split, reading in readings.items()
+    }
+
+
+def _read(read: Reader, setting: str, on_empty: Notice) -> Iterator[Document]:
+    with blame(setting):
+        yield from read(on_empty)
 
 
 def _open_storybook(split: str, settings: DataSettings) -> Reading:
@@ -116,7 +128,8 @@ def _open_storybook(split: str, settings: DataSettings) -> Reading:
     from lilliput.data.storybook import word_lists as storybook_words
 
     if settings.labelled:
-        raise UserError("the stories of the storybook have no labels", STORYBOOK, "leave data.labelled off")
+        what, fix = "the stories of the storybook have no labels", "set data.labelled to false"
+        raise UserError(what, STORYBOOK, fix, code="data.label", setting="data.labelled")
     count = settings.documents or STORYBOOK_DOCUMENTS
     if split != "train":
         # Validation stories cost time at every full evaluation, and 500 already give the bits per byte of the book to

@@ -59,7 +59,11 @@ def choose_columns(first: list[str], settings: DataSettings, where: str) -> Colu
         elif guess == 1:
             told += ", column 1 is left out"
     if text == label:
-        raise UserError("text and label are the same column", where, "set data.text_field and data.label_field apart")
+        what, fix = (
+            "text and label are the same column",
+            "set data.text_field and data.label_field to different columns",
+        )
+        raise UserError(what, where, fix, code="data.column", setting="data.label_field")
     return Columns(text, label, len(names), header, f"a document a row ({told})")
 
 
@@ -67,8 +71,8 @@ def _label_by_number(text: int, names: list[str], settings: DataSettings, where:
     if settings.label_field == DEFAULTS.label_field and len(names) == 2:
         return 1 - text
     if len(names) == 1:
-        what = "the row has too few columns for a label and a text: one"
-        raise UserError(what, where, "write label TAB text, or leave data.labelled off")
+        what, fix = "the row has one column, expected a label and a text", "add labels, or set data.labelled to false"
+        raise UserError(what, where, fix, code="data.label", setting="data.labelled")
     return _find(settings.label_field, names, "label", where)
 
 
@@ -79,12 +83,13 @@ def _find(field: str, names: list[str], setting: str, where: str) -> int:
     if field.isdecimal():
         if 1 <= int(field) <= len(names):
             return int(field) - 1
-        raise UserError(f"there is no column {field}, only {len(names)}", where, f"--data.{setting}-field 1")
+        what, fix = f"there is no column {field}, the row has {len(names)}", f"set data.{setting}_field to 1"
+        raise UserError(what, where, fix, code="data.column", setting=f"data.{setting}_field")
     shown = [repr(name)[1:-1][:30] for name in names[:8]]
     longest = max(range(len(names)), key=lambda index: len(names[index])) + 1
     what = f"there is no column {field!r}; the first row is {', '.join(shown)}" + (" …" if len(names) > 8 else "")
-    fix = f"--data.{setting}-field {nearest(field, shown) or longest}, a name or a number from 1"
-    raise UserError(what, where, fix)
+    fix = f"set data.{setting}_field to {nearest(field, shown) or longest} (a name, or a number from 1)"
+    raise UserError(what, where, fix, code="data.column", setting=f"data.{setting}_field")
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
@@ -97,11 +102,11 @@ def csv_rows(path: Path) -> Iterator[Row]:
             cells = next(reader, None)
         except csv.Error as error:
             ends, returns = "end of data" in str(error), "new-line character" in str(error)
-            what = "a quoted cell never ends" if ends else f"the row is no CSV: {error}"
-            what = "a carriage return ends the row, and no line end follows" if returns else what
+            what = "a quoted cell has no end" if ends else f"the row is not valid CSV: {error}"
+            what = "the row ends with a carriage return and no line feed" if returns else what
             fix = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
-            fix = f"tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else fix
-            raise UserError(what, place(path, line), fix) from error
+            fix = f"run tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else fix
+            raise UserError(what, place(path, line), fix, code="file.syntax") from error
         if cells is None:
             return
         yield line, cells
@@ -127,9 +132,9 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
             if columns.header:
                 continue
         if len(cells) != columns.width:
-            few = "few" if len(cells) < columns.width else "many"
-            what = f"the row has too {few} columns: {len(cells)}, where the first row has {columns.width}"
-            raise UserError(what, place(path, line), "a cell that holds the separator must be quoted, in a .csv")
+            what = f"the row must have {columns.width} columns, as the first row, got {len(cells)}"
+            fix = "quote cells that contain the separator, in a .csv file"
+            raise UserError(what, place(path, line), fix, code="file.syntax")
         text = cells[columns.text]
         if columns.label is not None and text.strip():
             yield Document(text, labels.take(cells[columns.label], functools.partial(place, path, line)))
@@ -191,7 +196,8 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
-        raise UserError("reading .parquet files needs pyarrow", str(path), 'pip install "lilliput[data]"') from error
+        what, fix = "reading .parquet files needs pyarrow", 'run pip install "lilliput[data]"'
+        raise UserError(what, str(path), fix, code="package.missing") from error
     with contextlib.ExitStack() as stack:
         source: str | IO[bytes] = str(path)
         if compression_of(path):  # its directory is at its end, so that it cannot be read as a stream
@@ -201,21 +207,19 @@ def _open_parquet(path: Path) -> Iterator[Any]:
                     source.write(chunk)
                 source.flush()
             except OSError as error:
-                what = f"the file cannot be unpacked into {tempfile.gettempdir()}: {error.strerror}"
-                raise UserError(
-                    what, str(path), "set TMPDIR to a folder with more space, or unpack it yourself"
-                ) from error
+                what = f"cannot decompress the file into {tempfile.gettempdir()}: {error.strerror}"
+                fix = "set TMPDIR to a folder with more space, or decompress it before"
+                raise UserError(what, str(path), fix, code="file.not-written") from error
         try:
             # Without the two, a whole row group would be read ahead.
             yield stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False))
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, PermissionError):
-                raise UserError(
-                    f"cannot read the file: {error.strerror}", str(path), "check its permissions"
-                ) from error
+                what = f"cannot read the file: {error.strerror}"
+                raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
             reason = str(error).strip().splitlines()[0][:150]
-            what = f"the file is no whole .parquet file: {reason}"
-            raise UserError(what, str(path), "copy or download it again") from error
+            what = f"not a complete .parquet file: {reason}"
+            raise UserError(what, str(path), "copy or download it again", code="file.damaged") from error
 
 
 def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str, str | None]:
@@ -237,14 +241,16 @@ def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str
             return str(names[int(field) - 1])
         shown = [repr(name)[1:-1][:30] for name in names[:8]]
         meant = nearest(field, among) or (among[0] if among else None)
-        what = f"the file has no column {field!r}, only {', '.join(shown) or 'none at all'}"
-        raise UserError(what, str(path), f"--data.{setting}-field {meant}" if meant else "give a file with text in it")
+        what = f"there is no column {field!r}, the file has {', '.join(shown) or 'none'}"
+        fix = f"set data.{setting}_field to {meant}" if meant else "give a file with text in it"
+        raise UserError(what, str(path), fix, code="data.column", setting=f"data.{setting}_field")
 
     text = find(settings.text_field, "text", texts)
     if text not in texts:
         meant = nearest(settings.text_field, texts) or (texts[0] if texts else None)
-        fix = f"--data.text-field {meant}" if meant else "give a file with text in it"
-        raise UserError(f"column {text!r} holds {schema.field(text).type}, no text", str(path), fix)
+        what = f"column {text!r} must contain text, got {schema.field(text).type}"
+        fix = f"set data.text_field to {meant}" if meant else "give a file with text in it"
+        raise UserError(what, str(path), fix, code="data.column", setting="data.text_field")
     return text, find(settings.label_field, "label", names) if settings.labelled else None
 
 

@@ -58,7 +58,8 @@ def _zstandard() -> Codec:
     try:
         import zstandard
     except ImportError as error:
-        raise UserError("reading .zst files needs zstandard", fix='pip install "lilliput[data]"') from error
+        what, fix = "reading .zst files needs zstandard", 'run pip install "lilliput[data]"'
+        raise UserError(what, fix=fix, code="package.missing") from error
     return Codec(lambda: cast(Decompressor, zstandard.ZstdDecompressor().decompressobj()), zstandard.ZstdError)
 
 
@@ -84,17 +85,18 @@ def read_bytes(path: Path) -> Iterator[bytes]:
                 parts = chain([first], iter(lambda: file.read(size), b""))
                 yield from _decompress(path, parts, compression.codec()) if compression else parts
     except OSError as error:
-        raise UserError(f"cannot read the file: {error.strerror}", str(path), "check its permissions") from error
+        what = f"cannot read the file: {error.strerror}"
+        raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
 
 
 def _check_magic(path: Path, first: bytes, compression: Compression | None) -> None:
     if compression and not first.startswith(compression.magic):
-        what = f"the file is not compressed by {compression.name}, though its name says so"
-        raise UserError(what, str(path), f"rename it to {path.stem}, or download it again")
+        what = f"the file is not compressed by {compression.name}, unlike its name"
+        raise UserError(what, str(path), f"rename it to {path.stem}, or download it again", code="file.format")
     for suffix, other in COMPRESSIONS.items():
         if not compression and first.startswith(other.magic):
-            what = f"the file is compressed by {other.name}, and its name does not say so"
-            raise UserError(what, str(path), f"rename it to {path.name}{suffix}")
+            what = f"the file is compressed by {other.name}, unlike its name"
+            raise UserError(what, str(path), f"rename it to {path.name}{suffix}", code="file.format")
 
 
 def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[bytes]:
@@ -113,10 +115,10 @@ def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[by
                 data = decoder.unused_data
     except codec.error as error:
         what = f"the archive is damaged after byte {done} of the decompressed text: {error}"
-        raise UserError(what, str(path), "copy or download it again") from error
+        raise UserError(what, str(path), "copy or download it again", code="file.damaged") from error
     if not decoder.eof:
-        what = f"the archive is cut short after byte {done} of the decompressed text"
-        raise UserError(what, str(path), "copy or download it again")
+        what = f"the archive is incomplete, it ends after byte {done} of the decompressed text"
+        raise UserError(what, str(path), "copy or download it again", code="file.damaged")
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
@@ -124,16 +126,17 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     position = 0
     for chunk in read_bytes(path):
         if position == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise UserError("the file is UTF-16, not UTF-8", place(path, offset=0), _convert(path, "utf-16"))
+            what, where = "the file is UTF-16, expected UTF-8", place(path, offset=0)
+            raise UserError(what, where, _convert(path, "utf-16"), code="file.not-utf8")
         if (zero := chunk.find(b"\0")) >= 0:
-            what = "the file is binary, not text: it holds a NUL byte"
-            raise UserError(what, place(path, offset=position + zero), "give a UTF-8 text file")
+            what, where = "the file is binary, not text: it contains a NUL byte", place(path, offset=position + zero)
+            raise UserError(what, where, "give a UTF-8 text file", code="file.binary")
         yield chunk
         position += len(chunk)
 
 
 def place(path: Path, line: int | None = None, offset: int | None = None) -> str:
-    """Where a mistake stands, for its sentence."""
+    """Return the place of an error in a file."""
     parts = [str(path)]
     if line is not None:
         parts.append(f"line {line}")
@@ -155,8 +158,8 @@ def line_at(path: Path, offset: int) -> int:
 
 def _convert(path: Path, encoding: str) -> str:
     if compression_of(path):
-        return f"decompress it, then iconv -f {encoding} -t utf-8 {path.stem} > utf8-{path.stem}"
-    return f"iconv -f {encoding} -t utf-8 {path.name} > utf8-{path.name}"
+        return f"decompress it, then run iconv -f {encoding} -t utf-8 {path.stem} > utf8-{path.stem}"
+    return f"run iconv -f {encoding} -t utf-8 {path.name} > utf8-{path.name}"
 
 
 def trim(piece: Piece) -> Piece:
@@ -177,9 +180,10 @@ def decode(path: Path, piece: Piece) -> str:
         text = (raw[skip:] if skip else raw).decode("utf-8")
     except UnicodeDecodeError as error:
         offset = start + skip + error.start
-        what = f"the file is not UTF-8: byte 0x{raw[skip + error.start]:02x} has no place there"
+        what = f"the file is not UTF-8: unexpected byte 0x{raw[skip + error.start]:02x}"
         where = place(path, line_at(path, offset), offset)
-        raise UserError(what, where, f"if it is Latin-1: {_convert(path, 'latin1')}") from error
+        fix = f"if it is Latin-1, {_convert(path, 'latin1')}"
+        raise UserError(what, where, fix, code="file.not-utf8") from error
     raw.clear()
     return text
 

@@ -52,17 +52,25 @@ class Labels:
     def take(self, label: object, place: Callable[[], str]) -> str:
         """A label as text, or a refusal; `place` is asked only then."""
         if isinstance(label, bool) or not isinstance(label, str | int):
-            found = "missing" if label is None else f"no string or whole number but {type(label).__name__}"
-            raise UserError(f"the label is {found}", place(), "name the field of the labels with --data.label-field")
+            what = (
+                "the label is missing"
+                if label is None
+                else f"the label must be a string or an integer, got {type(label).__name__}"
+            )
+            fix = "set data.label_field to the field of the labels"
+            raise UserError(what, place(), fix, code="data.label", setting="data.label_field")
         name = label.strip() if isinstance(label, str) else str(label)
-        fix = "is this a label column? --data.label-field names another"
+        fix = "set data.label_field to the column of the labels"
         if not name:
-            raise UserError("the label is empty", place(), "give each text a label, or leave data.labelled off")
+            fix = "give each text a label, or set data.labelled to false"
+            raise UserError("the label is empty", place(), fix, code="data.label", setting="data.labelled")
         if len(name) > LONGEST_LABEL:
-            raise UserError(f"the label has {len(name):,} characters, {name[:30]!r}…", place(), fix)
+            what = f"the label has {len(name):,} characters, at most {LONGEST_LABEL:,} are allowed: {name[:30]!r}…"
+            raise UserError(what, place(), fix, code="data.label", setting="data.label_field")
         if name not in self.seen:
             if len(self.seen) == MOST_LABELS:
-                raise UserError(f"there are more than {MOST_LABELS:,} different labels, {name!r} is one", place(), fix)
+                what = f"more than {MOST_LABELS:,} different labels, the last is {name!r}"
+                raise UserError(what, place(), fix, code="data.label", setting="data.label_field")
             self.seen.add(name)
         return name
 
@@ -72,8 +80,8 @@ def check_text(text: str, name: str, place: Callable[[], str]) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        what = f"{name} holds half of a surrogate pair, \\u{ord(text[error.start]):04x}, which no text has"
-        raise UserError(what, place(), "repair it where it was written") from error
+        what = f"{name} contains half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is not valid Unicode"
+        raise UserError(what, place(), "correct the program that wrote it", code="file.not-utf8") from error
     return text
 
 

@@ -76,7 +76,8 @@ def _labelled_text(path: Path, start: int, text: str, labels: Labels) -> Documen
     label, tab, rest = text.lstrip("\r\n").partition("\t")
     if not tab:
         what = "the line has no tab between label and text"
-        raise UserError(what, where(), "write label TAB text on each line, or leave data.labelled off")
+        fix = "write label TAB text on each line, or set data.labelled to false"
+        raise UserError(what, where(), fix, code="data.label", setting="data.labelled")
     return Document(rest, labels.take(label, where)) if rest.strip() else Document("")
 
 
@@ -111,8 +112,9 @@ def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[D
         text = _field(value, settings.text_field, "text", where)
         text = "" if text is None else text  # an empty document, as null is in a .parquet file
         if not isinstance(text, str):
-            what = f"field {settings.text_field!r} is no string but {type(text).__name__}"
-            raise UserError(what, where, "name a field of text with --data.text-field")
+            what = f"field {settings.text_field!r} must be a string, got {type(text).__name__}"
+            fix = "set data.text_field to a field of text"
+            raise UserError(what, where, fix, code="data.column", setting="data.text_field")
         at = functools.partial(place, path, number)
         check_text(text, f"field {settings.text_field!r}", at)
         if settings.labelled and text.strip():
@@ -126,9 +128,10 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
         value = parse_json(line)
     except ValueError as error:
         fix = "write one JSON object a line, or rename the file to .txt"
-        raise UserError(f"the line is not JSON: {error}", where, fix) from error
+        raise UserError(f"the line is not valid JSON: {error}", where, fix, code="file.syntax") from error
     if not isinstance(value, dict):
-        raise UserError(f"the line is no JSON object but {type(value).__name__}", where, f'write {{"{name}": "…"}}')
+        what, fix = f"the line must be a JSON object, got {type(value).__name__}", f'write {{"{name}": "…"}}'
+        raise UserError(what, where, fix, code="file.syntax")
     return value
 
 
@@ -138,7 +141,8 @@ def _field(value: dict[str, Any], name: str, setting: str, where: str) -> Any:
     fields = [repr(key)[1:-1][:40] for key in list(value)[:8]]  # a name may hold line ends
     meant = nearest(name, fields) or (fields[0] if fields else None)
     what = f"the line has no field {name!r}, only {', '.join(fields) or 'an empty object'}"
-    raise UserError(what, where, f"--data.{setting}-field {meant}" if meant else None)
+    fix = f"set data.{setting}_field to {meant}" if meant else f"add the field {name!r}"
+    raise UserError(what, where, fix, code="data.column", setting=f"data.{setting}_field")
 
 
 def tell_jsonl(files: list[Path], settings: DataSettings) -> str:

@@ -73,7 +73,8 @@ def check_shards(names: list[str], where: str) -> None:
         if missing := sorted(set(range(total)) - found):
             what = f"{len(missing)} of {total} shards {'is' if len(missing) == 1 else 'are'} missing"
             first = f"{before}{missing[0]:05}-of-{total:05}"
-            raise UserError(f"{what}, first {first}", where, "download the data set again: it goes on where it stopped")
+            fix = "download the data set again; complete files are kept"
+            raise UserError(f"{what}, first {first}", where, fix, code="file.missing")
 
 
 def splits_by_name(names: Iterable[str], where: str) -> Splits:
@@ -86,8 +87,8 @@ def splits_by_name(names: Iterable[str], where: str) -> Splits:
     ending = next((each for each in (".parquet", ".jsonl", ".csv", ".tsv", ".txt") if by_ending[each]), None)
     if ending is None:
         others = sorted({PurePosixPath(name).suffix for name in listed} - {""})[:5]
-        what = "the data set holds no text that is understood" + (f", only {', '.join(others)}" if others else "")
-        raise UserError(what, where, f"download it and convert it to {endings()}")
+        what = "the data set has no files of a known type" + (f", only {', '.join(others)}" if others else "")
+        raise UserError(what, where, f"download it and convert it to {endings()}", code="file.format")
     files: Splits = {}
     roots: dict[str, set[str]] = {}
     for name in by_ending[ending]:
@@ -98,11 +99,11 @@ def splits_by_name(names: Iterable[str], where: str) -> Splits:
         files["train"] = files[""]
     elif "train" not in files:
         what = f"the data set has no files for training, only for {' and '.join(sorted(files))}"
-        raise UserError(what, where, "download the file that you want and give its path")
+        raise UserError(what, where, "download the file that you want and give its path", code="data.source")
     if len(parts := sorted(roots.get("train", set()))) > 1:
         shown = ", ".join(part or "its root" for part in parts[:6]) + (" …" if len(parts) > 6 else "")
         what = f"the data set has {len(parts)} parts: {shown}"
-        raise UserError(what, where, "download the part that you want and give its folder")
+        raise UserError(what, where, "download the part that you want and give its folder", code="data.source")
     files.pop("", None)
     for shards in files.values():
         check_shards(shards, where)
@@ -143,8 +144,8 @@ class DataSet:
                 patterns = [glob.escape(name) for name in names]
                 return Path(library.snapshot_download(self.name, repo_type="dataset", allow_patterns=patterns))
         except Exception as error:  # of whichever transport the library uses: requests, httpx, xet
-            what = f"the download of {self.name} broke off: {_reason(error)}"
-            raise UserError(what, "the hub", "run it again: it goes on where it stopped") from error
+            what, fix = f"the download of {self.name} failed: {_reason(error)}", "run it again; complete files are kept"
+            raise UserError(what, "the hub", fix, code="hub.offline") from error
 
 
 @contextlib.contextmanager
@@ -167,14 +168,17 @@ def find_data_set(name: str) -> DataSet:
         info = library.HfApi().dataset_info(name, timeout=LISTING_SECONDS)
         names, revision, offline = [file.rfilename for file in info.siblings or ()], info.sha, False
     except library.errors.GatedRepoError as error:
-        what = f"the data set {name} is open only to those who were admitted"
-        raise UserError(what, "the hub", "ask for access on its page, then hf auth login") from error
+        what, fix = f"the data set {name} needs permission", "request access on its page, then run hf auth login"
+        raise UserError(what, "the hub", fix, code="hub.missing") from error
     except library.errors.RepositoryNotFoundError as error:
-        what, fix = f"the hub has no data set {name}, or it is private", "check its name; as a path it does not exist"
-        raise UserError(what, "the hub", fix) from error
+        what, fix = (
+            f"the hub has no data set {name}, or it is private",
+            "check the name; no file or folder has it either",
+        )
+        raise UserError(what, "the hub", fix, code="hub.missing") from error
     except library.errors.HFValidationError as error:
-        what = f"{name} is neither a file or folder here nor the name of a data set: {_reason(error)}"
-        raise UserError(what, name, "give a path, or owner/name") from error
+        what = f"{name} is neither a file or folder nor the name of a data set: {_reason(error)}"
+        raise UserError(what, name, "give a path, or owner/name", code="data.source") from error
     except Exception as error:  # of whichever transport the library uses
         if (folder := _cached(name)) is None:
             raise _unreachable(name, error) from error
@@ -197,13 +201,13 @@ def _cached(name: str) -> Path | None:
 
 
 def _unreachable(name: str, error: Exception) -> UserError:
-    what = f"the hub cannot be reached for the data set {name}: {_reason(error)}"
+    what = f"cannot reach the hub for the data set {name}: {_reason(error)}"
     if name == TINYSTORIES_ON_HUB:
         files = "TinyStories-train.txt and TinyStories-valid.txt"
-        fix = f"put {files} into a folder and give its path, or into $LILLIPUT_DATA/tinystories; or set HF_HOME"
+        fix = f"put {files} into $LILLIPUT_DATA/tinystories, or give the path of their folder, or set HF_HOME"
     else:
-        fix = "give the path of a folder that holds its files, or set HF_HOME to a cache that has it"
-    return UserError(what, "neither a file or folder here, nor in the hub's cache", fix)
+        fix = "give the path of a folder with its files, or set HF_HOME to a cache that has it"
+    return UserError(what, "neither a file or folder, nor in the hub's cache", fix, code="hub.offline")
 
 
 def _reason(error: Exception) -> str:
@@ -215,7 +219,8 @@ def _library() -> Any:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        raise UserError("data sets of the hub need huggingface_hub", fix='pip install "lilliput[data]"') from error
+        what, fix = "data sets of the hub need huggingface_hub", 'run pip install "lilliput[data]"'
+        raise UserError(what, fix=fix, code="package.missing") from error
     return huggingface_hub
 
 

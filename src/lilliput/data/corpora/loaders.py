@@ -28,7 +28,8 @@ from lilliput.settings.tree import DataSettings
 
 FUNCTION = "documents"
 PATTERN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:/\\]*))?")
-EXAMPLE = f"def {FUNCTION}(): yield 'a text'"
+EXAMPLE = f"define it, as in def {FUNCTION}(): yield 'a text'"
+PARAMETERS = "take no argument, or one: the name of the split"
 
 
 def as_loader(source: str) -> tuple[Path, str] | None:
@@ -48,7 +49,7 @@ def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSe
         called = f"{name}({', '.join(map(repr, arguments))})"
         if next(read(ignore), None) is None:
             fix = "yield a text for each document" + (", or set a data.validation_source" if takes_split else "")
-            raise UserError(f"the loader yields no document: {called}", str(path), fix)
+            raise UserError(f"the loader yields no documents: {called}", str(path), fix, code="data.empty")
         readings[split] = Reading([path], f"{called} of {path.name}", 0, read)
     return readings
 
@@ -80,16 +81,16 @@ def _guarded(path: Path) -> Iterator[None]:
     try:
         yield
     except SyntaxError as error:
-        what = f"the loader is no Python: {error.msg}"
-        raise UserError(what, f"{error.filename or path}, line {error.lineno}", EXAMPLE) from error
+        what, where = f"the loader is not valid Python: {error.msg}", f"{error.filename or path}, line {error.lineno}"
+        raise UserError(what, where, "correct the syntax", code="data.loader") from error
     except (Exception, SystemExit) as error:
         message = next(iter(str(error).splitlines()), "")[:200]
         frames = traceback.extract_tb(error.__traceback__)
         # The innermost line of the user's own file: below it is a library's business.
         own = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f"{path}, line {own[-1].lineno}" if own else str(path)
-        told = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        raise UserError(f"the loader raised {told}", where, "mend the loader") from error
+        raised = f"{type(error).__name__}: {message}" if message else type(error).__name__
+        raise UserError(f"the loader raised {raised}", where, "correct the loader", code="data.loader") from error
     finally:
         with contextlib.suppress(ValueError):  # the loader may have set sys.path itself
             sys.path.remove(folder)
@@ -101,8 +102,8 @@ def _function(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
         return function  # type: ignore[no-any-return]
     known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     meant = nearest(name, known) or (known[0] if len(known) == 1 else None)
-    fix = f"{path}:{meant}" if meant else EXAMPLE
-    raise UserError(f"the loader has no function {name}", str(path), fix)
+    fix = f"use {path}:{meant}" if meant else EXAMPLE
+    raise UserError(f"the loader has no function {name}", str(path), fix, code="data.loader")
 
 
 def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
@@ -110,11 +111,11 @@ def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [each for each in parameters.values() if each.default is each.empty and each.kind not in optional]
     if len(needed) > 1:
-        what = f"{name} needs {len(needed)} arguments, {', '.join(each.name for each in needed)}"
-        raise UserError(what, str(path), "it may take none, or one: the name of the split")
+        what = f"{name} needs {len(needed)} arguments, {', '.join(each.name for each in needed)}, expected at most one"
+        raise UserError(what, str(path), PARAMETERS, code="data.loader")
     if "split" in parameters and next(iter(parameters)) != "split":
-        what = f"{name} takes split after {next(iter(parameters))}"
-        raise UserError(what, str(path), "it may take none, or one: the name of the split")
+        what = f"{name} must take split as its first argument, got {next(iter(parameters))}"
+        raise UserError(what, str(path), PARAMETERS, code="data.loader")
     return len(needed) == 1 or "split" in parameters
 
 
@@ -135,8 +136,8 @@ def _documents(
     with _guarded(path):
         found = function(*arguments)
     if isinstance(found, str | bytes) or not isinstance(found, Iterable):
-        what = f"{name} gives back {type(found).__name__}, no documents"
-        raise UserError(what, str(path), "yield a text for each document")
+        what = f"{name} must yield documents, got {type(found).__name__}"
+        raise UserError(what, str(path), "yield a text for each document", code="data.loader")
     labels, iterator, nothing = Labels(), iter(found), object()
     for number in range(1, sys.maxsize):
         with _guarded(path):
@@ -153,12 +154,12 @@ def _document(item: object, labels: Labels, settings: DataSettings, where: str) 
     label, text = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
     if not isinstance(text, str):
         found = f"a tuple of {len(text)}" if isinstance(text, tuple) else type(text).__name__
-        raise UserError(f"the loader yields {found}, no text", where, "yield a str, or (label, text)")
+        what = f"the loader must yield texts, got {found}"
+        raise UserError(what, where, "yield a str, or (label, text)", code="data.loader")
     check_text(text, "the text", place)
     if not settings.labelled or not text.strip():
         return Document(text)
     if not isinstance(item, tuple):
-        raise UserError(
-            "the loader yields a text without a label", where, "yield (label, text), or leave data.labelled off"
-        )
+        what, fix = "the loader yields a text without a label", "yield (label, text), or set data.labelled to false"
+        raise UserError(what, where, fix, code="data.label", setting="data.labelled")
     return Document(text, labels.take(label, place))

@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lilliput.data.corpora.decompression import COMPRESSIONS, compression_of
+from lilliput.data.corpora.decompression import compression_of
 from lilliput.data.corpora.documents import Document, Labels, Notice, Reading, ignore, without_empty
 from lilliput.data.corpora.formats import FORMATS, ending_of, endings, text_size
 from lilliput.data.corpora.hub import TINYSTORIES, TINYSTORIES_ON_HUB, find_data_set, folder_splits, local_tinystories
 from lilliput.data.corpora.loaders import as_loader, open_loader
 from lilliput.errors import UserError, nearest
-from lilliput.settings.loading import BUILT_IN_CORPORA, is_hub_name
+from lilliput.settings.sources import BUILT_IN_CORPORA, is_hub_name
 from lilliput.settings.tree import DataSettings
 
 STORYBOOK = "storybook"
@@ -64,8 +64,8 @@ def _read_together(files: list[Path], prefix: str, source: str, settings: DataSe
     read = functools.partial(_read_files, files, settings)
     if next(read(ignore), None) is None:
         empty = all(path.stat().st_size == 0 for path in files)
-        what = "the source is empty" if empty else "the source holds no text, only white space or separators"
-        raise UserError(what, source, "give the path of a file with text")
+        what = "the source is empty" if empty else "the source contains only white space or separators"
+        raise UserError(what, source, "give the path of a file with text", code="data.empty")
     groups: dict[str, list[Path]] = {}
     for path in files:
         groups.setdefault(ending_of(path) or "", []).append(path)
@@ -91,13 +91,14 @@ def find_files(source: str) -> tuple[list[Path], int]:
         files = [file for file in found if ending_of(file)]
         if not files:
             others = sorted({file.suffix for file in found if file.suffix})[:5]
-            what = f"the folder holds no {endings()} file" + (f", only {', '.join(others)}" if others else "")
-            raise UserError(what, source, "give a folder of text files")
+            what = f"the folder contains no {endings()} file" + (f", only {', '.join(others)}" if others else "")
+            raise UserError(what, source, "give a folder of text files", code="file.format")
         return files, len(found) - len(files)
     if not path.exists():
         raise _missing(source, path)
     if not path.is_file():
-        raise UserError("the source is neither a file nor a folder", source, "copy its text into a .txt file")
+        what, fix = "the source is neither a file nor a folder", "copy its text into a .txt file"
+        raise UserError(what, source, fix, code="data.source")
     if ending_of(path) is None:
         raise _unknown(source, path)
     return [path], 0
@@ -106,28 +107,30 @@ def find_files(source: str) -> tuple[list[Path], int]:
 def _missing(source: str, path: Path) -> UserError:
     if source.startswith("$LILLIPUT_DATA/"):  # unset, or `config` would have put the folder in its place
         rest = source.removeprefix("$LILLIPUT_DATA/")
-        fix = f"LILLIPUT_DATA=FOLDER lilliput ..., where FOLDER has {rest}"
-        return UserError("LILLIPUT_DATA is not set", source, fix)
+        fix = f"set LILLIPUT_DATA to a folder that contains {rest}"
+        return UserError("the environment variable LILLIPUT_DATA is not set", source, fix, code="data.source")
     if meant := nearest(path.name, BUILT_IN_CORPORA):
-        return UserError(f"no such source: {path.name}", source, f"{meant}, which needs no path?")
+        return UserError(f"unknown source {path.name}", source, f"use {meant}", code="data.source")
     siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
     meant = nearest(path.name, siblings)
     fix = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
-    return UserError("no such file or folder", source, f"{path.parent / meant}?" if meant else fix)
+    fix = f"use {path.parent / meant}" if meant else fix
+    return UserError("the file or folder does not exist", source, fix, code="file.missing")
 
 
 def _unknown(source: str, path: Path) -> UserError:
     if compression_of(path):
-        what = f"the name does not say what is compressed: {', '.join(COMPRESSIONS)} come after {', '.join(FORMATS)}"
-        return UserError(what, source, f"rename it to {path.stem}.txt{path.suffix} if it is plain text")
-    ending = f"{path.suffix} files are" if path.suffix else "a file without an ending is"
-    return UserError(f"{ending} not understood, {endings()} are", source, "rename it to .txt if it is plain text")
+        what = f"unknown file type before {path.suffix}, expected one of {', '.join(FORMATS)}"
+        fix = f"rename it to {path.stem}.txt{path.suffix} if it is plain text"
+        return UserError(what, source, fix, code="file.format")
+    what = f"unknown file type {path.suffix or 'without an ending'}, expected {endings()}"
+    return UserError(what, source, "rename it to .txt if it is plain text", code="file.format")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         what = f"cannot read the folder: {error.strerror}"
-        raise UserError(what, str(error.filename), "check its permissions") from error
+        raise UserError(what, str(error.filename), "check its permissions", code="file.unreadable") from error
 
     for parent, folders, names in os.walk(folder, onerror=refuse):
         if {"config.json", "checkpoints"} <= {*names, *folders}:

@@ -83,9 +83,11 @@ def prepare(
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             needed, free = 2 * corpus.size, free_bytes(cache)  # a token is a byte or more
             what = f"the disk is full: prepared data needs up to {needed:,} bytes, {free:,} are free"
-            raise UserError(what, str(cache), "free some space, or choose another folder with --data.cache") from error
-        what = f"cannot write prepared data: {error.strerror or error}"
-        raise UserError(what, str(error.filename or cache), "choose another folder with --data.cache") from error
+            fix = "free some space, or set data.cache to another folder"
+            raise UserError(what, str(cache), fix, code="file.not-written", setting="data.cache") from error
+        what, fix = f"cannot write prepared data: {error.strerror or error}", "set data.cache to another folder"
+        where = str(error.filename or cache)
+        raise UserError(what, where, fix, code="file.not-written", setting="data.cache") from error
 
 
 # The key ---------------------------------------------------------------------------------------------------------------
@@ -247,12 +249,13 @@ def _encode(job: Job, work: WorkFolder, tokenizer: Tokenizer, dropped: NDArray[n
     for name, split in work.splits.items():
         if not split.figures.tokens:
             what = f"the {name} split has no {'tokens' if split.figures.documents else 'documents'}"
-            raise UserError(what, corpus.name, "give it more text")
+            raise UserError(what, corpus.name, "add text to the source", code="data.empty", setting="data.source")
     done = sum(split.figures.bytes for split in work.splits.values())
     job.report("tokenizing", done, done)
     for path, entry in zip(corpus.sources, work.sources, strict=True):
         if stamp(path) != entry["stamp"]:
-            raise UserError("the file changed while it was read", str(path), "run it again when it is complete")
+            what, fix = "the file changed while it was read", "run it again when the file is complete"
+            raise UserError(what, str(path), fix, code="data.changed", setting="data.source")
     return _describe(job, work, tokenizer, found)
 
 
@@ -302,4 +305,5 @@ def _fingerprint(path: Path, report: Report) -> dict[str, Any]:
         report("hashing the source", found[0], found[0])
         return entry
     except OSError as error:
-        raise UserError(f"cannot read the file: {error.strerror}", str(path), "check its permissions") from error
+        what = f"cannot read the file: {error.strerror}"
+        raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error

@@ -191,7 +191,8 @@ class _Worker:
         except OSError as error:
             self._errors.close()
             what = f"cannot start a worker process: {error.strerror}"
-            raise UserError(what, sys.executable, "--data.workers 1") from error
+            fix = "set data.workers to 1"
+            raise UserError(what, sys.executable, fix, code="process.lost", setting="data.workers") from error
 
     @property
     def _input(self) -> IO[bytes]:
@@ -209,7 +210,8 @@ class _Worker:
         except (OSError, EOFError, ValueError) as error:
             raise self._death() from error
         if isinstance(found, list):
-            raise UserError(*found)
+            what, where, fix, error_code, setting = found
+            raise UserError(what, where, fix, code=error_code, setting=setting)
         return Encoded(*found)
 
     def _death(self) -> UserError:
@@ -220,7 +222,8 @@ class _Worker:
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         why = f"by signal {-code}" if code < 0 else f"with code {code}"
         what = f"a worker process ended {why}" + (f": {last[0][:200]}" if last else "")
-        return UserError(what, None, "--data.workers 1, which needs less memory")
+        fix = "set data.workers to 1, which needs less memory"
+        return UserError(what, None, fix, code="process.lost", setting="data.workers")
 
     def end(self, at_once: bool) -> None:
         if at_once:

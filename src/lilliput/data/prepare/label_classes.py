@@ -66,6 +66,7 @@ def _count(path: Path, labels: int) -> NDArray[np.int64]:
 
 def _unknown_label(split: str, label: str, names: list[str]) -> UserError:
     known = ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD:,} more" if len(names) > MOST_TOLD else "")
-    what = f"the {split} split has the label {label!r}, which the training split never has: it has {known}"
+    what = f"the {split} split has the label {label!r}, which the training split does not have; it has {known}"
     meant = nearest(label, names)
-    return UserError(what, None, f"mend the label: {meant}?" if meant else "mend the label, or add it to training")
+    fix = f"change the label to {meant}" if meant else "change the label, or add it to the training split"
+    return UserError(what, None, fix, code="data.label", setting="data.label_field")

@@ -30,7 +30,7 @@ def main() -> None:
             try:
                 send(answers, tuple(encode(tokenizer, texts)))
             except UserError as error:
-                send(answers, [error.what, error.where, error.fix])
+                send(answers, [error.what, error.where, error.fix, error.code, error.setting])
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the parent is done, or gone: flushing to it again would only complain
 

@@ -34,7 +34,7 @@ from lilliput.data.tokenizers.gpt2 import BYTE_CHARACTERS, CHARACTER_BYTES
 from lilliput.data.tokenizers.special_tokens import find_specials, find_unknown
 from lilliput.data.tokenizers.text_chunks import cut_endless_words, cut_text
 from lilliput.data.tokenizers.untrusted_files import check_patterns, read_text, told_panics
-from lilliput.errors import UserError
+from lilliput.errors import UserError, blame
 from lilliput.settings.tree import TokenizerSettings
 from lilliput.storage.atomic_files import parse_json
 
@@ -216,7 +216,8 @@ class Tokenizer:
                 raise ValueError("no JSON object")
             check_patterns(parts, words.OWN_PATTERNS, where)
         except ValueError as error:
-            raise UserError(f"the tokenizer is not JSON: {error}", where, "give a whole tokenizer.json") from error
+            what, fix = f"the tokenizer is not valid JSON: {error}", "give a complete tokenizer.json"
+            raise UserError(what, where, fix, code="file.syntax") from error
         try:
             with told_panics("the tokenizer cannot be used", where):
                 inner = library.Tokenizer.from_str(text)
@@ -225,7 +226,7 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:200]
             fix = "give the tokenizer.json of the tokenizers library"
-            raise UserError(f"the tokenizer cannot be used: {reason}", where, fix) from error
+            raise UserError(f"the tokenizer cannot be used: {reason}", where, fix, code="tokenizer.invalid") from error
         return Tokenizer(inner, where)
 
     @staticmethod
@@ -236,7 +237,8 @@ class Tokenizer:
             if found := gpt2.read_folder(path):
                 return Tokenizer(found, str(path))
             fix = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
-            raise UserError("no such tokenizer", str(file), fix)
+            what = "the folder has no tokenizer"
+            raise UserError(what, str(file), fix, code="tokenizer.missing", setting="tokenizer.path")
         return Tokenizer.from_json(read_text(file, "tokenizer", LARGEST_FILE), str(file))
 
 
@@ -248,12 +250,13 @@ def mend(text: str) -> str:
 def _checked_size(vocabulary: dict[str, int], where: str) -> int:
     size = max(vocabulary.values(), default=-1) + 1
     if size > 2 * len(vocabulary):
-        what = f"ids run to {size - 1:,} but there are only {len(vocabulary):,} tokens"
-        raise UserError(what, where, "give a tokenizer.json with ids from 0 on")
+        what = f"the largest id is {size - 1:,}, but there are only {len(vocabulary):,} tokens"
+        raise UserError(what, where, "give a tokenizer.json with ids that start at 0", code="tokenizer.invalid")
     if len({*vocabulary.values()}) < len(vocabulary):
         (number, _), *_ = Counter(vocabulary.values()).most_common(1)
         first, second, *_ = sorted(token for token, one in vocabulary.items() if one == number)
-        raise UserError(f"two tokens have the id {number}: {first!r} and {second!r}", where, "give each its own id")
+        what = f"two tokens have the id {number}: {first!r} and {second!r}"
+        raise UserError(what, where, "give each token its own id", code="tokenizer.invalid")
     return size
 
 
@@ -335,7 +338,7 @@ def all_bytes(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenize
 
 
 def characters(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
-    return Tokenizer(words.fit_characters(settings, documents), "tokenizer.eos_id")
+    return _fitted(words.fit_characters(settings, documents))
 
 
 def gpt2_own(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
@@ -344,8 +347,14 @@ def gpt2_own(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer
 
 def words_of(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
     if settings.vocabulary is not None:
-        return Tokenizer(words.read_words(settings), settings.vocabulary)
-    return Tokenizer(words.fit_words(settings, documents), "tokenizer.eos_id")
+        with blame("tokenizer.vocabulary"):
+            return Tokenizer(words.read_words(settings), settings.vocabulary)
+    return _fitted(words.fit_words(settings, documents))
+
+
+def _fitted(inner: library.Tokenizer) -> Tokenizer:
+    with blame("tokenizer.eos_id"):  # without it a vocabulary may lack a token that ends documents
+        return Tokenizer(inner, "tokenizer.eos_id")
 
 
 def learns(settings: TokenizerSettings) -> bool:
@@ -356,6 +365,7 @@ def learns(settings: TokenizerSettings) -> bool:
 def make_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
     """Make the tokenizer of the settings; `documents` (the training split) are read only by kinds that learn."""
     if settings.path is not None:
-        return Tokenizer.load(Path(settings.path))
+        with blame("tokenizer.path"):
+            return Tokenizer.load(Path(settings.path))
     tokenizer: Tokenizer = TOKENIZERS[settings.kind].build(settings, documents)
     return tokenizer

@@ -29,7 +29,9 @@ PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 HUB_NAME = "openai-community/gpt2"
 RANKS = 50_256  # other files of ranks in tiktoken's cache are of other models
 LAST_PIECE = "Ġgazed"  # the last of GPT-2's merges: no other vocabulary has it at that place
-WAYS = "--tokenizer.path FOLDER with encoder.json and vocab.bpe, or TIKTOKEN_CACHE_DIR, or once with a network"
+WAYS = (
+    "set tokenizer.path to a folder with encoder.json and vocab.bpe, or set TIKTOKEN_CACHE_DIR, or run it once online"
+)
 
 _CACHE_NAME = re.compile(r"[0-9a-f]{40}")  # tiktoken names a file by the SHA-1 of where it came from
 
@@ -77,7 +79,8 @@ def read_folder(folder: Path) -> library.Tokenizer | None:
                 return found
     except OSError as error:
         what = f"cannot read the folder of the tokenizer: {error.strerror}"
-        raise UserError(what, str(error.filename or folder), "check its permissions") from error
+        where, fix = str(error.filename or folder), "check its permissions"
+        raise UserError(what, where, fix, code="file.unreadable", setting="tokenizer.path") from error
     return None
 
 
@@ -104,13 +107,14 @@ def _from_hub() -> library.Tokenizer:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError as error:
-        what = "GPT-2's tokenizer is not on this machine, and the library that asks the hub is not installed"
-        raise UserError(what, None, f'pip install "lilliput[data]", or {WAYS}') from error
+        what = "GPT-2's tokenizer is not on this machine, and huggingface_hub is not installed"
+        fix = f'run pip install "lilliput[data]", or {WAYS}'
+        raise UserError(what, None, fix, code="package.missing", setting="tokenizer.path") from error
     try:
         vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name)) for name in PAIRS[1])
     except Exception as error:  # of the network, the hub, its cache: the ways on are the same
         what = "GPT-2's tokenizer is not on this machine, and the hub cannot be reached"
-        raise UserError(what, HUB_NAME, WAYS) from error
+        raise UserError(what, HUB_NAME, WAYS, code="hub.offline", setting="tokenizer.path") from error
     return _assembled(vocabulary, merges)
 
 
@@ -122,9 +126,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         found = parse_json(read_text(path, "vocabulary", LARGEST_FILE))
     except ValueError as error:
-        raise UserError(f"the vocabulary is not JSON: {error}", str(path), "give GPT-2's encoder.json") from error
+        what, fix = f"the vocabulary is not valid JSON: {error}", "give GPT-2's encoder.json"
+        raise UserError(what, str(path), fix, code="file.syntax") from error
     if not isinstance(found, dict) or not all(isinstance(one, int) and 0 <= one < 1 << 32 for one in found.values()):
-        raise UserError("the vocabulary is no JSON object of ids", str(path), 'as in {"!": 0, "\\"": 1}')
+        what, fix = "the vocabulary must be a JSON object of ids", 'write ids as in {"!": 0, "\\"": 1}'
+        raise UserError(what, str(path), fix, code="tokenizer.invalid")
     return found
 
 
@@ -135,8 +141,8 @@ def _read_merges(path: Path) -> Merges:
             continue
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2 or not all(pair):
-            what = f"a merge is two pieces and a space between them, not {line[:40]!r}"
-            raise UserError(what, f"{path}, line {number}", "give GPT-2's vocab.bpe")
+            what = f"a merge must be two pieces separated by a space, got {line[:40]!r}"
+            raise UserError(what, f"{path}, line {number}", "give GPT-2's vocab.bpe", code="tokenizer.invalid")
         merges.append((pair[0], pair[1]))
     return merges
 
@@ -151,8 +157,9 @@ def read_ranks(text: str, where: str) -> list[bytes]:
                 raise ValueError(f"rank {rank} was expected")
             pieces.append(base64.b64decode(piece, validate=True))
         except (ValueError, binascii.Error) as error:
-            what = f"a line of ranks is base64, a space and the next rank: {error}"
-            raise UserError(what, f"{where}, line {rank + 1}", "let tiktoken fetch it again") from error
+            what = f"a line of ranks must be base64, a space and the next rank: {error}"
+            fix = "let tiktoken download it again"
+            raise UserError(what, f"{where}, line {rank + 1}", fix, code="tokenizer.invalid") from error
     return pieces
 
 
@@ -190,8 +197,8 @@ def _built(vocabulary: dict[str, int], merges: Merges, where: str) -> library.To
     try:
         inner = byte_level(models.BPE(pieces, merges))
     except Exception as error:  # the library raises nothing narrower
-        what = f"vocabulary and merges do not fit each other: {' '.join(str(error).split())[:200]}"
-        raise UserError(what, where, "give both files of one model") from error
+        what = f"vocabulary and merges do not match: {' '.join(str(error).split())[:200]}"
+        raise UserError(what, where, "give both files of one model", code="tokenizer.invalid") from error
     made = {left + right for left, right in merges}
     # Names that no merge makes are special tokens: other models in GPT-2's form have them in the vocabulary.
     names = [name for name in (*STARTS, *ENDS, *PADS) if name in pieces and name not in made]

@@ -57,20 +57,23 @@ def read_text(path: Path, noun: str, largest: int) -> str:
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
-            raise UserError(f"the {noun} is a folder", str(path), "give the path of the file")
+            what, fix = f"the {noun} is a folder, expected a file", "give the path of the file"
+            raise UserError(what, str(path), fix, code="file.is-folder")
         if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"the {noun} is no file but a device or pipe", str(path), "give the path of a file")
+            what, fix = f"the {noun} is a device or pipe, expected a file", "give the path of a file"
+            raise UserError(what, str(path), fix, code="file.format")
         if found.st_size > largest:
-            what = f"the {noun} has {found.st_size:,} bytes, and more than {largest:,} are refused"
-            raise UserError(what, str(path), "is it the right file?")
+            what = f"the {noun} has {found.st_size:,} bytes, at most {largest:,} are allowed"
+            raise UserError(what, str(path), "check that it is the right file", code="file.too-large")
         return path.read_bytes().decode()
     except FileNotFoundError as error:
-        raise UserError(f"no such {noun}", str(path), "check the path") from error
+        raise UserError(f"the {noun} does not exist", str(path), "check the path", code="file.missing") from error
     except OSError as error:
-        raise UserError(f"cannot read the {noun}: {error.strerror}", str(path), "check its permissions") from error
+        what = f"cannot read the {noun}: {error.strerror}"
+        raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
     except UnicodeDecodeError as error:
         where = f"{path}, byte {error.start}"
-        raise UserError(f"the {noun} is not UTF-8", where, "save it as UTF-8") from error
+        raise UserError(f"the {noun} is not UTF-8", where, "save it as UTF-8", code="file.not-utf8") from error
 
 
 @contextlib.contextmanager
@@ -85,7 +88,7 @@ def told_panics(what: str, where: str | None) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what}: {reason}", where, "give another tokenizer") from error
+        raise UserError(f"{what}: {reason}", where, "give another tokenizer", code="tokenizer.invalid") from error
 
 
 def check_patterns(parts: dict[str, Any], trusted: frozenset[str], where: str) -> None:
@@ -93,7 +96,8 @@ def check_patterns(parts: dict[str, Any], trusted: frozenset[str], where: str) -
     for pattern in sorted({*_patterns(parts)} - trusted):
         if len(pattern) > LONGEST_PATTERN or not _ends(pattern):
             what = f"a regular expression of the tokenizer takes too long or fails: {pattern[:60]!r}"
-            raise UserError(what, where, "give a tokenizer.json with a simpler pattern, or train one")
+            fix = "give a tokenizer.json with a simpler pattern, or train one"
+            raise UserError(what, where, fix, code="tokenizer.unsafe")
 
 
 def _patterns(value: Any) -> Iterator[str]:

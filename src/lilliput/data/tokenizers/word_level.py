@@ -102,17 +102,20 @@ def read_words(settings: TokenizerSettings) -> library.Tokenizer:
     for number, line in enumerate(lines):
         where = f"{path}, line {number + 1}"
         if not line:
-            raise UserError("an empty line in the vocabulary", where, "one token a line; a line's number is its id")
+            fix = "write one token on each line; the number of the line is its id"
+            raise UserError("the vocabulary has an empty line", where, fix, code="tokenizer.invalid")
         if line.split() != [line]:
-            what = f"white space in a token of the vocabulary: {line[:40]!r}"
-            raise UserError(what, where, "one token a line, and nothing else: no counts, no columns")
+            what = f"a token of the vocabulary contains white space: {line[:40]!r}"
+            fix = "write one token on each line, without counts or columns"
+            raise UserError(what, where, fix, code="tokenizer.invalid")
         if line in ids:
-            what = f"{line[:40]!r} stands twice in the vocabulary, first in line {ids[line] + 1}"
-            raise UserError(what, where, "remove one of them: each token has one id")
+            what = f"the vocabulary has {line[:40]!r} twice, first in line {ids[line] + 1}"
+            raise UserError(what, where, "remove one of the two lines", code="tokenizer.invalid")
         ids[line] = number
     if not ids.keys() & {*UNKNOWNS}:
-        what = f"the vocabulary has no {UNK}, the token for what is not in it"
-        raise UserError(what, str(path), f"add a line {UNK} at the id that it had in training, or at the end")
+        what = f"the vocabulary has no {UNK}, the token for unknown words"
+        fix = f"add a line {UNK} at the id that it had in training, or at the end"
+        raise UserError(what, str(path), fix, code="tokenizer.invalid")
     find_specials(ids, str(path))
     return _word_level(ids, settings)
 
@@ -158,18 +161,23 @@ def _numbered(by_frequency: Iterable[str], noun: str, settings: TokenizerSetting
     assert UNK in specials, "settings see to it"
     most = settings.max_vocabulary
     if most is not None and most <= len(specials):
-        what = f"tokenizer.max_vocabulary {most} leaves no id for a {noun} beside {len(specials)} special tokens"
-        raise UserError(what, "tokenizer.max_vocabulary", f"{len(specials) + 1} or more")
+        what = (
+            f"tokenizer.max_vocabulary is {most}, which leaves no id for a {noun} after {len(specials)} special tokens"
+        )
+        fix = f"set tokenizer.max_vocabulary to {len(specials) + 1} or more"
+        raise UserError(what, fix=fix, code="setting.value", setting="tokenizer.max_vocabulary")
     words = (word for word in by_frequency if word not in specials)
     kept = list(words if most is None else islice(words, most - len(specials)))
     if not kept:
         what = f"no {noun} of the training split occurs {settings.min_frequency:,} times or more"
-        raise UserError(what, "tokenizer.min_frequency", "a lower tokenizer.min_frequency, or more text")
+        fix = "set tokenizer.min_frequency to a smaller number, or add text"
+        raise UserError(what, fix=fix, code="data.empty", setting="tokenizer.min_frequency")
     size = len(specials) + len(kept)
     for name, number in specials.items():
         if number >= size:
-            what = f"{name} is to have the id {number:,}, and the vocabulary has only the ids 0 to {size - 1:,}"
-            raise UserError(what, f"tokenizer.{name.strip('<>')}_id", f"an id below {size:,}")
+            setting = f"tokenizer.{name.strip('<>')}_id"
+            what = f"{setting} is {number:,}, but the vocabulary has only the ids 0 to {size - 1:,}"
+            raise UserError(what, fix=f"set {setting} to less than {size:,}", code="setting.value", setting=setting)
     free = (number for number in count() if number not in specials.values())
     return specials | dict(zip(kept, free, strict=False))
 

@@ -60,12 +60,13 @@ def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent,
     source = config.vectors.source
     assert source is not None, "the settings ask for no vectors"
     if prepared.tokenizer.kind == "byte":
-        what = "word vectors need words, and the tokens of a byte tokenizer are bytes"
-        raise UserError(what, "tokenizer.kind", "--tokenizer.kind word")
+        what, fix = "word vectors need a tokenizer of words, got tokenizer.kind byte", "set tokenizer.kind to word"
+        raise UserError(what, fix=fix, code="setting.conflict", setting="tokenizer.kind")
     file = None if source == TRAIN else open_vectors(Path(source))
     if file is not None and config.vectors.width not in (None, file.width):
-        what = f"vectors.width is {config.vectors.width:,}, and the vectors of the file have {file.width:,} numbers"
-        raise UserError(what, source, "--vectors.width none takes the file's")
+        what = f"vectors.width is {config.vectors.width:,}, but the vectors of the file have {file.width:,} numbers"
+        fix = "set vectors.width to none, which takes the width of the file"
+        raise UserError(what, source, fix, code="setting.conflict", setting="vectors.width")
     recipe = _recipe(config, prepared)
     cache = Path(config.data.cache)
     # A file that changed takes the place of what was made from it before.
@@ -97,8 +98,9 @@ def fit_vectors(config: Config, vectors: Vectors) -> Config:
     learned = config.vectors.frozen and config.vectors.uncovered == "learned"
     rows = config.model.vocab_size - int(vectors.covered.sum()) if learned else 0
     if config.vectors.rows not in (None, rows):
-        what = f"vectors.rows is {config.vectors.rows:,}, and {rows:,} rows are to be learned"
-        raise UserError(what, "vectors.rows", "vectors.rows none takes as many as are found")
+        what = f"vectors.rows is {config.vectors.rows:,}, but {rows:,} rows have no vector and must be learned"
+        fix = "set vectors.rows to none, which takes the number of such rows"
+        raise UserError(what, fix=fix, code="setting.conflict", setting="vectors.rows")
     return replace(config, {"vectors.width": vectors.table.shape[1], "vectors.rows": rows})
 
 
@@ -132,7 +134,8 @@ def _make(
     if not lookup.covered.any():
         few = ", ".join([word for word in words if word is not None][:5])
         what = f"no word of the vocabulary has a vector ({few} ...)"
-        raise UserError(what, config.vectors.source, "vectors of the text's language; vectors.case true, if it is off")
+        fix = "use vectors of the text's language, and set vectors.case to true"
+        raise UserError(what, config.vectors.source, fix, code="vectors.coverage", setting="vectors.source")
     counts = count_tokens(train.tokens, len(words))
     about: dict[str, Any] = {"source": config.vectors.source, "kind": file.kind, "rows": file.rows, "width": file.width}
     about |= coverage(lookup, words, counts, prepared.tokenizer.unknown)
@@ -143,7 +146,8 @@ def _make(
         "notes": file.notes,
     }
     if "stamp" in recipe and recipe["stamp"] != stamp(Path(about["source"])):
-        raise UserError("the file changed while it was read", about["source"], "run it again when it is complete")
+        what, fix = "the file changed while it was read", "run it again when the file is complete"
+        raise UserError(what, about["source"], fix, code="data.changed", setting="vectors.source")
     _write(folder, recipe, lookup, about)
     found = _read(folder, recipe)
     assert found is not None, "what was just written can be read"

@@ -37,7 +37,7 @@ SUPERVISED = 3  # the kind of model whose version 11 has no n-grams of character
 END_OF_SENTENCE = b"</s>"  # FastText's own token, the only word without n-grams
 WIDEST, LONGEST_WORD, LONGEST_NGRAM = 1 << 16, 1 << 14, 1 << 10  # beyond them a file is damaged
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
-AGAIN = "fetch the file again: it is not whole"
+AGAIN = "download the file again"
 
 
 def is_fasttext(start: bytes) -> bool:
@@ -63,13 +63,20 @@ class FastTextFile:
         self._pruned: dict[int, int] | None = None
         self._matrix: NDArray[np.float32] | None = None
         if version > NEWEST_VERSION:
-            what = f"the model of FastText has version {version}, and the newest known is {NEWEST_VERSION}"
-            raise UserError(what, str(path), "its .vec file, which has the same words")
+            what = f"the FastText model has version {version}, the newest supported is {NEWEST_VERSION}"
+            raise UserError(
+                what,
+                str(path),
+                "use its .vec file, which has the same words",
+                code="vectors.invalid",
+                setting="vectors.source",
+            )
         if version == 11 and model == SUPERVISED:
             self._longest = 0
         sane = 0 < self.width <= WIDEST and 0 <= self.rows <= self._entries and self._bucket >= 0
         if not sane or not (self._shortest >= 0 and 0 <= self._longest <= LONGEST_NGRAM):
-            raise UserError("the header of the FastText model makes no sense", f"{path}, byte 8", AGAIN)
+            what = "the header of the FastText model has impossible values"
+            raise UserError(what, f"{path}, byte 8", AGAIN, code="vectors.invalid", setting="vectors.source")
 
     def find(self, wanted: Container[bytes], report: Report) -> Iterator[tuple[bytes, Callable[[], Row]]]:
         """The wanted words of the dictionary. Two million entries become no dict of two million: most are passed by."""
@@ -77,8 +84,10 @@ class FastTextFile:
         for entry in range(self._entries):
             end = data.find(b"\0", place, place + LONGEST_WORD)
             if end < 0:
-                what = f"the dictionary breaks off at entry {entry + 1:,} of {self._entries:,}"
-                raise UserError(what, f"{self.path}, byte {place:,}", AGAIN)
+                what = f"the dictionary ends at entry {entry + 1:,} of {self._entries:,}"
+                raise UserError(
+                    what, f"{self.path}, byte {place:,}", AGAIN, code="vectors.invalid", setting="vectors.source"
+                )
             word = data[place:end]
             if entry < self.rows and word in wanted:  # labels come after all words
                 found.append((word, entry))
@@ -90,7 +99,10 @@ class FastTextFile:
             pairs = struct.iter_unpack("<ii", self._bytes(8 * self._pruned_size, "list of pruned n-grams"))
             self._pruned = dict(pairs)
             if min(self._pruned.values(), default=0) < 0:
-                raise UserError("the list of pruned n-grams makes no sense", f"{self.path}, byte {place:,}", AGAIN)
+                what = "the list of pruned n-grams has negative rows"
+                raise UserError(
+                    what, f"{self.path}, byte {place:,}", AGAIN, code="vectors.invalid", setting="vectors.source"
+                )
         self._open_matrix()
         for number, (word, entry) in enumerate(found):
             yield word, functools.partial(self._vector, word, entry)
@@ -110,7 +122,8 @@ class FastTextFile:
         vector: Row = self._matrix[rows].mean(axis=0, dtype=np.float64).astype(np.float32)
         if not np.isfinite(vector).all():
             shown = word.decode(errors="replace")
-            raise UserError(f"the vector of {shown!r} holds a number that is not finite", str(self.path), AGAIN)
+            what = f"the vector of {shown!r} contains a number that is not finite"
+            raise UserError(what, str(self.path), AGAIN, code="vectors.invalid", setting="vectors.source")
         return vector
 
     def _ngram_rows(self, word: bytes) -> list[int]:
@@ -124,14 +137,16 @@ class FastTextFile:
     def _open_matrix(self) -> None:
         (quantized,) = self._take("<?")
         if quantized:
-            what = "the model of FastText is quantized: its vectors are no longer in it, only an approximation"
-            raise UserError(what, str(self.path), "the .bin or .vec file that it was made from")
+            what, fix = "quantized FastText models are not supported", "use the .bin or .vec file that it was made from"
+            raise UserError(what, str(self.path), fix, code="vectors.invalid", setting="vectors.source")
         rows, width = self._take("<qq")
         shared = self._bucket if self._pruned is None else 1 + max(self._pruned.values(), default=-1)
         needed = self.rows + shared
         if width != self.width or rows < needed:
-            what = f"the matrix has {rows:,} x {width:,} numbers, and the header asks for {needed:,} x {self.width:,}"
-            raise UserError(what, f"{self.path}, byte {self._place:,}", AGAIN)
+            what = f"the matrix has {rows:,} x {width:,} numbers, expected {needed:,} x {self.width:,}"
+            raise UserError(
+                what, f"{self.path}, byte {self._place:,}", AGAIN, code="vectors.invalid", setting="vectors.source"
+            )
         start = self._place
         self._skip(4 * rows * width, "matrix of vectors")
         self._matrix = np.frombuffer(self._data, "<f4", rows * width, start).reshape(rows, width)
@@ -151,8 +166,10 @@ class FastTextFile:
     def _skip(self, size: int, part: str) -> None:
         end = self._place + size
         if size < 0 or end > len(self._data):
-            what = f"the FastText model is cut off: its {part} should end at byte {end:,}"
-            raise UserError(what, f"{self.path}, {len(self._data):,} bytes", AGAIN)
+            what = f"the FastText model is incomplete: its {part} should end at byte {end:,}"
+            raise UserError(
+                what, f"{self.path}, {len(self._data):,} bytes", AGAIN, code="vectors.invalid", setting="vectors.source"
+            )
         self._place = end
 
 

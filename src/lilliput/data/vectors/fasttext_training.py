@@ -59,8 +59,8 @@ def train_vectors(
     try:
         from gensim.models import FastText  # type: ignore[import-untyped]
     except ImportError as error:
-        what = "training word vectors needs gensim, which is not installed"
-        raise UserError(what, "vectors.source", 'pip install "lilliput[vectors]"') from error
+        what, fix = "training word vectors needs gensim, which is not installed", 'run pip install "lilliput[vectors]"'
+        raise UserError(what, fix=fix, code="package.missing", setting="vectors.source") from error
     sentences = Sentences(file, words, epochs + 1, report)
     with quiet("gensim"):
         model = FastText(
@@ -73,8 +73,8 @@ def train_vectors(
         )
         model.build_vocab(sentences)
         if not model.corpus_total_words:
-            what = "the training split has no words to train vectors on"
-            raise UserError(what, "vectors.source", "a tokenizer of words, or more text")
+            what, fix = "the training split has no words to train vectors on", "use a tokenizer of words, or more text"
+            raise UserError(what, fix=fix, code="data.empty", setting="vectors.source")
         model.train(sentences, total_words=model.corpus_total_words, epochs=epochs)
     return TrainedVectors(model)
 

@@ -33,7 +33,8 @@ LONGEST_LINE = 1 << 20  # of a text; 30,000 numbers
 LONGEST_WORD = 1 << 14  # of a binary file
 SAMPLE = 1 << 12
 PHASE = "reading vectors"
-AGAIN = "fetch or write the file again: it is not whole"
+AGAIN = "download or write the file again"
+FORMATS = "give a .vec, .txt or .bin file of FastText, word2vec or GloVe"
 # Text, in whatever encoding, has no control characters, and what follows its first word is ASCII.
 CONTROL, NOT_ASCII = re.compile(rb"[\x00-\x08\x0e-\x1f]"), re.compile(rb"[\x80-\xff]")
 
@@ -56,28 +57,32 @@ class VectorFile(Protocol):
 def open_vectors(path: Path) -> VectorFile:
     """Looks at the first bytes only; `width` is known then, and the rest is checked while it is read."""
     if path.is_dir():
-        raise UserError("vectors.source is a folder", str(path), "the path of the file of vectors in it")
+        what, fix = "vectors.source is a folder, expected a file", "give the path of the file of vectors in it"
+        raise UserError(what, str(path), fix, code="file.is-folder", setting="vectors.source")
     if not path.exists():
         near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        fix = str(path.parent / near) if near else "a .vec, .txt or .bin file, or train: vectors of the training split"
-        raise UserError("there is no such file of vectors", str(path), fix)
+        fix = f"use {path.parent / near}" if near else "give a .vec, .txt or .bin file, or train"
+        raise UserError(
+            "the file of vectors does not exist", str(path), fix, code="file.missing", setting="vectors.source"
+        )
     start = next(read_bytes(path), b"")
     if not start.strip():
-        raise UserError("the file of vectors is empty", str(path), "fetch or write it again")
+        what, fix = "the file of vectors is empty", "download or write it again"
+        raise UserError(what, str(path), fix, code="vectors.invalid", setting="vectors.source")
     line, _, rest = start.partition(b"\n")
     header = _header(line)
     rows = (rest if header else start)[:SAMPLE]
     binary = bool(CONTROL.search(rows) or NOT_ASCII.search(rows.partition(b" ")[2][:4]))
     if compression_of(path) and (is_fasttext(start) or binary):
-        what = "a binary file of vectors is read where it lies, and cannot be while it is compressed"
-        raise UserError(what, str(path), "unpack it first: gunzip --keep, unxz --keep or unzstd")
+        what, fix = "binary files of vectors cannot be read compressed", "decompress it with gunzip, unxz or unzstd"
+        raise UserError(what, str(path), fix, code="file.format", setting="vectors.source")
     if is_fasttext(start):
         return FastTextFile(path)
     if header and binary:
         return Word2VecFile(path, *header, start=len(line) + 1)
     if binary:
-        what = "this is no file of vectors: neither FastText's binary format, nor word2vec's, nor text"
-        raise UserError(what, str(path), "a .vec, .txt or .bin file of FastText, word2vec or GloVe")
+        what = "not a file of vectors: it is not in the binary format of FastText or word2vec, and not text"
+        raise UserError(what, str(path), FORMATS, code="vectors.invalid", setting="vectors.source")
     return TextVectors(path, line, header)
 
 
@@ -124,10 +129,11 @@ class TextVectors:
             return b" ".join([pieces[0], *extra])
         where, count = f"{self.path}, line {number:,}", len(pieces) - 1
         if not whole and count < self.width:
-            raise UserError(f"the file ends in the middle of a row: {count:,} of {self.width:,} numbers", where, AGAIN)
-        said = "the header says" if self.header and self.rows == 1 else "the rows before it have"
-        what = f"this row has {count:,} numbers where {said} {self.width:,}"
-        raise UserError(what, where, "all vectors of a file have one width; mend the row, or the header")
+            what = f"the file ends in the middle of a row: {count:,} of {self.width:,} numbers"
+            raise UserError(what, where, AGAIN, code="vectors.invalid", setting="vectors.source")
+        reference = "header" if self.header and self.rows == 1 else "earlier rows"
+        what = f"the row has {count:,} numbers, expected {self.width:,} (as in the {reference})"
+        raise UserError(what, where, "correct the row or the header", code="vectors.invalid", setting="vectors.source")
 
     def _numbers(self, line: bytes, number: int) -> Row:
         pieces = line.split()[-self.width :]
@@ -136,14 +142,16 @@ class TextVectors:
                 row = np.array([float(piece) for piece in pieces], dtype=np.float32)
         except ValueError:
             wrong = next(piece for piece in pieces if not _is_number(piece))
-            what = f"{wrong.decode(errors='replace')[:40]!r} is not a number"
-            raise UserError(what, f"{self.path}, line {number:,}", "mend or remove the row") from None
+            what, where = f"{wrong.decode(errors='replace')[:40]!r} is not a number", f"{self.path}, line {number:,}"
+            raise UserError(
+                what, where, "correct or remove the row", code="vectors.invalid", setting="vectors.source"
+            ) from None
         return finite(row, f"{self.path}, line {number:,}")
 
     def _check_rows(self) -> None:
         if self.header and self.rows < self.header[0]:
-            what = f"the header promises {self.header[0]:,} rows, and {self.rows:,} are there"
-            raise UserError(what, str(self.path), AGAIN)
+            what = f"the file has {self.rows:,} rows, expected {self.header[0]:,} (as in the header)"
+            raise UserError(what, str(self.path), AGAIN, code="vectors.invalid", setting="vectors.source")
         if self.header and self.rows > self.header[0]:
             self.notes = [f"the header promises {self.header[0]:,} rows; {self.rows:,} are there and were read"]
 
@@ -165,7 +173,7 @@ class Word2VecFile:
             for row in range(self.rows):
                 space = data.find(b" ", place, place + LONGEST_WORD)
                 if space < 0 or space + 1 + bytes_of_row > size:
-                    self._refuse(f"row {row + 1:,} of {self.rows:,} is not whole", place)
+                    self._refuse(f"row {row + 1:,} of {self.rows:,} is incomplete", place)
                 word = data[place:space].lstrip(b"\n")
                 numbers = space + 1
                 if word in wanted:
@@ -185,7 +193,8 @@ class Word2VecFile:
         return finite(row, f"{self.path}, byte {place:,}")
 
     def _refuse(self, what: str, place: int) -> None:
-        raise UserError(f"{what}: the header lies, or the file is cut off", f"{self.path}, byte {place:,}", AGAIN)
+        what = f"{what}: the header is wrong, or the file is incomplete"
+        raise UserError(what, f"{self.path}, byte {place:,}", AGAIN, code="vectors.invalid", setting="vectors.source")
 
 
 def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes, bool]]:
@@ -196,8 +205,9 @@ def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes, bool]]:
         lines = (left + chunk).split(b"\n")
         left = lines.pop()
         if len(left) > LONGEST_LINE:
-            what = f"line {number + len(lines) + 1:,} has more than {LONGEST_LINE:,} bytes: this is no file of vectors"
-            raise UserError(what, str(path), "a .vec, .txt or .bin file of FastText, word2vec or GloVe")
+            what = f"not a file of vectors: the line has more than {LONGEST_LINE:,} bytes"
+            where = f"{path}, line {number + len(lines) + 1:,}"
+            raise UserError(what, where, FORMATS, code="vectors.invalid", setting="vectors.source")
         for line in lines:
             number += 1
             yield number, line, True
@@ -218,13 +228,14 @@ def _is_number(piece: bytes) -> bool:
 def checked_width(path: Path, width: int, header: bool) -> int:
     if 0 < width <= WIDEST:
         return width
-    what = (
-        f"the header says that vectors have {width:,} numbers" if header else f"{width:,} numbers follow the first word"
-    )
-    raise UserError(what, f"{path}, line 1", "a file with `word number number ...` on each line")
+    place = "the header" if header else "the first row"
+    what = f"{place} gives vectors of {width:,} numbers, expected 1 to {WIDEST:,}"
+    fix = "give a file with `word number number ...` on each line"
+    raise UserError(what, f"{path}, line 1", fix, code="vectors.invalid", setting="vectors.source")
 
 
 def finite(row: Row, where: str) -> Row:
     if not np.isfinite(row).all():
-        raise UserError("a vector holds a number that is not finite", where, "mend or remove the row")
+        what, fix = "a vector contains a number that is not finite", "correct or remove the row"
+        raise UserError(what, where, fix, code="vectors.invalid", setting="vectors.source")
     return row

@@ -1,0 +1,41 @@
+"""What a setting that names an input may hold: a path, a built-in corpus or a data set on the hub.
+
+Owns: the names that are not paths, and resolving the paths of a recipe. Does not own: reading a source (`data.corpora`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+# Inputs named in a recipe are relative to the recipe's folder; outputs are relative to the current folder.
+INPUT_PATHS = (
+    "data.source",
+    "data.validation_source",
+    "data.tests",
+    "tokenizer.path",
+    "tokenizer.vocabulary",
+    "vectors.source",
+)
+BUILT_IN_CORPORA = ("storybook", "tinystories")
+NO_PATHS = (*BUILT_IN_CORPORA, "train", "none")  # values that are not paths
+
+
+def is_hub_name(text: str, folder: Path = Path()) -> bool:
+    """Return whether the text is `owner/name` and not a mistyped path: no folder has the owner's name."""
+    match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/([\w-][\w.-]*)", text)
+    return bool(match) and not Path(text).suffix and not (folder / match[1]).exists()  # type: ignore[index]
+
+
+def resolve_input(value: Any, folder: Path) -> Any:
+    """Resolve a path relative to `folder`, with $LILLIPUT_DATA expanded; in a list of name=path, every path."""
+    if isinstance(value, list):
+        named = [item.partition("=") if isinstance(item, str) else (item, "", "") for item in value]
+        return [f"{name}={resolve_input(text, folder)}" if equals else name for name, equals, text in named]
+    if not isinstance(value, str) or value in NO_PATHS or is_hub_name(value, folder):
+        return value
+    if data := os.environ.get("LILLIPUT_DATA"):
+        value = value.replace("$LILLIPUT_DATA", data)
+    return value if value.startswith("$") else str(folder / Path(value).expanduser())
