@@ -16,6 +16,7 @@ from lilliput.kernels import code_cache as machine_code
 from lilliput.kernels.code_cache import Kernel, read_code, write_code
 from lilliput.kernels.decoding_pass.function import PASS
 from lilliput.kernels.decoding_pass.layout import Arrays, Plan, ScratchLayout, addresses, array_type
+from lilliput.kernels.logit_statistics import STATISTICS
 from lilliput.kernels.training_attention import ATTENTION, find_openmp_parallel
 
 WRITE = """
@@ -56,7 +57,8 @@ def place() -> Path:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_process_that_finds_the_code_does_without_numba(kernel: Kernel) -> None:
-    place_of(kernel)
+    for needed in (PASS, STATISTICS) if kernel is PASS else (kernel,):  # choosing an engine loads the statistics, too
+        place_of(needed)
     code = WRITE if kernel is PASS else LEARN
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False", done.stdout
