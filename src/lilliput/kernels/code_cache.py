@@ -65,9 +65,7 @@ class Kernel:
         return name, code
 
     def cache_path(self) -> Path | None:
-        """Return the cache file of these sources, library versions and processor; None if its folder cannot be
-        created.
-        """
+        """Return the cache file for these sources, versions and processor; None if its folder cannot be created."""
         environment = [version("numba"), version("llvmlite"), binding.get_process_triple(), binding.get_host_cpu_name()]
         environment.append(binding.get_host_cpu_features().flatten())
         sources = b"".join(map(Path.read_bytes, self.sources))

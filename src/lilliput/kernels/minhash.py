@@ -45,9 +45,7 @@ def compiled(function: Function) -> Function:
 
 @functools.cache
 def _letters() -> NDArray[np.uint32]:
-    """Return a table by code point: 0 outside words, else the lower-case letter (marked ALONE if it is a word by
-    itself).
-    """
+    """Return a table by code point: 0 outside words, else the lower-case letter (ALONE: a word by itself)."""
     table = np.zeros(0x110000, dtype=np.uint32)
     for code in range(LETTERS_END):
         character = chr(code)

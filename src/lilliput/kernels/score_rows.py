@@ -63,9 +63,7 @@ def exponentials(builder: Any, x: Any) -> Any:
 
 
 class ScoreRow:
-    """The keys from `start` to `last` (inclusive) in the panels from `begin` to `end`; lanes of other keys are
-    masked.
-    """
+    """The keys from `start` to `last` (inclusive) in the panels `begin` to `end`; other lanes are masked."""
 
     def __init__(
         self, context: Any, builder: Any, kind: Any, value: Any, begin: Any, end: Any, start: Any, last: Any
@@ -121,8 +119,7 @@ def find_max_abs(typing, x, at, count):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def exponentiate_row(typing, x, at, begin, end, start, last, scale, softmax_stats, stats_at):  # type: ignore[no-untyped-def]
-    """Replace scores by exp((score - largest) scale) in the panels from `begin` to `end`; 0 outside the keys `start`
-    to `last`.
+    """Replace scores by exp((score - largest) scale) in the panels `begin` to `end`, 0 outside keys `start` to `last`.
 
     Write the largest score to softmax_stats[stats_at] and the sum of the exponentials after it.
     """

@@ -118,8 +118,7 @@ def accumulate(
 
 
 def tile(max_rows: int, generate: Callable[..., None]) -> Any:
-    """Return the product of 1 to `max_rows` rows with some panels; `generate(rows, ...)` builds the code for each
-    number of rows.
+    """Return the product of 1 to `max_rows` rows with some panels; `generate(rows, ...)` builds one case.
 
     x and w are given by an offset and the strides of rows (w: of panels) and of steps of the depth; out, whose panels
     are adjacent, by an offset and the stride of rows.

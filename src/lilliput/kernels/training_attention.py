@@ -76,8 +76,7 @@ def load_attention(report: Callable[[str], None]) -> None:
 
 @cache
 def find_openmp_parallel() -> Any:
-    """Return GOMP_parallel, which runs a function on torch's own threads, from torch's OpenMP library; None if not
-    found.
+    """Return GOMP_parallel of torch's OpenMP library, which runs a function on torch's own threads; None if not found.
 
     Other threads would compete with torch's, which keep spinning for a while after each operation.
     """
@@ -136,9 +135,7 @@ class Attend(torch.autograd.Function):
 
 
 def empty_like_projection(x: Tensor) -> Tensor:
-    """Return an empty (B, H, T, D) in which the heads of a token are adjacent, as in the projections before and
-    after.
-    """
+    """Return an empty (B, H, T, D) in which the heads of a token are adjacent, as in the projections."""
     rows, heads, tokens, size = x.shape
     return torch.empty(rows, tokens, heads, size).transpose(1, 2)
 

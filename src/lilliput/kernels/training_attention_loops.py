@@ -194,9 +194,7 @@ def forward(args, thread_area, q, k, v, out):
 
 @compiled(FUSED)
 def backward(args, thread_area, q, k, v, out, d_out, d_q, d_k, d_v):
-    """Compute gradients of one key-value head of a row at a time, with all query heads that share it, until none is
-    left.
-    """
+    """Compute gradients, one key-value head of a row with all query heads that share it at a time."""
     x, softmax_stats, counter = floats_at(args.scratch), floats_at(args.softmax_stats), longs_at(args.counter)
     size, width, area, scale = args.size, args.width, args.area, np.float32(1.0 / math.sqrt(args.size))
     queries, keys, values, outputs, d_outputs = (

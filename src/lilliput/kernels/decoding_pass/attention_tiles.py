@@ -28,9 +28,7 @@ def fold(builder: Any, one: Any, two: Any, left: list[int], right: list[int]) ->
 
 
 def add_lanes(builder: Any, vectors: list[Any]) -> Any:
-    """Return the sums of the lanes of eight vectors as one vector: add neighbours within halves, twice, then the
-    halves.
-    """
+    """Return the lane sums of eight vectors as one vector: add neighbours within halves, twice, then the halves."""
     even, odd = [0, 2, 8, 10, 4, 6, 12, 14], [1, 3, 9, 11, 5, 7, 13, 15]
     low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
     for _ in range(2):

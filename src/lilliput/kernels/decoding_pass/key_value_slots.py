@@ -33,9 +33,7 @@ FIRST_SLOTS, FIRST_ROWS = 64, 4
 
 
 class KeyValueSlots:
-    """`memory` and `table` are replaced when they grow (`generation` counts how often), never while a pass is
-    running.
-    """
+    """`memory` and `table` are replaced when they grow (`generation` counts this), never during a pass."""
 
     def __init__(self, packed: PackedWeights) -> None:
         plan = packed.plan
@@ -86,9 +84,7 @@ class KeyValueSlots:
         return taken
 
     def add_tokens(self, handles: Sequence[int], positions: Sequence[int], slots: Longs) -> None:
-        """Add new tokens to rows: allocate a slot in every group and write it to `slots` (groups, N) and to the
-        table.
-        """
+        """Add new tokens to rows: write a new slot in every group to `slots` (groups, N) and to the table."""
         lines, places = np.array(handles), np.array(positions)
         for group, (_, column, span, _) in enumerate(self.groups.tolist()):
             taken = self.allocate(group, len(handles))

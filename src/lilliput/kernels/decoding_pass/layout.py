@@ -180,8 +180,7 @@ def build_scratch_layout(plan: Plan, threads: int) -> tuple[ScratchLayout, int, 
 
 
 def addresses(plan: Plan, layout: ScratchLayout, arrays: Arrays) -> Longs:
-    """Return the arguments of the machine code: the numbers of plan and layout, then the address and the shape of
-    each array.
+    """Return the arguments of machine code: plan, layout, then the address and the shape of each array.
 
     The addresses are valid only while the arrays exist: the caller must keep the arrays.
     """

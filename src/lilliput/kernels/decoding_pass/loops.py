@@ -126,9 +126,7 @@ def rotate_and_store(plan, layout, arrays, layer, group, slots, items):
 
 @compiled()
 def mix_values(x, weights, memory, values, key_offsets, count, width, to):
-    """x[to + k] = sum over t of x[weights + t] memory[values + key_offsets[t] + k]: as many vectors of k at a time as
-    possible.
-    """
+    """x[to + k] = sum over t of x[weights + t] memory[values + key_offsets[t] + k], up to eight vectors at a time."""
     first, vectors = 0, width // LANES
     while first < vectors:
         left, at, out = vectors - first, values + first * LANES, to + first * LANES

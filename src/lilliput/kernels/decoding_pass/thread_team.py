@@ -104,9 +104,7 @@ class ThreadTeam:
 
     @property
     def usable(self) -> bool:
-        """Return False after an interrupted pass, in which helpers still wait, and in a forked process, which has no
-        helpers.
-        """
+        """Return False after an interrupted pass (helpers still wait) and in a forked process (it has no helpers)."""
         return not self.running and self.process == os.getpid()
 
     def close(self) -> None:
