@@ -273,11 +273,11 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
     PASS.load()
     STATISTICS.load()  # the other compilation there may be
-    place = PASS.find_place()
+    place = PASS.cache_path()
     assert place is not None
-    code = machine_code.read(place)
+    code = machine_code.read_code(place)
     monkeypatch.setattr(PASS, "address", 0)  # as if there were none, and it were made in no time
-    monkeypatch.setattr(machine_code, "read", lambda path: None)
+    monkeypatch.setattr(machine_code, "read_code", lambda path: None)
     monkeypatch.setattr(PASS, "compile", lambda: code)
     single.generate("The", how=settings(writer, engine="numba", tokens=1))
     assert [(level, text.split()[0]) for _, level, text in caplog.record_tuples if level >= logging.WARNING] == [

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from lilliput.kernels import code_cache as machine_code
-from lilliput.kernels.code_cache import Kernel, keep, read
+from lilliput.kernels.code_cache import Kernel, read_code, write_code
 from lilliput.kernels.decoding_pass.function import PASS
-from lilliput.kernels.decoding_pass.layout import Arrays, Plan, Room, addresses, kind_of
-from lilliput.kernels.training_attention import ATTENTION, find_threads
+from lilliput.kernels.decoding_pass.layout import Arrays, Plan, ScratchLayout, addresses, array_type
+from lilliput.kernels.logit_statistics import STATISTICS
+from lilliput.kernels.training_attention import ATTENTION, find_openmp_parallel
 
 WRITE = """
 import sys
@@ -38,13 +39,13 @@ x = torch.ones(1, 2, 20, 16, requires_grad=True)
 attend_compiled(x, x, x, torch.zeros(1, 20, dtype=torch.long)).sum().backward()
 print(x.grad.isfinite().all().item(), "numba" in sys.modules)
 """
-KERNELS = [PASS, *([ATTENTION] if find_threads() is not None else [])]
+KERNELS = [PASS, *([ATTENTION] if find_openmp_parallel() is not None else [])]
 
 
 def place_of(kernel: Kernel) -> Path:
     """Where the code of this machine is, which it is after this."""
     kernel.load()
-    found = kernel.find_place()
+    found = kernel.cache_path()
     assert found is not None and found.exists()
     return found
 
@@ -56,7 +57,8 @@ def place() -> Path:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_process_that_finds_the_code_does_without_numba(kernel: Kernel) -> None:
-    place_of(kernel)
+    for needed in (PASS, STATISTICS) if kernel is PASS else (kernel,):  # choosing an engine loads the statistics, too
+        place_of(needed)
     code = WRITE if kernel is PASS else LEARN
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False", done.stdout
@@ -64,15 +66,15 @@ def test_a_process_that_finds_the_code_does_without_numba(kernel: Kernel) -> Non
 
 def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
     place = tmp_path / "pass.o"
-    assert keep(place, "name", b"code \n of any kind")
-    assert read(place) == ("name", b"code \n of any kind")
+    assert write_code(place, "name", b"code \n of any kind")
+    assert read_code(place) == ("name", b"code \n of any kind")
     assert os.listdir(tmp_path) == ["pass.o"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"no head", b"one line\ncode", b"00\nname\ncode", b"\xff\n\xff\n"])
 def test_damaged_code_is_not_loaded(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "pass.o").write_bytes(damage)
-    assert read(tmp_path / "pass.o") is None
+    assert read_code(tmp_path / "pass.o") is None
 
 
 @pytest.mark.parametrize("at", [0, 70, -100])
@@ -81,14 +83,14 @@ def test_one_changed_bit_is_seen(place: Path, tmp_path: Path, at: int) -> None:
     code = bytearray(place.read_bytes())
     code[at] ^= 1
     (tmp_path / "pass.o").write_bytes(code)
-    assert read(place) is not None and read(tmp_path / "pass.o") is None
+    assert read_code(place) is not None and read_code(tmp_path / "pass.o") is None
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners here")
 def test_code_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert keep(tmp_path / "pass.o", "name", b"code") and read(tmp_path / "pass.o") is not None
+    assert write_code(tmp_path / "pass.o", "name", b"code") and read_code(tmp_path / "pass.o") is not None
     monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "pass.o").stat().st_uid + 1)
-    assert read(tmp_path / "pass.o") is None
+    assert read_code(tmp_path / "pass.o") is None
 
 
 def test_threads_that_want_it_at_once_have_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +102,7 @@ def test_threads_that_want_it_at_once_have_one(place: Path, monkeypatch: pytest.
         return 1234
 
     monkeypatch.setattr(machine_code, "link", link_slowly)
-    kernel = Kernel("pass", PASS.called, PASS.sources[len(machine_code.SOURCES) :], PASS.compile)
+    kernel = Kernel("pass", PASS.description, PASS.sources[len(machine_code.SOURCES) :], PASS.compile)
     with ThreadPoolExecutor(4) as pool:
         found = [pool.submit(kernel.load) for _ in range(4)]
     assert len(links) == 1 and {one.result() for one in found} == {1234}
@@ -108,33 +110,33 @@ def test_threads_that_want_it_at_once_have_one(place: Path, monkeypatch: pytest.
 
 def test_arrays_of_other_numbers_are_never_told_to_machine_code() -> None:
     names = Arrays._fields
-    arrays = Arrays(*(np.zeros((3,) * dims, dtype) for dtype, dims in map(kind_of, names)))
-    plan, room = Plan(*range(len(Plan._fields))), Room(*range(len(Room._fields)))
-    told = addresses(plan, room, arrays)
-    assert len(told) == len(plan) + len(room) + sum(1 + array.ndim for array in arrays)
+    arrays = Arrays(*(np.zeros((3,) * dims, dtype) for dtype, dims in map(array_type, names)))
+    plan, layout = Plan(*range(len(Plan._fields))), ScratchLayout(*range(len(ScratchLayout._fields)))
+    told = addresses(plan, layout, arrays)
+    assert len(told) == len(plan) + len(layout) + sum(1 + array.ndim for array in arrays)
     for name, array in zip(names, arrays, strict=True):
         for other in (array.astype(np.float64), array[..., ::2], array[None]):
             with pytest.raises(AssertionError, match=name):
-                addresses(plan, room, arrays._replace(**{name: other}))
+                addresses(plan, layout, arrays._replace(**{name: other}))
 
 
 def test_without_a_place_it_is_made_and_not_kept(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = read(place)
+    code = read_code(place)
     assert code is not None
     kernel = Kernel("pass", "something", [], lambda: code)
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert kernel.find_place() is None
+    assert kernel.cache_path() is None
     told: list[str] = []
-    assert kernel.make(None, told.append) == code
-    assert kernel.make(tmp_path / "nowhere" / "pass.o", told.append) == code
+    assert kernel.compile_and_store(None, told.append) == code
+    assert kernel.compile_and_store(tmp_path / "nowhere" / "pass.o", told.append) == code
     assert len(told) == 4 and not any("kept" in sentence for sentence in told)
-    assert kernel.make(tmp_path / "pass.o", told.append) == code and "kept" in told[-1]
-    assert read(tmp_path / "pass.o") == code
+    assert kernel.compile_and_store(tmp_path / "pass.o", told.append) == code and "kept" in told[-1]
+    assert read_code(tmp_path / "pass.o") == code
 
 
 def test_the_key_is_of_the_sources_the_libraries_and_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = PASS.find_place()
-    assert before is not None and before != Kernel("pass", PASS.called, [], PASS.compile).find_place()
+    before = PASS.cache_path()
+    assert before is not None and before != Kernel("pass", PASS.description, [], PASS.compile).cache_path()
     monkeypatch.setattr(machine_code, "version", lambda name: f"another {name}")
-    assert PASS.find_place() != before and PASS.find_place() == PASS.find_place()
+    assert PASS.cache_path() != before and PASS.cache_path() == PASS.cache_path()

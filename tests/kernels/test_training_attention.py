@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from helpers.tiny_models import draw_ids, gradients, tiny_model
-from lilliput.kernels.training_attention import attend_compiled, can_attend, find_threads
+from lilliput.kernels.training_attention import attend_compiled, can_attend, find_openmp_parallel
 from lilliput.model import attention
 from lilliput.model.attention import attention_weights
 from lilliput.model.attention_mask import Visibility
 from lilliput.model.loss import IGNORED, language_loss
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" and find_threads() is None, reason="torch's threads were not found here"
+    sys.platform != "linux" and find_openmp_parallel() is None, reason="torch's threads were not found here"
 )
 
 

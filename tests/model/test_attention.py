@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model
 from lilliput.decoding.engines.torch_engine import TorchEngine
-from lilliput.kernels.training_attention import can_attend, find_threads
+from lilliput.kernels.training_attention import can_attend, find_openmp_parallel
 from lilliput.model.attention import Capture, PassState, attend, attention_weights
 from lilliput.model.attention_mask import Visibility, first_keys, visible
 from lilliput.model.kv_cache import Cache, LayerCache
@@ -130,7 +130,7 @@ def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: i
     sight = state.sight(window, state.pos)
     assert sight.starts is not None
     q, k, v = (draw(2, 2, 40, 16, seed=seed).float().requires_grad_() for seed in range(3))
-    assert can_attend(q, k, v) == (find_threads() is not None)
+    assert can_attend(q, k, v) == (find_openmp_parallel() is not None)
     by_mask = attention_weights(q, k, sight) @ v
     assert_same(attend(q, k, v, sight, learns=True), by_mask, 1e-6)
     assert_same(attend(q, k, v, sight), by_mask, 1e-6)

@@ -1,2 +1,1 @@
-"""Loops as machine code, for a CPU: what no composition of torch's operations does as fast. Made by LLVM where it is
-used."""
+"""Compiled CPU code, built by LLVM on the machine that runs it. README.md explains the design and how to debug it."""

@@ -1,12 +1,12 @@
-"""The arithmetic of rows that compiled loops share.
+"""Row arithmetic that compiled loops share.
 
-Owns: exp, sums of a row, and the liberties that LLVM may take. Does not own: products (`tiles`).
+Owns: exp, the sum of a row, and the fast-math flags that LLVM may use. Does not own: products (`tiles`).
 
-A row is taken out of a flat array before a loop goes over it: numba lets an index be negative and count from
-the end, and a loop over `x[at + k]`, where it cannot know better, is not turned into vectors.
+A loop runs over a slice of a flat array, not over `x[at + k]`: numba allows negative indices, which count from
+the end, and LLVM does not vectorise a loop in which an index may be negative.
 """
 
-# Compiled functions have the types that they are called with: flat arrays, and whole numbers for places and sizes.
+# Numba infers the types of compiled functions from their calls: flat arrays, and integers for offsets and sizes.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg"
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy as np
 from lilliput.kernels.tiles import compiled, power_of_two
 
 ONE, HALF, ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)
-# Sums may be taken in another order than written: the one that the loop over a row was compiled with, the same for all rows. No
-# liberty beyond that: a division that becomes an estimate in one version of a loop would differ from its other version.
+# LLVM may reorder a sum; the order is fixed when the loop is compiled and is the same for all rows. No other
+# fast-math flag is set: an approximate division in one version of a loop would differ from the division in its other
+# version.
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract"}
 
 
 @compiled(FUSED, inline=True)
 def exponential(x):
-    """exp to about one unit in the last place (Cephes): a loop over libm's would not be turned into vectors."""
+    """Return exp(x), exact to about one unit in the last place (Cephes). A loop that calls libm is not vectorised."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
     power = np.floor(x * np.float32(1.44269504) + HALF)
     rest = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)
@@ -39,6 +40,7 @@ def exponential(x):
 
 @compiled(ANY_ORDER)
 def add_up(x, at, count):
+    """Return the sum of x[at : at + count]."""
     row, total = x[at : at + count], ZERO
     for k in range(count):
         total += row[k]

@@ -1,9 +1,8 @@
-"""How machine code is told things: by the address of whole numbers, which are sizes and places, and addresses of
+"""Calling convention of compiled functions: one address of int64 numbers, which are sizes, offsets and addresses of
 arrays.
 
-
-Owns: reading them as named tuples and as arrays, and functions that are told so. Does not own: what they mean
-(each kernel's own).
+Owns: reading these numbers as named tuples and as arrays, and building C functions that take them. Does not own:
+their meaning (each kernel defines its own).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -24,24 +23,27 @@ from lilliput.kernels.tiles import long
 NUMBERS = types.CPointer(types.int64)
 
 
-def numbers_as(kind: Any) -> Any:
-    """A named tuple of the numbers from `first` on."""
-    found, count = types.NamedUniTuple(types.int64, len(kind._fields), kind), len(kind._fields)
+def tuple_reader(kind: Any) -> Any:
+    """Return a compiled function (numbers, first) that reads the named tuple `kind` from index `first` on."""
+    tuple_type, count = types.NamedUniTuple(types.int64, len(kind._fields), kind), len(kind._fields)
 
     @intrinsic
     def read(typing, numbers, first):
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            places = [builder.add(arguments[1], long(place)) for place in range(count)]
-            values = [builder.load(builder.gep(arguments[0], [place])) for place in places]
-            return context.make_tuple(builder, found, values)
+            offsets = [builder.add(arguments[1], long(offset)) for offset in range(count)]
+            values = [builder.load(builder.gep(arguments[0], [offset])) for offset in offsets]
+            return context.make_tuple(builder, tuple_type, values)
 
-        return found(numbers, types.intp), generate
+        return tuple_type(numbers, types.intp), generate
 
     return read
 
 
-def array_of(number: Any, element: Any) -> Any:
-    """The array that begins at an address; its end is not known."""
+def array_reader(number: Any, element: Any) -> Any:
+    """Return a compiled function that makes an array of an address.
+
+    The array has no known length: 2**40 is a placeholder.
+    """
     kind, size = types.Array(number, 1, "C"), number.bitwidth // 8
 
     @intrinsic
@@ -57,14 +59,14 @@ def array_of(number: Any, element: Any) -> Any:
     return find
 
 
-def c_function(name: str, enter: Callable[..., None]) -> tuple[str, bytes]:
-    """A function of C, of the numbers' address and without an outcome: its name and its object file.
+def c_function(name: str, function: Callable[..., None]) -> tuple[str, bytes]:
+    """Compile `function` to a C function `void name(int64_t *numbers)`; return its name and its object file.
 
-    Numba's own way to make one handles exceptions, of which there are none, and needs Python and numba for it.
+    Numba's own C wrapper handles exceptions, which these functions never raise, and needs Python and numba at run time.
     """
-    build: Any = numba.njit  # whose types know less than it takes
+    build: Any = numba.njit  # its type stubs do not list all options
     made = build(types.void(NUMBERS), error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-        enter
+        function
     )
     inner = made.overloads[(NUMBERS,)].fndesc.mangled_name
     outer = f"""

@@ -1,7 +1,7 @@
-"""Machine code of this machine: found on disk, or made once and kept there.
+"""Cache of machine code: read from disk, or compiled once on this machine and written there.
 
-Owns: the file, when it is good, and loading it into the process. Does not own: making it (each kernel's own
-`compile`, which needs numba: importing that takes a second, so it is not done where the file is there).
+Owns: the cache file, its verification, and loading it into the process. Does not own: compiling (each kernel's
+`compile`; it imports numba, which takes a second, so it runs only if there is no cache file).
 """
 
 from __future__ import annotations
@@ -21,49 +21,55 @@ from llvmlite import binding  # type: ignore[import-untyped]
 from lilliput.devices import cache_folder
 from lilliput.storage.atomic_files import beside
 
-SOURCES = sorted(Path(__file__).parent.glob("*.py"))  # what all kernels are made of
-Tell = Callable[[str], None]
-_linked: list[Any] = []  # what owns the memory of machine code
+SOURCES = sorted(Path(__file__).parent.glob("*.py"))  # shared by all kernels
+Report = Callable[[str], None]
+_engines: list[Any] = []  # they own the memory of the machine code
 
 
 class Kernel:
-    """One compiled function. `name` is of its file, `called` of what users are told; `sources` are hashed with SOURCES.
+    """One compiled function.
 
-    `compile` gives the function's name in an object file, and the file.
+    `name` begins the name of its cache file; `description` is used in progress messages; `sources` are hashed
+    together with SOURCES; `compile` returns the function's name and the object file.
     """
 
     def __init__(
-        self, name: str, called: str, sources: Sequence[Path], compile: Callable[[], tuple[str, bytes]]
+        self, name: str, description: str, sources: Sequence[Path], compile: Callable[[], tuple[str, bytes]]
     ) -> None:
-        self.name, self.called, self.compile = name, called, compile
+        self.name, self.description, self.compile = name, description, compile
         self.sources = [*SOURCES, *sources]
         self.address = 0
-        self.loading = threading.Lock()  # compiling twice at a time takes twice as long
+        self.lock = threading.Lock()  # threads must not compile the same code twice
 
-    def load(self, tell: Tell | None = None) -> int:
-        """Where the function begins, in this process; `tell` hears of a compilation, for it takes a while."""
-        with self.loading:
+    def load(self, report: Report | None = None) -> int:
+        """Return the address of the function in this process.
+
+        A compilation takes a while; `report` gets messages about it.
+        """
+        with self.lock:
             if not self.address:
-                path = self.find_place()
-                found = None if path is None else read(path)
-                self.address = link(*(found or self.make(path, tell or (lambda sentence: None))))
+                path = self.cache_path()
+                found = None if path is None else read_code(path)
+                self.address = link(*(found or self.compile_and_store(path, report or (lambda message: None))))
             return self.address
 
-    def make(self, path: Path | None, tell: Tell) -> tuple[str, bytes]:
-        """The function's name, and the object file, kept for the next time if there is a place for it."""
-        tell(f"compiling {self.called} for this machine ...")
+    def compile_and_store(self, path: Path | None, report: Report) -> tuple[str, bytes]:
+        """Compile; write the code to `path` if possible; return the function's name and the object file."""
+        report(f"compiling {self.description} for this machine ...")
         begun = time.monotonic()
         name, code = self.compile()
-        kept = "; the machine code is kept for the next time" if path is not None and keep(path, name, code) else ""
-        tell(f"compiled {self.called} in {time.monotonic() - begun:.1f} s{kept}")
+        note = (
+            "; the machine code is kept for the next time" if path is not None and write_code(path, name, code) else ""
+        )
+        report(f"compiled {self.description} in {time.monotonic() - begun:.1f} s{note}")
         return name, code
 
-    def find_place(self) -> Path | None:
-        """Code is kept for these sources, libraries and processor, and no others; None where nothing can be kept."""
-        about = [version("numba"), version("llvmlite"), binding.get_process_triple(), binding.get_host_cpu_name()]
-        about.append(binding.get_host_cpu_features().flatten())
+    def cache_path(self) -> Path | None:
+        """Return the cache file for these sources, versions and processor; None if its folder cannot be created."""
+        environment = [version("numba"), version("llvmlite"), binding.get_process_triple(), binding.get_host_cpu_name()]
+        environment.append(binding.get_host_cpu_features().flatten())
         sources = b"".join(map(Path.read_bytes, self.sources))
-        key = hashlib.sha256(sources + "\n".join(about).encode()).hexdigest()[:16]
+        key = hashlib.sha256(sources + "\n".join(environment).encode()).hexdigest()[:16]
         folder = cache_folder() / "compiled"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -72,24 +78,26 @@ class Kernel:
         return folder / f"{self.name}-{key}.o"
 
 
-def read(path: Path) -> tuple[str, bytes] | None:
-    """The function's name and the object file; None if it is not there, not as it was written, or written by somebody else: it
-    would run with all rights of this user."""
+def read_code(path: Path) -> tuple[str, bytes] | None:
+    """Return the function's name and the object file; None if the file is missing, damaged, or owned by another user.
+
+    The code runs with all rights of this user, so a file of another user is never loaded.
+    """
     try:
         with open(path, "rb") as file:
             if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
                 return None
             digest, name, code = file.read().split(b"\n", 2)
-        return (name.decode("ascii"), code) if digest == digest_of(name, code) else None
+        return (name.decode("ascii"), code) if digest == digest_code(name, code) else None
     except (OSError, ValueError):
         return None
 
 
-def keep(path: Path, name: str, code: bytes) -> bool:
-    """Whole or not at all: others may be reading or writing it."""
+def write_code(path: Path, name: str, code: bytes) -> bool:
+    """Write atomically, since other processes may read or write the same file; return whether it was written."""
     new = beside(path)
     try:
-        new.write_bytes(b"\n".join((digest_of(name.encode("ascii"), code), name.encode("ascii"), code)))
+        new.write_bytes(b"\n".join((digest_code(name.encode("ascii"), code), name.encode("ascii"), code)))
         os.replace(new, path)
     except OSError:
         with suppress(OSError):
@@ -98,26 +106,32 @@ def keep(path: Path, name: str, code: bytes) -> bool:
     return True
 
 
-def digest_of(name: bytes, code: bytes) -> bytes:
-    """Of both: LLVM ends the process if it is asked for a name that is not in the code."""
+def digest_code(name: bytes, code: bytes) -> bytes:
+    """Return the SHA-256 of name and code.
+
+    It covers the name: LLVM aborts the process if the code has no such function.
+    """
     return hashlib.sha256(name + b"\n" + code).hexdigest().encode("ascii")
 
 
 def link(name: str, code: bytes) -> int:
-    """Where the function begins, in memory that is never given back: threads may be in it for as long as the process lives."""
+    """Load the code and return the function's address.
+
+    The memory is never freed: threads may run in it until the process ends.
+    """
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple().create_target_machine(jit=True)
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _linked.append(engine)
+    _engines.append(engine)
     address: int = engine.get_function_address(name)
     return address
 
 
 def to_object(assembly: str) -> bytes:
-    """Machine code of a module, for this processor."""
+    """Compile a module of LLVM assembly for this processor."""
     target = binding.Target.from_default_triple().create_target_machine(
         cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
     )

@@ -1,12 +1,12 @@
-"""Products of activations with weights in float32 on processors where torch's own are not the fastest that it has.
+"""Matrix products of activations and weights in float32 on processors where torch does not choose its fastest library.
 
-Owns: the layer `Linear`, and when oneDNN computes it. Does not own: what is multiplied when.
+Owns: the layer `Linear`, and the rule when oneDNN computes it. Does not own: which layers use it.
 
-MKL, which torch takes for float32, uses AVX2 on processors of AMD and leaves AVX-512 idle; oneDNN, which
-comes with torch too, uses it: 1.02 to 1.18 times as fast for outputs and for gradients of inputs. Gradients
-of weights are left to MKL, which is faster there. oneDNN makes and keeps machine code for each shape, so it
-is asked only for rows in whole UNITs: batches of equal windows have one shape, and batches of documents,
-which have hundreds, stay with MKL.
+For float32, torch calls MKL, which uses AVX2 on AMD processors and leaves AVX-512 unused. oneDNN, which is also
+part of torch, uses AVX-512: it is 1.02 to 1.18 times as fast for outputs and for gradients of inputs. Gradients of
+weights stay with MKL, which is faster there. oneDNN compiles and caches code for each shape, so it is used only if
+the number of rows is a multiple of UNIT: batches of equal windows have one shape; batches of documents have
+hundreds, and stay with MKL.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNIT = 512  # rows
 
 @cache
 def find_product() -> Any:
-    """oneDNN's x @ weight.T + bias, where it is the faster one; None elsewhere."""
+    """Return oneDNN's x @ weight.T + bias where it is faster than MKL, else None."""
     there = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if not (there and wide_registers() and binding.get_host_cpu_name().startswith("znver")):
         return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # torch's compiler calls it, and nobody else
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # an internal operator of torch's compiler
 
 
 def can_multiply(x: Tensor, weight: Tensor) -> bool:

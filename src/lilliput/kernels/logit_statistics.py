@@ -1,13 +1,12 @@
-"""What every choice of a token asks of the logits first: the largest of each of some sets of tokens, and each row's
-norm.
+"""Statistics of logits that every choice of a token needs: the largest logit of each of some sets of tokens, and each
+row's log normaliser.
 
+Owns: both, in float32 by machine code and in NumPy for other types. Does not own: the compiled loops
+(`logit_statistics_loops`; they need numba and are not imported if their code is cached), or the choice of a token
+(`decoding.processors`, `decoding.beam_search`).
 
-Owns: both, in float32 by machine code and in NumPy for all else. Does not own: the loops of the former
-(`logit_statistics_loops`, which need numba and are not imported where their code is kept), or what is chosen
-(`processors`, `decoding.beam_search`).
-
-A sweep over many rows and a large vocabulary is most of what happens between two passes of an engine. Machine
-code takes a fifth of NumPy's time for it. A row's outcome does not depend on its batch.
+Between two passes of an engine, most of the time is spent reading logits of many rows and a large vocabulary. The
+machine code takes a fifth of NumPy's time. A row's result does not depend on its batch.
 
 B rows, V vocabulary.
 """
@@ -28,34 +27,37 @@ from lilliput.kernels.code_cache import Kernel
 Ids = NDArray[np.int64]
 Values = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
-SETS = 64  # token t is in set t % SETS; of a vocabulary of 4,096 a set has as many tokens as there are sets
-FOUND = SETS + 2
+SETS = 64  # token t is in set t % SETS; with 4,096 tokens a set has as many tokens as there are sets
+ROW_STATISTICS = SETS + 2
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class LogitStatistics(NamedTuple):
-    peaks: Values  # (B, SETS): the largest logit of each set, -inf of one without tokens
-    largest: Doubles  # (B): of all
-    logs: Doubles  # (B): the logarithm of the sum of exponentials of how far all logits are below the largest
+    peaks: Values  # (B, SETS): the largest logit of each set, -inf for a set without tokens
+    largest: Doubles  # (B): the largest logit
+    logs: Doubles  # (B): log of the sum of exp(logit - largest)
 
     @property
     def norms(self) -> Doubles:
-        """(B): a logit less its row's norm is a log-probability."""
+        """(B): log of the sum of exp(logit); a logit minus its row's norm is a log-probability."""
         return self.largest + self.logs
 
     def logprobs(self, logits: Values, rows: Ids, ids: Sequence[int] | Ids) -> Doubles:
-        """Of some tokens of the logits that were surveyed; without the rounding of a norm that is much larger."""
+        """Return log-probabilities of some tokens.
+
+        Subtracting `largest` first avoids the rounding error of a large norm.
+        """
         return np.asarray(logits[rows, ids] - self.largest[rows] - self.logs[rows])
 
 
 class StatisticsArguments(NamedTuple):
-    """What machine code is told: sizes, and addresses of float32 arrays."""
+    """Arguments of the machine code: sizes, and addresses of float32 arrays."""
 
     values: int
     rows: int
     width: int  # V
-    step: int  # from row to row
-    found: int  # (B, FOUND): a row's peaks, the largest of them, and the sum of exponentials below it
+    step: int  # stride of rows
+    found: int  # (B, FOUND): per row its peaks, the largest, and the sum of exp(logit - largest)
 
 
 def compile_statistics() -> tuple[str, bytes]:
@@ -67,9 +69,9 @@ def compile_statistics() -> tuple[str, bytes]:
 STATISTICS = Kernel("statistics", "the statistics of logits", [], compile_statistics)
 
 
-def load_statistics(tell: Callable[[str], None] | None) -> None:
-    """Before the first token, so that a compilation, which takes a while, is told of."""
-    STATISTICS.load(tell)
+def load_statistics(report: Callable[[str], None] | None) -> None:
+    """Load or compile before the first token; `report` gets messages about a compilation, which takes a while."""
+    STATISTICS.load(report)
 
 
 @cache
@@ -78,32 +80,30 @@ def find_function() -> Callable[[int], None]:
 
 
 def logit_statistics(values: Values) -> LogitStatistics:
-    """Of logits (B, V)."""
+    """Return the statistics of logits (B, V)."""
     rows, width = values.shape
     if values.dtype != np.float32:
         return statistics_in_numpy(values)
     if values.strides[1] != values.itemsize:
         values = np.ascontiguousarray(values)
-    found = np.empty((rows, FOUND), np.float32)
-    asked = StatisticsArguments(
-        values.ctypes.data, rows, width, values.strides[0] // values.itemsize, found.ctypes.data
-    )
-    numbers = np.array(asked, dtype=np.int64)
+    found = np.empty((rows, ROW_STATISTICS), np.float32)
+    args = StatisticsArguments(values.ctypes.data, rows, width, values.strides[0] // values.itemsize, found.ctypes.data)
+    numbers = np.array(args, dtype=np.int64)
     find_function()(numbers.ctypes.data)
-    return tell(values, found[:, :SETS], found[:, SETS], found[:, SETS + 1])
+    return build_statistics(values, found[:, :SETS], found[:, SETS], found[:, SETS + 1])
 
 
 def statistics_in_numpy(values: Values) -> LogitStatistics:
-    """The same in NumPy, in any precision."""
+    """Return the same as `logit_statistics`, by NumPy and in any precision."""
     peaks = find_peaks(values)
     largest = peaks.max(axis=1)
-    with np.errstate(invalid="ignore"):  # of rows that `tell` refuses
+    with np.errstate(invalid="ignore"):  # in rows that `build_statistics` refuses
         below = values - largest[:, None]
-    return tell(values, peaks, largest, np.exp(below, out=below).sum(axis=1))
+    return build_statistics(values, peaks, largest, np.exp(below, out=below).sum(axis=1))
 
 
 def find_peaks(values: Values) -> Values:
-    """Of any numbers (B, V), as a statistics has them."""
+    """Return the largest number of each set (B, SETS) of any numbers (B, V)."""
     whole = values.shape[1] // SETS * SETS
     sets = values[:, :whole].reshape(len(values), whole // SETS, SETS)
     peaks: Values = np.maximum.reduce(sets, axis=1, initial=-np.inf)
@@ -112,7 +112,7 @@ def find_peaks(values: Values) -> Values:
     return peaks
 
 
-def tell(values: Values, peaks: Values, largest: Values, mass: Values) -> LogitStatistics:
+def build_statistics(values: Values, peaks: Values, largest: Values, mass: Values) -> LogitStatistics:
     if not np.isfinite(largest + mass).all():
         assert not (values < np.inf).all(), "no processor takes a row's last token"
         fix = "use an earlier checkpoint of the run"

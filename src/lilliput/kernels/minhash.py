@@ -1,13 +1,13 @@
-"""Texts as sets of five-word shingles, and how alike two sets are: the compiled half of the search for near duplicates.
+"""Texts as sets of five-word shingles and the similarity of two sets: the compiled part of the near-duplicate search.
 
-Owns: what a word is, shingles, signatures (MinHash, Broder 1997, one byte of each minimum as in Li and König
-2010), which pairs of signatures are worth a second look (banding), the exact Jaccard similarity, and
-connected clusters. Does not own: documents, splits, passes over a corpus or what is told about them
-(`duplicates`, which imports this module only when it is needed, for numba takes half a second).
+Owns: the definition of a word, shingles, signatures (MinHash, Broder 1997, one byte of each minimum as in Li and
+König 2010), candidate pairs of signatures (banding), the exact Jaccard similarity, and connected clusters. Does not
+own: documents, splits, passes over a corpus or reports (`data.duplicates`, which imports this module only when
+needed: importing numba takes half a second).
 
-A word is a run of letters and digits in small letters; everything between words is ignored, so that quotes,
-case, line ends and the shape of an apostrophe make no difference. Scripts that set no spaces (Chinese,
-Japanese) have a word a character.
+A word is a run of letters and digits in lower case; everything between words is ignored, so that quotes, case, line
+ends and the form of an apostrophe make no difference. In scripts without spaces (Chinese, Japanese) each character
+is a word.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ SHINGLE = 5  # words
 SIGNATURE = 224  # bytes of a document: 28 bands of 8 find 99.4% of the pairs of similarity 0.8
 LETTERS_END = 0x40000  # no character beyond is a letter or a digit
 ALONE = np.uint32(1 << 31)  # marks a character that is a word by itself
-# A document is compared with at most so many in one bucket, and remembered with at most so many of its split and so many of
-# train: a hundred thousand documents from one template would otherwise be five thousand million pairs.
+# A document is compared with at most so many in one bucket, and remembered with at most so many of its split and so
+# many of train: a hundred thousand documents from one template would otherwise be five thousand million pairs.
 MOST_TWINS = 16
 
 
 def compiled(function: Function) -> Function:
-    """Machine code, made at the first call and kept on disk where there is a place for it."""
+    """Compile at the first call; cache the code on disk, by numba, if its folder is writable."""
     try:
         return cast("Function", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # no folder that may be written to
+    except RuntimeError:  # no writable folder
         return cast("Function", numba.njit(nogil=True)(function))
 
 
 @functools.cache
 def _letters() -> NDArray[np.uint32]:
-    """By code point: 0 for what is no part of a word, else the small letter (marked if it is a word by itself)."""
+    """Return a table by code point: 0 outside words, else the lower-case letter (ALONE: a word by itself)."""
     table = np.zeros(0x110000, dtype=np.uint32)
     for code in range(LETTERS_END):
         character = chr(code)
@@ -59,14 +59,14 @@ def _letters() -> NDArray[np.uint32]:
 
 @functools.cache
 def _permutations() -> NDArray[np.uint32]:
-    """Factors (odd) and summands of the SIGNATURE orders in which a minimum is looked for."""
+    """Return factors (odd) and summands of the SIGNATURE hash functions whose minima form a signature."""
     drawn = np.random.Generator(np.random.PCG64(5)).integers(0, 1 << 32, (2, SIGNATURE), dtype=np.uint32)
     drawn[0] |= 1
     return drawn
 
 
 def shingle(texts: list[bytes]) -> tuple[Hashes, Positions]:
-    """The shingles of all texts (UTF-8) in one array, and where those of each text end in it.
+    """Return the shingles of all texts (UTF-8) in one array, and the end of each text in it.
 
     A text of fewer than five words has one shingle of all of them, a text without words none.
     """
@@ -78,26 +78,26 @@ def shingle(texts: list[bytes]) -> tuple[Hashes, Positions]:
 
 
 def sign(shingles: Hashes, ends: Positions) -> Bytes:
-    """The signatures, (texts, SIGNATURE): the share of equal bytes in two of them estimates their similarity."""
+    """Return signatures (texts, SIGNATURE): the share of equal bytes of two signatures estimates their similarity."""
     return _sign(shingles, ends, _permutations())
 
 
 def estimated(similarity: float) -> int:
-    """Equal bytes to expect in the signatures of two sets of that similarity: one of 256 is equal by chance."""
+    """Return the expected number of equal bytes for two sets of that similarity: 1 of 256 is equal by chance."""
     return round(SIGNATURE * (similarity + (1 - similarity) / 256))
 
 
 def rows_of_band(threshold: float) -> int:
-    """Bytes that must agree at once: as many as still find 99% of the pairs at the threshold, for few false alarms."""
+    """Return the bytes of a band: as many as still find 99% of the pairs at the threshold, for few false positives."""
     found = (rows for rows in range(8, 1, -1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= 0.99)
     return next(found, 1)
 
 
 def likely_pairs(signatures: Bytes, order: Positions, splits: NDArray[np.uint16], threshold: float) -> Positions:
-    """Pairs (n, 2) of documents that may be as similar as the threshold, each once, by the order of the second.
+    """Return pairs (n, 2) of documents that may be as similar as the threshold, each once, sorted by the second.
 
-    `order` are the documents to look at, by split and then position. Paired are documents of one split, the earlier first, and
-    those of split 0 (train) with those of all others, the one of train first.
+    `order` lists the documents by split and then position. Documents of one split are paired, the earlier first, and
+    those of split 0 (train) with those of all other splits, the one of train first.
     """
     rows = rows_of_band(threshold)
     # 0.1 is almost four standard errors of the estimate: one pair in ten thousand is lost at the threshold itself.
@@ -109,31 +109,31 @@ def likely_pairs(signatures: Bytes, order: Positions, splits: NDArray[np.uint16]
         by_key = np.argsort(keys, kind="stable")
         pairs, count = _pair_buckets(keys[by_key], order[by_key], splits, signatures, band, rows, fewest, counts)
         found.append(pairs[:count].copy())
-    # A pair across splits may have been met from both of its sides.
+    # A pair across splits may have been found from both of its sides.
     first, second = np.concatenate(found).T
     codes = np.unique(second * len(signatures) + first)
     return np.stack((codes % len(signatures), codes // len(signatures)), axis=1)
 
 
 def distinct(shingles: Hashes, ends: Positions) -> tuple[Hashes, Positions]:
-    """The same as sets: in each text sorted and without repetition."""
+    """Return the shingles as sets: sorted and unique in each text."""
     parts = [np.unique(part) for part in np.split(shingles, ends[:-1])]
     return np.concatenate(parts), np.cumsum([len(part) for part in parts])
 
 
 def similarities(shingles: Hashes, ends: Positions, pairs: Positions) -> NDArray[np.float64]:
-    """The Jaccard similarity of pairs of sets: what they share, over what they are together."""
+    """Return the Jaccard similarity of pairs of sets: the size of the intersection over that of the union."""
     return _similarities(shingles, ends, pairs)
 
 
 def clusters(count: int, pairs: Positions) -> Positions:
-    """For each of `count` things the first of those that it is connected with by pairs, directly or not."""
+    """Return for each of `count` items the first item that pairs connect it with, directly or indirectly."""
     return _clusters(count, pairs)
 
 
 @compiled
 def _hash_words(text: Bytes, ends: Positions, letters: NDArray[np.uint32], words: Hashes) -> int:
-    """Writes the hash of every word, and turns the ends of texts from bytes into words."""
+    """Write the hash of every word, convert the ends of texts from bytes to words, and return the number of words."""
     count, at = 0, 0
     nothing, prime = np.uint64(0), np.uint64(0x9E3779B97F4A7C15)
     for document in range(len(ends)):
@@ -168,7 +168,7 @@ def _hash_words(text: Bytes, ends: Positions, letters: NDArray[np.uint32], words
 
 @compiled
 def _combine_words(words: Hashes, ends: Positions) -> int:
-    """Replaces words by shingles, in place: a text has at most as many."""
+    """Replace words by shingles in place (a text has at most as many); return the number of shingles."""
     begin, count = 0, 0
     for document in range(len(ends)):
         end = ends[document]
@@ -216,7 +216,7 @@ def _band_keys(signatures: Bytes, order: Positions, band: int, rows: int) -> Has
 
 @compiled
 def _is_new(a: Bytes, b: Bytes, band: int, rows: int, fewest: int) -> bool:
-    """Whether two signatures have `fewest` equal bytes and no earlier band in common, in which they met before."""
+    """Return whether two signatures have at least `fewest` equal bytes and no earlier band in common."""
     equal = 0
     for k in range(SIGNATURE):
         equal += a[k] == b[k]
@@ -245,7 +245,10 @@ def _pair_buckets(
     keys: Hashes, order: Positions, splits: NDArray[np.uint16], signatures: Bytes,
     band: int, rows: int, fewest: int, counts: Bytes,
 ) -> tuple[Positions, int]:  # fmt: skip
-    """The new pairs of one band, and their number. A bucket is a stretch of equal keys: train, then the other splits."""
+    """Return the new pairs of one band and their number.
+
+    A bucket is a run of equal keys: train, then the other splits.
+    """
     pairs, count, begin = np.empty((1024, 2), dtype=np.int64), 0, 0
     while begin < len(keys):
         end = begin + 1
@@ -303,7 +306,7 @@ def _clusters(count: int, pairs: Positions) -> Positions:
     first = np.arange(count)
     for a, b in pairs:
         while first[a] != a:
-            first[a] = first[first[a]]  # shorter for whoever comes next
+            first[a] = first[first[a]]  # shortens the path for later lookups
             a = first[a]
         while first[b] != b:
             first[b] = first[first[b]]

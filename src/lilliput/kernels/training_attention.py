@@ -1,8 +1,8 @@
-"""Attention of a causal net on a CPU in float32, by compiled loops: little more than half the time of torch's own.
+"""Causal attention for training on a CPU in float32, by compiled loops: slightly more than half the time of torch's.
 
-Owns: the operation for autograd, when it can be taken, and running machine code on torch's own threads. Does
-not own: the loops (`training_attention_loops`, which need numba and are not imported where their code is
-kept), or who sees whom (`model.attention`).
+Owns: the autograd operation, when it can be used, and running machine code on torch's own threads. Does not own: the
+loops (`training_attention_loops`; they need numba and are not imported if their code is cached), or which keys
+are visible (`model.attention`).
 
 B rows, H heads, G heads of keys and values, T tokens, D dim of a head.
 """
@@ -24,31 +24,34 @@ from lilliput.kernels.code_cache import Kernel
 from lilliput.kernels.registers import PANEL, padded
 
 LOG = logging.getLogger("lilliput")
-TILE = 6  # most queries of a tile: the sums of more would not fit into the registers of AVX2
-BLOCK = 64  # queries whose weights and slopes are held at a time, in the backward pass: they stay in the second cache
+TILE = 6  # most queries of a tile: sums of more do not fit into the registers of AVX2
+BLOCK = 64  # queries per block of the backward pass: their weights and gradients fit into the second-level cache
 
 
 class AttentionArguments(NamedTuple):
-    """What the compiled loops are told; the tensors' places follow it. Addresses are of int64 and float32 arrays."""
+    """Arguments of the compiled loops; a TensorAddress per tensor follows.
+
+    Addresses are of int64 and float32 arrays.
+    """
 
     backward: int
-    counter: int  # two numbers: heads that were taken, threads that have come
+    counter: int  # two counters: the next head, the next thread number
     scratch: int
     scratch_step: int  # floats of one thread
-    levels: int  # (B, H, T, 2): each query's largest score, and one over the sum of its shares
-    starts: int  # (B or 1, T): the first key that each query sees
+    softmax_stats: int  # (B, H, T, 2): each query's largest score, and 1 / sum of its exponentials
+    starts: int  # (B or 1, T): the first key visible to each query
     starts_row: int
     rows: int
     heads: int
-    group: int  # heads of queries that share one of keys
+    group: int  # query heads per key-value head
     tokens: int
     size: int  # D
-    area: int  # floats of the tokens of a head, filled up to whole panels
+    area: int  # floats of the tokens of a head, padded to whole panels
     width: int  # floats of a line of scores
 
 
-class Place(NamedTuple):
-    """Where a tensor (B, H or G, T, D) begins, and how far apart its rows, heads and tokens are; D is next to each other."""
+class TensorAddress(NamedTuple):
+    """Address of a tensor (B, H or G, T, D) and the strides of its rows, heads and tokens; the stride of D is 1."""
 
     at: int
     row: int
@@ -65,17 +68,17 @@ def compile_attention() -> tuple[str, bytes]:
 ATTENTION = Kernel("attention", "attention for training", [], compile_attention)
 
 
-def load_attention(tell: Callable[[str], None]) -> None:
-    """Before the first step, so that a compilation, which takes a while, is told of."""
-    if find_threads() is not None:
-        ATTENTION.load(tell)
+def load_attention(report: Callable[[str], None]) -> None:
+    """Load or compile before the first step; `report` gets messages about a compilation, which takes a while."""
+    if find_openmp_parallel() is not None:
+        ATTENTION.load(report)
 
 
 @cache
-def find_threads() -> Any:
-    """The function by which torch's own threads are given work, in the OpenMP library that came with it; None: not found.
+def find_openmp_parallel() -> Any:
+    """Return GOMP_parallel of torch's OpenMP library, which runs a function on torch's own threads; None if not found.
 
-    Threads of our own would wait for torch's, which stay awake for a while after each of its operations.
+    Other threads would compete with torch's, which keep spinning for a while after each operation.
     """
     for name in ("libgomp*", "libiomp5*", "libomp*"):
         for path in sorted(Path(torch.__file__).parent.joinpath("lib").glob(name)):
@@ -89,12 +92,12 @@ def find_threads() -> Any:
 
 
 def fits(size: int) -> bool:
-    """Whether the loops can take heads of this dim: whole panels."""
+    """Return whether the loops support this head dim: a multiple of PANEL."""
     return size % PANEL == 0
 
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the loops are for these, and there are threads to run them."""
+    """Return whether the loops support these tensors and torch's threads can be used."""
     return (
         q.device.type == "cpu"
         and q.dtype is k.dtype is v.dtype is torch.float32
@@ -102,12 +105,12 @@ def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and fits(q.shape[-1])
         and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
         and not torch.compiler.is_compiling()
-        and find_threads() is not None
+        and find_openmp_parallel() is not None
     )
 
 
 def attend_compiled(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
-    """(B, H, T, D): each query t sees the keys from `starts` (B or 1, T) to itself."""
+    """(B, H, T, D): attention in which query t sees the keys from starts[t] (B or 1, T) to t."""
     out: Tensor = Attend.apply(q, k, v, starts)  # type: ignore[no-untyped-call]
     return out
 
@@ -115,41 +118,41 @@ def attend_compiled(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
 class Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
-        out, levels = empty_like_projection(q), torch.empty(*q.shape[:3], 2)
-        run(False, levels, starts, (q, k, v, out))
-        ctx.save_for_backward(q, k, v, starts, out, levels)
+        out, softmax_stats = empty_like_projection(q), torch.empty(*q.shape[:3], 2)
+        run(False, softmax_stats, starts, (q, k, v, out))
+        ctx.save_for_backward(q, k, v, starts, out, softmax_stats)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, starts, out, levels = ctx.saved_tensors
+        q, k, v, starts, out, softmax_stats = ctx.saved_tensors
         (d_out,) = gradients
         d_out = d_out if d_out.stride(-1) == 1 else d_out.contiguous()
         d_q, d_k, d_v = empty_like_projection(q), empty_like_projection(k), empty_like_projection(v)
-        run(True, levels, starts, (q, k, v, out, d_out, d_q, d_k, d_v))
+        run(True, softmax_stats, starts, (q, k, v, out, d_out, d_q, d_k, d_v))
         return d_q, d_k, d_v, None
 
 
 def empty_like_projection(x: Tensor) -> Tensor:
-    """(B, H, T, D) with all heads of a token next to each other, as the projections before and after have them."""
+    """Return an empty (B, H, T, D) in which the heads of a token are adjacent, as in the projections."""
     rows, heads, tokens, size = x.shape
     return torch.empty(rows, tokens, heads, size).transpose(1, 2)
 
 
-def run(backward: bool, levels: Tensor, starts: Tensor, tensors: tuple[Tensor, ...]) -> None:
+def run(backward: bool, softmax_stats: Tensor, starts: Tensor, tensors: tuple[Tensor, ...]) -> None:
     q, k = tensors[:2]
     rows, heads, tokens, size = q.shape
     assert starts.dtype is torch.int64 and starts.is_contiguous() and starts.shape[1] == tokens
     threads = torch.get_num_threads()
-    # An odd number of panels in a line: lines that are a power of two apart would share few places of the nearest cache.
+    # An odd number of panels per line: lines a power of two apart would map to few sets of the first-level cache.
     area, width = padded(tokens, PANEL) * size, (padded(tokens, PANEL) // PANEL | 1) * PANEL
-    own = 9 * area + 2 * BLOCK * width if backward else 4 * area + TILE * width
-    scratch, counter = torch.empty(threads * own), np.zeros(2, dtype=np.int64)
-    asked = AttentionArguments(
-        backward, counter.ctypes.data, scratch.data_ptr(), own, levels.data_ptr(), starts.data_ptr(),
+    thread_floats = 9 * area + 2 * BLOCK * width if backward else 4 * area + TILE * width
+    scratch, counter = torch.empty(threads * thread_floats), np.zeros(2, dtype=np.int64)
+    args = AttentionArguments(
+        backward, counter.ctypes.data, scratch.data_ptr(), thread_floats, softmax_stats.data_ptr(), starts.data_ptr(),
         0 if len(starts) == 1 else tokens, rows, heads, heads // k.shape[1], tokens, size, area, width,
     )  # fmt: skip
-    places = [Place(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)) for x in tensors]
-    numbers = np.array([*asked, *(number for place in places for number in place)], dtype=np.int64)
-    find_threads()(ATTENTION.load(LOG.warning), numbers.ctypes.data, threads, 0)
+    addresses = [TensorAddress(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)) for x in tensors]
+    numbers = np.array([*args, *(number for address in addresses for number in address)], dtype=np.int64)
+    find_openmp_parallel()(ATTENTION.load(LOG.warning), numbers.ctypes.data, threads, 0)

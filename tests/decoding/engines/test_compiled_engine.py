@@ -169,7 +169,7 @@ def test_handles_and_slots_are_given_back() -> None:
     size, lines = engine.slots.memory.nbytes, len(engine.slots.held)
     del rows, other
     gc.collect()
-    assert sorted(engine.slots.idle) == list(range(lines))
+    assert sorted(engine.slots.free_handles) == list(range(lines))
     for _ in range(200):
         engine.prefill([[1, 2, 3]] * 5)
     assert (engine.slots.memory.nbytes, len(engine.slots.held)) == (size, lines)

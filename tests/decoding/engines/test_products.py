@@ -12,10 +12,10 @@ from lilliput.kernels.arithmetic import exponential
 from lilliput.kernels.decoding_pass import layout
 from lilliput.kernels.decoding_pass.products import (
     activate,
-    bound,
+    cap_logits,
     error_function,
     multiply_floats,
-    multiply_wholes,
+    multiply_integers,
     normalise,
     quantise,
 )
@@ -56,7 +56,7 @@ def test_products_of_whole_numbers_are_exact(depth: int, panels: int) -> None:
     for rows in range(1, 15):
         out = np.full((rows, outputs + 3), 7.0, np.float32)
         for part in ((0, panels // 2), (panels // 2, panels)):
-            multiply_wholes(x.ravel(), (0, depth), rows, depth, packed, 0, out.ravel(), (0, outputs + 3), part)
+            multiply_integers(x.ravel(), (0, depth), rows, depth, packed, 0, out.ravel(), (0, outputs + 3), part)
         assert np.array_equal(out[:, :outputs], exact[:rows].astype(np.float32))
         assert (out[:, outputs:] == 7.0).all(), "nothing is written beside the panels"
 
@@ -135,7 +135,7 @@ def test_activations(kind: int, function: object) -> None:
 def test_the_soft_cap(cap: float) -> None:
     x = np.concatenate((np.linspace(-200, 200, 1001), np.linspace(-1, 1, 1001))).astype(np.float32)
     out = x.copy()
-    bound(np.float32(cap), out, 0, len(out))
+    cap_logits(np.float32(cap), out, 0, len(out))
     np.testing.assert_allclose(out, cap * np.tanh(x.astype(np.float64) / cap), rtol=5e-7)
 
 

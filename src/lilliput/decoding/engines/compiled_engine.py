@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from lilliput.decoding.engines.compiled_weights import Quantise, pack
-from lilliput.kernels.decoding_pass.key_value_slots import Slots
+from lilliput.kernels.decoding_pass.key_value_slots import KeyValueSlots
 from lilliput.kernels.decoding_pass.layout import CHUNK
-from lilliput.kernels.decoding_pass.thread_team import Team
+from lilliput.kernels.decoding_pass.thread_team import ThreadTeam
 from lilliput.kernels.registers import PANEL, padded
 from lilliput.model.transformer import Transformer
 
@@ -85,7 +85,7 @@ class NumbaEngine:
     def __init__(self, model: Transformer, threads: int | None = None, quantise: Quantise = None) -> None:
         self.packed = pack(model, quantise)
         self.context = model.settings.context
-        self.slots = Slots(self.packed)
+        self.slots = KeyValueSlots(self.packed)
         if threads is None:
             panels = (
                 padded(self.packed.plan.dim, PANEL) // PANEL
@@ -94,8 +94,8 @@ class NumbaEngine:
             threads = 1 if weights < SMALL else min(torch.get_num_threads(), panels)
         self.team = self.new_team(threads)
 
-    def new_team(self, threads: int) -> Team:
-        team = Team(self.packed, self.slots, threads)
+    def new_team(self, threads: int) -> ThreadTeam:
+        team = ThreadTeam(self.packed, self.slots, threads)
         weakref.finalize(self, team.close)  # also at the interpreter's end, when __del__ finds half of it gone
         return team
 
@@ -108,7 +108,7 @@ class NumbaEngine:
         assert len(ids) == len(handles) and all(ids), "every row takes at least one token"
         if not self.team.usable:
             self.team.close()
-            self.team = self.new_team(self.team.parts)
+            self.team = self.new_team(self.team.threads)
         slots = self.slots
         before = [slots.held[handle] for handle in handles]
         lines: list[int] = []
@@ -142,7 +142,7 @@ class NumbaEngine:
             size = last - first
             arrays.ids[:size], arrays.pos[:size] = tokens[first:last], positions[first:last]
             arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
-            self.slots.enter(lines[first:last], positions[first:last], arrays.slots)
+            self.slots.add_tokens(lines[first:last], positions[first:last], arrays.slots)
             # Copied by NumPy: torch would wake its own threads for many rows.
             logits[given : given + len(wanted)] = self.team.run(size, len(wanted))
             given += len(wanted)

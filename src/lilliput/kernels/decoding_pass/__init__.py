@@ -1,1 +1,1 @@
-"""One forward pass over a few tokens in machine code: loops, weights layout, KV slots, threads."""
+"""The decoding pass: one forward pass over a few tokens as machine code (loops, layout, KV slots, threads)."""

@@ -1,7 +1,7 @@
-"""Machine code of a whole pass, as one object file that needs neither numba nor Python to run.
+"""Compilation of the pass to one object file that needs neither numba nor Python to run.
 
-Owns: the one function that is called from outside, and what it makes of the addresses that it is given. Does
-not own: the pass (`loops`), or keeping and loading what was compiled (`function`).
+Owns: the exported function, and reading its arguments from their address. Does not own: the pass (`loops`), or
+caching and loading the code (`function`).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg, var-annotated"
@@ -15,64 +15,66 @@ from numba.core import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from lilliput.kernels.calling_convention import NUMBERS, numbers_as
+from lilliput.kernels.calling_convention import NUMBERS, tuple_reader
 from lilliput.kernels.code_cache import to_object
-from lilliput.kernels.decoding_pass.layout import ANNOUNCE, Arrays, Plan, Room, kind_of
+from lilliput.kernels.decoding_pass.layout import ANNOUNCE, Arrays, Plan, ScratchLayout, array_type
 from lilliput.kernels.decoding_pass.loops import compute
-from lilliput.kernels.decoding_pass.thread_barrier import announce
+from lilliput.kernels.decoding_pass.thread_barrier import announce_round
 
 SIGNATURE = types.int64(NUMBERS, types.int64, types.int64, types.int64)
 
 
-def told(context: Any, builder: Any, numbers: Any, place: int) -> Any:
-    return builder.load(builder.gep(numbers, [context.get_constant(types.intp, place)]))
+def load_number(context: Any, builder: Any, numbers: Any, offset: int) -> Any:
+    """Emit a load of numbers[offset]."""
+    return builder.load(builder.gep(numbers, [context.get_constant(types.intp, offset)]))
 
 
-def array_tuple(first: int) -> Any:
-    """The arrays whose addresses and shapes stand from `first` on."""
-    kinds = [types.Array(numba.from_dtype(dtype), dims, "C") for dtype, dims in map(kind_of, Arrays._fields)]
-    found = types.NamedTuple(kinds, Arrays)
+def array_tuple_reader(first: int) -> Any:
+    """Return a compiled function that reads Arrays from the addresses and shapes from index `first` on."""
+    kinds = [types.Array(numba.from_dtype(dtype), dims, "C") for dtype, dims in map(array_type, Arrays._fields)]
+    tuple_type = types.NamedTuple(kinds, Arrays)
 
     @intrinsic
     def read(typing, numbers):
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place, arrays = first, []
+            offset, arrays = first, []
             for kind in kinds:
                 element = context.get_data_type(kind.dtype)
                 size = context.get_constant(types.intp, context.get_abi_sizeof(element))
-                data = builder.inttoptr(told(context, builder, arguments[0], place), element.as_pointer())
-                shape = [told(context, builder, arguments[0], place + 1 + axis) for axis in range(kind.ndim)]
+                data = builder.inttoptr(load_number(context, builder, arguments[0], offset), element.as_pointer())
+                shape = [load_number(context, builder, arguments[0], offset + 1 + axis) for axis in range(kind.ndim)]
                 strides = [builder.mul(size, shape[1]), size] if kind.ndim == 2 else [size]
                 array = make_array(kind)(context, builder)
                 populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
                 arrays.append(array._getvalue())
-                place += 1 + kind.ndim
-            return context.make_tuple(builder, found, arrays)
+                offset += 1 + kind.ndim
+            return context.make_tuple(builder, tuple_type, arrays)
 
-        return found(numbers), generate
+        return tuple_type(numbers), generate
 
     return read
 
 
-ROOM = len(Plan._fields)  # where the room's numbers begin
-read_plan, read_room, read_arrays = numbers_as(Plan), numbers_as(Room), array_tuple(ROOM + len(Room._fields))
+LAYOUT = len(Plan._fields)  # index of the numbers of ScratchLayout
+read_plan, read_layout = tuple_reader(Plan), tuple_reader(ScratchLayout)
+read_arrays = array_tuple_reader(LAYOUT + len(ScratchLayout._fields))
 
 
-def enter(numbers, seen, part, parts):
-    """`compute` by what stands at the addresses; as part ANNOUNCE it tells the others that a round begins, and nothing else."""
+def run_pass(numbers, last_round, thread, threads):
+    """Run `compute` as thread `thread`; with ANNOUNCE in its place only begin a new round."""
     arrays = read_arrays(numbers)
-    if part == ANNOUNCE:
-        return announce(arrays.control)
-    return compute(seen, part, parts, read_plan(numbers, 0), read_room(numbers, ROOM), arrays)
+    if thread == ANNOUNCE:
+        return announce_round(arrays.control)
+    return compute(last_round, thread, threads, read_plan(numbers, 0), read_layout(numbers, LAYOUT), arrays)
 
 
 def compile_pass() -> tuple[str, bytes]:
-    """The function's name in an object file, and the file.
+    """Return the function's name and its object file.
 
-    It is called as numba's functions call each other: with places for its outcome and for an exception, which there is none of,
-    and then its arguments.
+    It has the calling convention of numba's internal functions: pointers to the result and to an exception (never
+    set), then the arguments.
     """
     options = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    build: Any = numba.njit  # whose types know less than it takes
-    made = build(SIGNATURE, **options)(enter)
+    build: Any = numba.njit  # its type stubs do not list all options
+    made = build(SIGNATURE, **options)(run_pass)
     return made.overloads[SIGNATURE.args].fndesc.mangled_name, to_object(made.inspect_llvm(SIGNATURE.args))

@@ -1,7 +1,6 @@
-"""The compiled pass, as the threads call it.
+"""The compiled pass as a Python callable.
 
-Owns: what the function is given. Does not own: keeping and loading it (`kernels.code_cache`), making it
-(`compilation`).
+Owns: the C signature. Does not own: caching and loading (`kernels.code_cache`), compiling (`compilation`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from pathlib import Path
 from lilliput.kernels.code_cache import Kernel
 
 WORD = ctypes.c_int64
-# Places for the outcome and for an exception, then numbers, seen, part and parts. The interpreter's lock is let go meanwhile.
+# Pointers to the result and to an exception, then numbers, last_round, thread, threads. ctypes releases the GIL
+# during the call.
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, WORD, WORD, WORD)
 
 
@@ -31,13 +31,13 @@ PASS = Kernel("pass", "the numba engine", sorted(Path(__file__).parent.glob("*.p
 class MachineCode:
     function: Callable[..., int]
 
-    def run(self, numbers: int, seen: int, part: int, parts: int) -> int:
-        """See `compilation.enter`; `numbers` is where they begin."""
+    def run(self, numbers: int, last_round: int, thread: int, threads: int) -> int:
+        """Call `compilation.run_pass`; `numbers` is the address of the array of numbers."""
         outcome, exception = WORD(), WORD()
-        self.function(ctypes.addressof(outcome), ctypes.addressof(exception), numbers, seen, part, parts)
+        self.function(ctypes.addressof(outcome), ctypes.addressof(exception), numbers, last_round, thread, threads)
         return outcome.value
 
 
-def get_machine_code(tell: Callable[[str], None] | None = None) -> MachineCode:
-    """Found on disk, or made now; `tell` hears of that."""
-    return MachineCode(FUNCTION(PASS.load(tell)))
+def get_machine_code(report: Callable[[str], None] | None = None) -> MachineCode:
+    """Load the cached code or compile it; `report` gets messages about a compilation."""
+    return MachineCode(FUNCTION(PASS.load(report)))

@@ -1,18 +1,17 @@
-"""Products of a few rows with a matrix, and the other arithmetic of rows.
+"""Products of a few rows with a matrix, and the other arithmetic on rows.
 
-Owns: which tile takes which rows, rows as whole numbers, norms, activations. Does not own: the tiles
-(`kernels`), or what is multiplied when (`loops`).
+Owns: which tile computes which rows, rows as int16, norms, activations. Does not own: the tiles
+(`kernels.tiles`), or the order of products (`loops`).
 
-A matrix in float32 is panels of PANEL outputs, each stored (depth, PANEL). As whole numbers a panel is stored (depth
-/ PAIR,
-PANEL, PAIR), the depth filled up with zeros to a multiple of PAIR: weights of 8 bits, rows of 16, sums of 32, which
-are exact.
+A float32 matrix is stored as panels of PANEL outputs, each (depth, PANEL). An int8 panel is stored as (depth / PAIR,
+PANEL, PAIR), the depth padded with zeros to a multiple of PAIR: weights of 8 bits, rows of 16, sums of 32, which are
+exact.
 
-A row's outcome never depends on the rows beside it: a tile sums every output in one order, and everything
-else is done row by row by the same instructions.
+A row's result never depends on the other rows: a tile sums every output in one order, and everything else is done
+row by row with the same instructions.
 """
 
-# Compiled functions have the types that they are called with: flat arrays, and whole numbers for places and sizes.
+# Numba infers the types of compiled functions from their calls: flat arrays, and integers for offsets and sizes.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg"
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from lilliput.kernels.decoding_pass.layout import (
     SWIGLU,
 )
 from lilliput.kernels.registers import PAIR, PANEL, wide_registers
-from lilliput.kernels.score_rows import find_largest
-from lilliput.kernels.tiles import compiled, float_tile, whole_tile
+from lilliput.kernels.score_rows import find_max_abs
+from lilliput.kernels.tiles import compiled, float_tile, integer_tile
 
-SMALL = np.float32(NORM_EPSILON)
-ROWS = 12 if wide_registers() else 6  # most rows of a tile: the sums of more would not fit into the registers
+EPSILON = np.float32(NORM_EPSILON)
+ROWS = 12 if wide_registers() else 6  # most rows of a tile: sums of more do not fit into the registers
 
 
-def multiply_by(one_row: Any, some_rows: Any) -> Any:
-    """By tiles of one row and four panels, and of some rows and one panel."""
+def multiply_with(one_row: Any, some_rows: Any) -> Any:
+    """Return a product by tiles of one row and four panels, and of some rows and one panel."""
 
     @compiled()
     def multiply(x, x_place, rows, depth, w, w_at, out, out_place, panels):
@@ -70,41 +69,44 @@ def multiply_by(one_row: Any, some_rows: Any) -> Any:
     return multiply
 
 
-multiply_floats = multiply_by(float_tile(1, 4), float_tile(ROWS, 1, fetches=True))
-# Of whole numbers the outcome still has to be multiplied by the scales of both.
-multiply_wholes = multiply_by(whole_tile(1, 4), whole_tile(ROWS, 1, fetches=True))
+multiply_floats = multiply_with(float_tile(1, 4), float_tile(ROWS, 1, prefetches=True))
+# The result of integers must still be multiplied by the scales of both factors.
+multiply_integers = multiply_with(integer_tile(1, 4), integer_tile(ROWS, 1, prefetches=True))
 
 
 @compiled()
-def quantise(x, x_place, rows, depth, shorts, short_place, scales):
-    """Rows as whole numbers of 16 bits, as large as sums of their products with bytes allow; scales (rows) into x."""
+def quantise(x, x_place, rows, depth, shorts, int16_place, scales):
+    """Write rows as int16, as large as 32-bit sums of products with int8 allow; write their scales (rows) to x."""
     most = np.float32(min(32767, 2147483647 // (127 * depth)))
     for row in range(rows):
-        at, to = x_place[0] + row * x_place[1], short_place[0] + row * short_place[1]
-        largest = max(find_largest(x, at, depth), np.float32(1e-30))
+        at, to = x_place[0] + row * x_place[1], int16_place[0] + row * int16_place[1]
+        largest = max(find_max_abs(x, at, depth), np.float32(1e-30))
         scale = most / largest
-        numbers, wholes = x[at : at + depth], shorts[to : to + short_place[1]]
+        numbers, integers = x[at : at + depth], shorts[to : to + int16_place[1]]
         for k in range(depth):
-            wholes[k] = np.int16(np.rint(numbers[k] * scale))
+            integers[k] = np.int16(np.rint(numbers[k] * scale))
         for k in range(depth, (depth + PAIR - 1) // PAIR * PAIR):
-            wholes[k] = 0
+            integers[k] = 0
         x[scales + row] = largest / most
 
 
 @compiled(FUSED)
-def multiply(plan, room, arrays, part, rows, x, depth, matrix, column, out, panels):
-    """out = x w + bias for the panels from the first to the last of the matrix that `matrix[column]` names.
+def multiply(plan, layout, arrays, thread, rows, x, depth, matrix, column, out, panels):
+    """out = x w + bias for the panels from the first to the last of the matrix at `matrix[column]`.
 
-    `x` and `out` are places in the scratch: where the first row begins, and how far the next ones are.
+    `x` and `out` are (offset of the first row, stride of rows) in the scratch memory.
     """
     scratch, floats = arrays.scratch, arrays.floats
     first, last = panels[0] * PANEL, panels[1] * PANEL
     if plan.quantised:
-        scales, short = room.own + part * room.own_step + 2 * CHUNK * plan.dim, part * CHUNK * room.short_step
-        rounded = (short, room.short_step)
+        scales, short = (
+            layout.thread_area + thread * layout.thread_step + 2 * CHUNK * plan.dim,
+            thread * CHUNK * layout.int16_step,
+        )
+        rounded = (short, layout.int16_step)
         quantise(scratch, x, rows, depth, arrays.shorts, rounded, scales)
         full = (depth + PAIR - 1) // PAIR * PAIR
-        multiply_wholes(arrays.shorts, rounded, rows, full, arrays.bytes, matrix[column], scratch, out, panels)
+        multiply_integers(arrays.shorts, rounded, rows, full, arrays.bytes, matrix[column], scratch, out, panels)
         of_outputs = floats[matrix[column + SCALE] + first : matrix[column + SCALE] + last]
         for row in range(rows):
             scale, to = scratch[scales + row], out[0] + row * out[1]
@@ -137,15 +139,14 @@ def error_function(x):
 
 @compiled(FUSED)
 def activate(kind, scratch, up, inner, panels):
-    """Of one row, the outputs of the panels from the first to the last (pairs of panels where it is gated)."""
-    if kind == SWIGLU:  # a panel of gates, then the panel that they open
+    """Apply the activation to one row, for the panels from the first to the last (pairs of panels if gated)."""
+    if kind == SWIGLU:  # a panel of gates, then the panel that they multiply
         for pair in range(panels[0] // 2, panels[1] // 2):
             first, to = up + 2 * pair * PANEL, inner + pair * PANEL
             gates, opened = scratch[first : first + PANEL], scratch[first + PANEL : first + 2 * PANEL]
             values = scratch[to : to + PANEL]
-            for j in range(
-                len(values)
-            ):  # as many as a panel has, but a loop of a known length is unrolled in place of vectors
+            # len(values) is PANEL, but LLVM unrolls a loop of constant length instead of vectorising it.
+            for j in range(len(values)):
                 values[j] = gates[j] / (ONE + exponential(-gates[j])) * opened[j]
         return
     first, count = panels[0] * PANEL, (panels[1] - panels[0]) * PANEL
@@ -163,8 +164,8 @@ def activate(kind, scratch, up, inner, panels):
 
 
 @compiled(FUSED)
-def bound(cap, scratch, first, last):
-    """cap x tanh(x / cap): Cephes' series for small numbers, where 1 less nearly 1 would have no digits left."""
+def cap_logits(cap, scratch, first, last):
+    """Replace x by cap tanh(x / cap). Small x use Cephes' series: 1 minus nearly 1 would lose all digits."""
     row = scratch[first:last]
     for j in range(last - first):
         x = row[j] / cap
@@ -180,7 +181,7 @@ def bound(cap, scratch, first, last):
 
 @compiled(ANY_ORDER)
 def add_squares(x, at, count, mean):
-    """Of the distances from the mean."""
+    """Return the sum of squared distances from the mean."""
     row, total = x[at : at + count], ZERO
     for k in range(count):
         total += (row[k] - mean) * (row[k] - mean)
@@ -189,14 +190,17 @@ def add_squares(x, at, count, mean):
 
 @compiled(FUSED)
 def normalise(kind, floats, weight, x, at, width, to):
-    """One row of x to another place in x; LayerNorm's biases stand after its weights. Without a norm it is copied."""
+    """Normalise one row of x into another row of x, or copy it if there is no norm.
+
+    LayerNorm's biases follow its weights.
+    """
     row, normed = x[at : at + width], x[to : to + width]
     if kind == NO_NORM or weight < 0:
         for k in range(width):
             normed[k] = row[k]
         return
     mean = add_up(x, at, width) / np.float32(width) if kind == LAYER_NORM else ZERO
-    scale = ONE / np.float32(math.sqrt(add_squares(x, at, width, mean) / np.float32(width) + SMALL))
+    scale = ONE / np.float32(math.sqrt(add_squares(x, at, width, mean) / np.float32(width) + EPSILON))
     weights = floats[weight : weight + width]
     for k in range(width):
         normed[k] = (row[k] - mean) * scale * weights[k]

@@ -1,7 +1,7 @@
-"""How threads that compute one pass wait for each other, in machine code.
+"""Barrier, rounds and sleep of the threads that compute one pass, in machine code.
 
-Owns: the barrier, rounds and sleep, and how work is divided. Does not own: the threads (`thread_team`) or
-their work (`loops`).
+Owns: the barrier, the begin of a round, when helpers sleep, and the division of work. Does not own: the threads
+(`thread_team`) or their work (`loops`).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg, var-annotated"
@@ -12,67 +12,67 @@ from lilliput.kernels.decoding_pass.layout import ARRIVED, ASLEEP, CLOSED, LEAVE
 from lilliput.kernels.tiles import (
     add_atomically,
     compiled,
-    let_others_run,
     load_atomically,
     store_atomically,
+    yield_core,
 )
 
-PATIENCE = 2000  # looks at a counter before another thread may have the core: some microseconds
-WAKEFUL = 5 * PATIENCE  # looks before a helper goes to sleep: some milliseconds
+SPINS_BEFORE_YIELD = 2000  # reads of a counter before a thread yields its core: some microseconds
+SPINS_BEFORE_SLEEP = 5 * SPINS_BEFORE_YIELD  # reads before a helper goes to sleep: some milliseconds
 
 
 @compiled()
-def share(items, unit, part, parts):
-    """First and last of this part's items, which come in units."""
+def divide(items, unit, thread, threads):
+    """Return the range of this thread's items, in multiples of `unit`."""
     units = (items + unit - 1) // unit
-    return units * part // parts * unit, min(items, units * (part + 1) // parts * unit)
+    return units * thread // threads * unit, min(items, units * (thread + 1) // threads * unit)
 
 
 @compiled()
-def wait_for_all(control, parts):
-    """Nobody goes on before everybody is here. False: the team has ended, in the middle of a pass."""
-    if parts == 1:
+def wait_for_all(control, threads):
+    """Wait until all threads have arrived. Return False if the team was closed in the middle of a pass."""
+    if threads == 1:
         return True
     phase = load_atomically(control, PHASE)
-    if add_atomically(control, ARRIVED, 1) == parts - 1:
+    if add_atomically(control, ARRIVED, 1) == threads - 1:
         store_atomically(control, ARRIVED, 0)
         add_atomically(control, PHASE, 1)
         return True
-    looks = 0
+    spins = 0
     while load_atomically(control, PHASE) == phase:
-        looks += 1
-        if looks > PATIENCE:
-            let_others_run()
+        spins += 1
+        if spins > SPINS_BEFORE_YIELD:
+            yield_core()
             if load_atomically(control, CLOSED) == 1:
                 return False
     return True
 
 
 @compiled()
-def announce(control):
-    """A new round begins. How many helpers are asleep: they have to be woken."""
+def announce_round(control):
+    """Begin a new round; return the number of sleeping helpers, which must be woken."""
     add_atomically(control, ROUND, 1)
     return load_atomically(control, ASLEEP)
 
 
 @compiled()
-def take_part(control):
-    """A helper is awake."""
+def mark_awake(control):
+    """Count this helper as awake."""
     add_atomically(control, ASLEEP, -1)
 
 
 @compiled()
-def await_round(control, seen):
-    """Whether a round after `seen` has begun. If there is none for a while, the helper goes to sleep."""
-    looks = 0
-    while load_atomically(control, ROUND) == seen:
-        looks += 1
-        if looks > PATIENCE:
-            let_others_run()
-        if looks > WAKEFUL or load_atomically(control, LEAVE) == 1:
+def wait_for_round(control, last_round):
+    """Wait for a round after `last_round`; return False if the helper should sleep because none began for a while."""
+    spins = 0
+    while load_atomically(control, ROUND) == last_round:
+        spins += 1
+        if spins > SPINS_BEFORE_YIELD:
+            yield_core()
+        if spins > SPINS_BEFORE_SLEEP or load_atomically(control, LEAVE) == 1:
             add_atomically(control, ASLEEP, 1)
-            # Whoever announces a round looks at ASLEEP after that, so that one of the two sees the other.
-            if load_atomically(control, ROUND) == seen:
+            # announce_round writes ROUND and then reads ASLEEP, so that at least one of the two threads sees the other.
+            if load_atomically(control, ROUND) == last_round:
                 return False
             add_atomically(control, ASLEEP, -1)
     return True
