@@ -18,7 +18,7 @@ from lilliput.evaluation.label_metrics import (
     tell_classes,
     tell_leaked,
 )
-from lilliput.evaluation.multitask import measure_both
+from lilliput.evaluation.multitask import measure_multitask
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 CHANCES = np.array([[0.7, 0.2, 0.1], [0.95, 0.04, 0.01], [0.3, 0.6, 0.1], [0.35, 0.33, 0.32], [0.05, 0.05, 0.9]])
@@ -46,7 +46,7 @@ def test_sums_are_those_of_training(task: str) -> None:
     assert file.labels is not None
     found = Labelled(np.asarray(file.labels, np.int64), score_labels(model, file, 24, 16, 4))
     if task == "both":
-        _, wanted = measure_both(model, LabelledWindowRows(file, 24, 16).in_order(3), 1.0)
+        _, wanted = measure_multitask(model, LabelledWindowRows(file, 24, 16).in_order(3), 1.0)
     else:
         wanted = measure_classification(model, DocumentRows(file, 24).in_order(3))
     assert found.figures()["label_loss"] == pytest.approx(wanted.loss, rel=1e-12)

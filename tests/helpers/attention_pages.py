@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, Playwright
 import lilliput
 from helpers.small_runs import trained
 from lilliput.decoding.writer import Writer
-from lilliput.interpret import Attention
+from lilliput.interpret import AttentionMaps
 from lilliput.model.transformer import build_model
 
 
@@ -29,7 +29,7 @@ def draw_attention(
     padded: int = 0,
     seed: int = 0,
     **more: Any,
-) -> Attention:
+) -> AttentionMaps:
     """Random weights that keep to their sight; the last `padded` tokens are padding."""
     generator, count = np.random.default_rng(seed), len(tokens)
     distance = np.arange(count)[:, None] - np.arange(count)[None, :]
@@ -45,7 +45,7 @@ def draw_attention(
         scores = np.exp(2.0 * generator.normal(size=(heads, count, count))) * sight
         sums = scores.sum(axis=-1, keepdims=True)
         weights.append(scores / np.where(sums == 0, 1.0, sums))
-    return Attention(tokens, weights, [sight], padding=padding if padded else None, **more)
+    return AttentionMaps(tokens, weights, [sight], padding=padding if padded else None, **more)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import torch
 from helpers.attention_pages import small_writer
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
-from lilliput.interpret import Attention, capture_text
+from lilliput.interpret import AttentionMaps, capture_text
 from lilliput.model.attention import Capture, visible
 
 TEXT = "A bee saw the sea."
@@ -28,7 +28,7 @@ def weights_of(writer: Writer, ids: list[int]) -> list[np.ndarray]:
     return [capture.weights[layer][0][0].numpy() for layer in range(2)]
 
 
-def assert_sound(attention: Attention, writer: Writer) -> None:
+def assert_sound(attention: AttentionMaps, writer: Writer) -> None:
     """Rows of tokens sum to 1 over what the predicate lets them see; padding has none."""
     real = np.ones(len(attention.tokens)) if attention.padding is None else 1.0 - attention.padding
     for place in range(len(attention.weights)):

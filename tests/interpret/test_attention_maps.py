@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lilliput.errors import UserError
-from lilliput.interpret import Attention, attention_of
+from lilliput.interpret import AttentionMaps, attention_of
 from lilliput.interpret.attention_maps import label
 from lilliput.model.attention import visible
 
@@ -61,7 +61,7 @@ def even(count: int, heads: int = 2) -> np.ndarray:
 )
 def test_what_does_not_fit_is_refused(parts: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError) as raised:
-        Attention(**({"tokens": ["a", "b", "c"], "weights": [even(3), even(3)]} | parts))
+        AttentionMaps(**({"tokens": ["a", "b", "c"], "weights": [even(3), even(3)]} | parts))
     assert told in raised.value.what
 
 

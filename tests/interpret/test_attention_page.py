@@ -14,7 +14,7 @@ import pytest
 
 from helpers.attention_pages import draw_attention
 from lilliput.errors import UserError
-from lilliput.interpret import Attention, summarise, write_page
+from lilliput.interpret import AttentionMaps, summarise, write_page
 from lilliput.interpret import attention_page as page
 from lilliput.interpret.attention_page import fill, page_of
 from lilliput.interpret.head_scores import Tally
@@ -55,7 +55,7 @@ def test_weights_come_out_as_they_went_in(
 def test_layers_that_see_the_same_share_a_mask() -> None:
     one, other = (draw_attention(list("abcd"), layers=1, window=window) for window in (None, 2))
     weights, sights = [*one.weights, *other.weights, *one.weights], [one.sight(0), other.sight(0), one.sight(0)]
-    text = page_of(Attention(list("abcd"), weights, sights))
+    text = page_of(AttentionMaps(list("abcd"), weights, sights))
     assert about(text)["masks"] == [0, 1, 0]
     assert text.count('id="mask-') == 2
 

@@ -18,7 +18,8 @@ from helpers.study_results import windows
 from lilliput.decoding.writer import Sample
 from lilliput.interpret import capture_text
 from lilliput.interpret.head_scores import Tally
-from lilliput.reports.document import Document, Table, to_markdown
+from lilliput.reports.document import Document, Table
+from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
 from lilliput.reports.run_report import describe_run, tell_heads, write_run_report
 from lilliput.storage.run_folders import Run

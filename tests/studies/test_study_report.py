@@ -22,10 +22,9 @@ from lilliput.reports.document import (
     QuotedText,
     Section,
     Table,
-    marked,
-    to_html,
-    to_markdown,
 )
+from lilliput.reports.html import to_html
+from lilliput.reports.markdown import marked, to_markdown
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_report import describe_study, tell_range, write_report
 from lilliput.studies.study_results import Outcome

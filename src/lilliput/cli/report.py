@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from lilliput.reports.document import check_place
+    from lilliput.reports.report_files import check_place
 
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:

@@ -19,10 +19,9 @@ from lilliput.data.batches import IGNORED, DocumentRows, LabelledWindowRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.progress import Report, silent
 from lilliput.errors import UserError
-from lilliput.evaluation.classification import batch_logits
 from lilliput.evaluation.intervals import ratio_interval
 from lilliput.evaluation.language_metrics import Columns, common_columns
-from lilliput.evaluation.multitask import both_nats
+from lilliput.model.loss import classifier_logits, multitask_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 if TYPE_CHECKING:
@@ -45,14 +44,14 @@ def score_labels(
     with evaluating(model):
         if both is None:
             for found in DocumentRows(file, context).in_order(batch):
-                logits[found.rows] = batch_logits(model, found).double().cpu().numpy()
+                logits[found.rows] = classifier_logits(model, found).double().cpu().numpy()
                 done += len(found.rows)
                 report("reading", done * file.bytes // file.documents, file.bytes)
         else:
             first = np.flatnonzero(both.labels != IGNORED)  # the row of each document's first window
             document = np.searchsorted(both.offsets, both.starts + 1, side="right") - 1
             for some in both.cut(both.by_length(first), batch):
-                logits[document[some.rows]] = both_nats(model, some).logits.double().cpu().numpy()
+                logits[document[some.rows]] = multitask_loss(model, some).logits.double().cpu().numpy()
                 done += len(some.rows)
                 report("reading", done * file.bytes // file.documents, file.bytes)
     top = logits.max(axis=1, keepdims=True)

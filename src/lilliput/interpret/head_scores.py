@@ -1,8 +1,8 @@
 """Each head in seven numbers, over one text or many.
 
 Owns: the arithmetic of the scores that `head_score_definitions` defines, their sums over texts, sorting, and
-the CSV. Does not own: which texts (`attention_capture`, `head_scores_of_documents`) or how a table looks
-(`cli`, `attention_page`).
+the CSV; the scores over documents of a token file. Does not own: running the model (`attention_capture`) or how a
+table looks (`cli`, `attention_page`). Needs no torch except for `summarise_documents`.
 
 H heads, T tokens (queries, and keys), S scores.
 """
@@ -14,13 +14,19 @@ import io
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.data.progress import Report, silent
+from lilliput.errors import UserError
 from lilliput.interpret.attention_maps import AttentionMaps, Mask, Weights
 from lilliput.interpret.head_score_definitions import SCORES
+
+if TYPE_CHECKING:
+    from lilliput.data.prepare.token_files import TokenFile
+    from lilliput.decoding.writer import Writer
 
 Numbers = NDArray[np.float64]
 
@@ -80,6 +86,37 @@ class Tally:
 def summarise(attention: AttentionMaps) -> list[HeadSummary]:
     """Of every head, by layer."""
     return Tally().add(attention).heads()
+
+
+def summarise_documents(
+    writer: Writer,
+    file: TokenFile,
+    documents: int = 100,
+    seed: int = 0,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    report: Report = silent,
+) -> Tally:
+    """Sum the scores over documents drawn by the seed (all, if there are no more), each cut to the context."""
+    from lilliput.interpret.attention_capture import HeadChoice, capture_ids
+
+    tally, choice = Tally(), HeadChoice(layers, heads)
+    chosen = np.sort(np.random.default_rng(seed).permutation(file.documents)[:documents])
+    context = writer.config.model.context
+    first = [] if writer.config.model.task == "classifier" else [writer.tokenizer.start]
+    for done, document in enumerate(chosen, start=1):
+        # Without the end token, which a model predicts and never reads.
+        ids = [*first, *file.tokens[file.offsets[document] : file.offsets[document + 1] - 1].tolist()][:context]
+        if len(ids) >= 2:
+            tally.add(capture_ids(writer, ids, choice))
+        report("looking at documents", done, len(chosen))
+    if not tally.texts:
+        raise UserError(
+            "no document has two tokens, and attention needs two",
+            fix="use a split with longer documents",
+            code="attention.text",
+        )
+    return tally
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The report of one run: its figures, curves, texts, heads, settings and machine, as a page and as Markdown.
 
 Owns: which sections it has and in which order. Does not own: pictures (`run_plots`), attention (`interpret`),
-HTML and Markdown (`document`), nor studies (`studies.study_report`).
+HTML and Markdown (`html`, `markdown`), nor studies (`studies.study_report`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from lilliput.data.corpora import STORYBOOK
 from lilliput.model.counting import count
 from lilliput.reports.document import (
-    REPORT,
     Block,
     Bullets,
     Document,
@@ -25,10 +24,10 @@ from lilliput.reports.document import (
     QuotedText,
     Section,
     Table,
-    write_document,
 )
 from lilliput.reports.formatting import counted, duration, fixed, listed, machine_facts, tell_value
 from lilliput.reports.plot_style import finish, styled
+from lilliput.reports.report_files import REPORT, write_document
 from lilliput.reports.run_plots import draw_run
 from lilliput.settings.dotted import flatten
 from lilliput.settings.loading import config_from_dict

@@ -1,7 +1,7 @@
 """The report of a study: a page to read, print and hand in, and the same as Markdown.
 
 Owns: which sections it has and in which order. Does not own: tables, pictures, sentences (`study_tables`,
-`study_plots`, `study_text`), HTML and Markdown (`reports.document`), nor the report of a single run
+`study_plots`, `study_text`), HTML and Markdown (`reports.html`, `reports.markdown`), nor the report of a single run
 (`reports.run_report`).
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lilliput.reports.document import (
-    REPORT,
     Block,
     Bullets,
     Document,
@@ -21,9 +20,9 @@ from lilliput.reports.document import (
     QuotedText,
     Section,
     Table,
-    write_document,
 )
 from lilliput.reports.formatting import capital, counted, duration, fixed, listed, machine_facts, tell_value
+from lilliput.reports.report_files import REPORT, write_document
 from lilliput.studies.comparison import find_missing
 from lilliput.studies.grid import budget_of, cells
 from lilliput.studies.metric_display import find_figure

@@ -1,7 +1,7 @@
 """Tables of a study: all cells at a glance, and each figure in full.
 
 Owns: which rows and columns there are, and what is set strong. Does not own: the statistics (`comparison`),
-how numbers read (`study_text`), and HTML or Markdown (`reports.document`).
+how numbers read (`study_text`), and HTML or Markdown (`reports.html`, `reports.markdown`).
 
 Strong is only what is surely the best of its column: better than every other cell, paired by seed. A tie for
 the best has none.

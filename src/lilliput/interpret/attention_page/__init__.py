@@ -1,14 +1,13 @@
-"""One file that shows all of it in a browser: no network, no server, no notebook.
+"""The attention page: one HTML file that shows all attention weights of a text in a browser, without a network.
 
-Owns: how the numbers are packed, and putting data, style and script into one page. Does not own: what the
-page does with them (`assets/`), the scores (`head_scores`).
+Owns: how the weights are packed, and putting data, style and scripts into one page. The template, the style sheet and
+the scripts are beside this file (`page.html`, `page.css`, `page.js` and the parts that it uses). Does not own: the
+scores (`head_scores`).
 
-Each head is a script element of its own that is no script: base64 of zlib of its visible cells, row by row, which the
-browser does not look at until somebody does. A weight is kept as round(levels x sqrt(weight)), since most are small:
-with 65,535
-levels it is right to 0.002 percentage points, with 255, where a text is so long that a page would take tens of
-megabytes, to
-0.2 at 25% and 0.04 at 1%. The page shows no more digits than that.
+Each head is a `<script>` element of a type that browsers do not execute: base64 of zlib of its visible cells, row by
+row, decoded when the head is shown. A weight is stored as round(levels x sqrt(weight)), since most are small: with
+65,535 levels it is right to 0.002 percentage points; with 255, used where a text is so long that a page would take
+tens of megabytes, to 0.2 at 25% and 0.04 at 1%. The page shows no more digits than that.
 """
 
 from __future__ import annotations
@@ -125,4 +124,4 @@ def fill(template: str, parts: Mapping[str, str]) -> str:
 
 
 def read_asset(name: str) -> str:
-    return resources.files("lilliput.interpret").joinpath("attention_page_assets", name).read_text("utf-8")
+    return resources.files(__name__).joinpath(name).read_text("utf-8")
