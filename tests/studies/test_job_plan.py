@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.small_studies import write_study
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.cli import VERBS
 from lilliput.cli import train as train_verb
 from lilliput.cli.parsing import parse
@@ -87,9 +87,9 @@ def test_nothing_but_decoding_is_one_run_a_seed(tmp_path: Path) -> None:
 
 def test_names_of_runs_that_cannot_be(tmp_path: Path) -> None:
     same = {"window": {"a b": {"model.window": 4}, "A/b": {"model.window": 5}}}
-    assert "give runs of the same name, a-b" in refusal(lambda: trainings(write_study(tmp_path, same)))
+    assert refused(lambda: trainings(write_study(tmp_path, same))).code == "run.name"
     long = {"window": {"x" * 100: {"model.window": 4}}}
-    assert "too long for the name of a run" in refusal(lambda: trainings(write_study(tmp_path, long)))
+    assert refused(lambda: trainings(write_study(tmp_path, long))).code == "run.name"
 
 
 def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
@@ -120,7 +120,8 @@ def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
 
 def test_what_no_flag_can_say_is_refused(tmp_path: Path) -> None:
     path = write_study(tmp_path, {}, settings={"generate.stop": ["one, two"]})
-    assert "generate.stop is ['one, two'], and no flag" in refusal(lambda: trainings(path))
+    error = refused(lambda: trainings(path))
+    assert (error.code, error.setting) == ("study.cell", "generate.stop")
 
 
 def test_the_command_of_a_measurement(tmp_path: Path) -> None:

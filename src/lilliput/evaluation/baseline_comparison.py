@@ -61,7 +61,12 @@ def label_rows(judged: Evaluation, labelled: Labelled) -> list[dict[str, Any]]:
 
 def training_data(judged: Evaluation) -> TokenFile:
     if judged.train is None:
-        raise UserError("baselines learn from the training data, which is not at hand", None, "without --baselines")
+        raise UserError(
+            "the training data, from which baselines are fitted, is not available",
+            fix="evaluate without baselines",
+            code="data.source",
+            setting="baselines",
+        )
     return judged.train
 
 

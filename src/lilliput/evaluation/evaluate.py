@@ -103,10 +103,12 @@ def open_evaluation(
     try:
         return Evaluation(writer, open_file(on, data, writer.tokenizer, checkpoint.labels(), report), report)
     except UserError as error:
-        if config.data.labelled or not labelled or "data.label" not in (error.fix or ""):
+        of_labels = error.code == "data.label" or error.setting in ("data.labelled", "data.label_field")
+        if config.data.labelled or not labelled or not of_labels:
             raise
-        # Labels that no setting of the run asked for: a setting is no way out.
-        raise UserError(error.what, error.where, "without --by label") from None
+        # The argument asks for labels, not a setting of the run: changing a setting is no fix.
+        fix = "evaluate without labelled=True"
+        raise UserError(error.what, error.where, fix, code="data.label", setting="labelled") from None
 
 
 def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
@@ -154,7 +156,7 @@ def evaluate(
     each document and of each text written.
     """
     checkpoint, config = settings_of(run)
-    check_asked(config, on, stride, overlapping, overlap is not None, stories is not None)
+    check_arguments(config, on, stride, overlapping, overlap is not None, stories is not None)
     judged = open_evaluation(checkpoint.folder, on, device, report, labelled)
     from lilliput.evaluation.baseline_comparison import label_rows, language_rows
     from lilliput.evaluation.label_metrics import ask_labels, judge_labels
@@ -184,22 +186,38 @@ def evaluate(
     return found | ({"baselines": simple} if baselines else {})
 
 
-def check_asked(config: Config, on: str, stride: int | None, overlapping: bool, overlap: bool, stories: bool) -> None:
-    """All that can be wrong before anything is read, told at once."""
-    mistakes, model = list[UserError](), config.model
+def check_arguments(
+    config: Config, on: str, stride: int | None, overlapping: bool, overlap: bool, stories: bool
+) -> None:
+    """Raise all errors that can be found before anything is read, at once."""
+    errors, model = list[UserError](), config.model
     try:
         check_name(config.data, on)
     except UserError as error:
-        mistakes.append(error)
-    asked = {"--stride": stride is not None, "--overlapping": overlapping, "--overlap": overlap, "--stories": stories}
+        errors.append(error)
+    given = {"stride": stride is not None, "overlapping": overlapping, "overlap": overlap, "stories": stories}
     if model.task == "classifier":
-        what = "this model is a classifier: it tells labels, not the next token"
-        mistakes += [UserError(what, flag, f"without {flag}") for flag, given in asked.items() if given]
+        errors += [
+            UserError(
+                f"{name} needs a language model, and this model is a classifier",
+                fix=f"evaluate without {name}",
+                code="model.task",
+                setting=name,
+            )
+            for name, is_given in given.items()
+            if is_given
+        ]
     elif stride is not None and not 1 <= stride <= model.context:
-        what = f"--stride {stride:,} does not fit the run's context of {model.context:,} tokens"
-        mistakes.append(UserError(what, None, f"--stride {max(1, model.context // 2)}"))
-    if mistakes:
-        raise UserErrors(mistakes)
+        errors.append(
+            UserError(
+                f"stride must be from 1 to the run's context of {model.context:,} tokens, got {stride:,}",
+                fix=f"use a stride of {max(1, model.context // 2)}",
+                code="setting.value",
+                setting="stride",
+            )
+        )
+    if errors:
+        raise UserErrors(errors)
 
 
 def about(judged: Evaluation) -> dict[str, Any]:

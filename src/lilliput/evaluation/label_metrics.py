@@ -107,7 +107,12 @@ class Labelled:
 def ask_labels(judged: Evaluation, batch: int) -> Labelled:
     writer, file = judged.writer, judged.file
     if file.labels is None:
-        raise UserError(f"the documents of {judged.name} have no labels", None, "a file of label TAB text lines")
+        raise UserError(
+            f"the documents of {judged.name} have no labels",
+            fix="use a file whose lines are label TAB text",
+            code="data.label",
+            setting="on",
+        )
     context, start = writer.config.model.context, writer.tokenizer.start
     scores = score_labels(writer.model, file, context, start, batch, judged.report)
     return Labelled(np.asarray(file.labels, np.int64), scores)

@@ -160,9 +160,17 @@ def measure_overlap(
     chosen = choose_documents(file, task.prompts, length, without).tolist()
     if not chosen:
         if len(choose_documents(file, 1, length)):
-            raise UserError(f"all documents of {length:,} tokens stand in the training split", None, "other documents")
+            raise UserError(
+                f"all documents of at least {length:,} tokens are also in the training split",
+                fix="evaluate on other documents",
+                code="evaluation.too-small",
+            )
         parts = f"{task.prompt_tokens:,} for a prompt, {task.tokens:,} for its reference"
-        raise UserError(f"no document has {length:,} tokens: {parts}", None, "fewer tokens, or longer documents")
+        raise UserError(
+            f"no document has {length:,} tokens: {parts}",
+            fix="use fewer tokens, or longer documents",
+            code="evaluation.too-small",
+        )
     texts = [first_tokens(file, document, length) for document in chosen]
     prompts = [ids[: task.prompt_tokens] for ids in texts]
     how = writer.checked(replace(how, tokens=task.tokens))
@@ -194,7 +202,9 @@ def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired
     """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004); None for one prompt."""
     if prompts_of(a) != prompts_of(b):
         raise UserError(
-            "the two did not write after the same prompts", fix="the same file, prompts and tokens for both"
+            "the two continuations have different prompts",
+            fix="use the same file, prompts and tokens for both",
+            code="evaluation.mismatch",
         )
     counted_a, counted_b = (count_bleu(one.hypotheses, one.references, order) for one in (a, b))
     return paired_bootstrap(counted_a.score, counted_b.score, len(a.continuations))

@@ -49,8 +49,8 @@ def capture_text(
         return capture_writing(writer, text, HeadChoice(layers, heads), generate, seed, how, title)
     ids = encode(writer, text)
     if len(ids) < 2:
-        what = "the text is empty" if not ids or not text else "the text has one token, which can look at nothing else"
-        raise UserError(what, fix="a longer text")
+        what = "the text is empty" if not ids or not text else "the text has one token, and attention needs two"
+        raise UserError(what, fix="use a longer text", code="attention.text")
     context = writer.config.model.context
     attention = capture_ids(writer, ids[:context], HeadChoice(layers, heads), context if pad else None, title)
     return dataclasses.replace(attention, after=[writer.tokenizer.token(id_) for id_ in ids[context:]])
@@ -74,7 +74,12 @@ class HeadChoice:
 def check_numbers(name: str, wanted: Sequence[int] | None, there: int) -> None:
     for number in wanted or []:
         if not 0 <= number < there:
-            raise UserError(f"there is no {name} {number}", fix=f"{name}s are numbered from 0 to {there - 1}")
+            raise UserError(
+                f"the model has no {name} {number}",
+                fix=f"use a {name} from 0 to {there - 1}",
+                code="attention.selection",
+                setting=f"{name}s",
+            )
 
 
 def encode(writer: Writer, text: str) -> list[int]:
@@ -124,7 +129,12 @@ def capture_writing(
     changes = {"tokens": tokens, "min_tokens": min(tokens, how.min_tokens), "engine": "torch", "quantise": None}
     how = writer.checked(how, changes)
     if how.beams is not None:
-        raise UserError("attention is shown of text that is written token by token", fix="generate.beams none")
+        raise UserError(
+            "attention cannot be captured during a beam search",
+            fix="set generate.beams to none",
+            code="setting.conflict",
+            setting="generate.beams",
+        )
     capture = choice.capture()
     engine = WatchedEngine(writer.model, capture)
     watched = dataclasses.replace(writer, engine=engine)

@@ -43,12 +43,14 @@ def check_place(path: Path) -> None:
             f"a report is written to an .html file, got {str(path)!r}",
             fix=f"write to {path.with_suffix('.html')}",
             code="file.format",
+            setting="out",
         )
     if path.is_dir():
         raise UserError(
             f"{str(path)!r} is a folder, expected the path of an .html file",
             fix=f"write to {path / REPORT}",
             code="file.is-folder",
+            setting="out",
         )
     blocker = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
     if blocker:
@@ -56,4 +58,5 @@ def check_place(path: Path) -> None:
             f"cannot write {str(path)!r}: {blocker} is a file, not a folder",
             fix="choose a path in another folder",
             code="file.not-written",
+            setting="out",
         )

@@ -85,13 +85,14 @@ def plan(study: Study) -> list[Training | Measurement]:
             config = cell_config(study, settings)
             key = json.dumps([config_to_dict(config), budget_of(cell)])
             name = names.setdefault(key, name_run(study, cell))
-            run = f"{name}-seed{seed}" if name else f"seed{seed}"
+            run, where = f"{name}-seed{seed}" if name else f"seed{seed}", f"study {study.name}"
             if list(names.values()).count(name) > 1:
                 what = f"the labels {', '.join(cell.labels.values())} and others give runs of the same name, {name}"
-                raise UserError(what, f"study {study.name}", "labels that differ in letters or digits")
+                raise UserError(what, where, "use labels that differ in letters or digits", code="run.name")
             if len(os.fsencode(run)) > LONGEST_NAME:
                 what = f"the labels {', '.join(cell.labels.values())} are too long for the name of a run"
-                raise UserError(what, f"study {study.name}", f"labels of together at most {LONGEST_NAME - 10} letters")
+                fix = f"use labels of at most {LONGEST_NAME - 10} letters in total"
+                raise UserError(what, where, fix, code="run.name")
             if key not in done:
                 done.add(key)
                 training = Training(run, seed, settings, config)
@@ -190,14 +191,15 @@ def type_value(value: Any) -> str:
 
 
 def check_typed(study: Study, training: Training) -> None:
-    """A list of texts that hold commas is the one thing that a recipe can say and a flag cannot."""
+    """Raise an error for a setting that a recipe can express and a flag cannot: a list of texts that hold commas."""
     budget = dict.fromkeys((f"train.{unit}" for unit in BUDGETS), None)
     wanted = flatten(config_to_dict(training.config)) | budget
     given = flatten(config_to_dict(load_config(study.recipe, typed(training.settings)))) | budget
     for name in wanted:
         if wanted[name] != given[name]:
-            what = f"{name} is {wanted[name]!r}, and no flag of `lilliput train` can say that"
-            raise UserError(what, f"study {study.name}", "a recipe of your own that says it, as the study's recipe")
+            what = f"{name} is {wanted[name]!r}, which no flag of `lilliput train` can express"
+            fix = "set it in a recipe of your own, and use that as the study's recipe"
+            raise UserError(what, f"study {study.name}", fix, code="study.cell", setting=name)
 
 
 def tokens_for(config: Config, flops: float, vocab_size: int, width: int | None) -> int:

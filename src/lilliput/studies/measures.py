@@ -63,23 +63,25 @@ class MeasureSettings:
 
 
 def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
-    """Those of `measure.*` among a cell's settings; all mistakes at once."""
+    """Return the `measure.*` settings of a cell; raise all errors at once."""
     known = [field.name for field in fields(MeasureSettings)]
     given = {name.removeprefix("measure."): value for name, value in settings.items() if name.startswith("measure.")}
-    mistakes = []
+    errors = []
     for name in [name for name in given if name not in known]:
         close = nearest(name, known)
-        fix = f"measure.{close}" if close else ", ".join(f"measure.{one}" for one in known)
-        mistakes.append(UserError(f"there is no setting measure.{name}", None, fix))
+        fix = f"use measure.{close}" if close else f"use one of {', '.join(f'measure.{one}' for one in known)}"
+        what = f"there is no setting measure.{name}"
+        errors.append(UserError(what, fix=fix, code="setting.unknown", setting=f"measure.{name}"))
     try:
         right = {name: None if value == "none" else value for name, value in given.items() if name in known}
         found = TypeAdapter(MeasureSettings).validate_python(right)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
-            mistakes.append(UserError(f"measure.{name} is {given[name]!r}: it {sentence(detail['msg'])}"))
-    if mistakes:
-        raise UserErrors(mistakes)
+            what = f"measure.{name} is {given[name]!r}: it {sentence(detail['msg'])}"
+            errors.append(UserError(what, code="setting.value", setting=f"measure.{name}"))
+    if errors:
+        raise UserErrors(errors)
     return found
 
 
@@ -93,7 +95,7 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     events, config = opened.metrics(), config_from_dict(opened.config(), str(run / CONFIG))
     steps = [event for event in events if event["event"] == "step"]
     if not steps:
-        raise UserError(f"run {opened.name} has no update yet", str(run))
+        raise UserError(f"run {opened.name} has no update yet", str(run), code="run.no-figures")
     last = steps[-1]
     losses = [step["loss"] for step in steps[-max(1, round(LAST * len(steps))) :]]
     found: dict[str, float | None] = {
@@ -153,7 +155,12 @@ def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
 
     judged = evaluate(run, on=read_settings(settings).on)
     if "accuracy" not in judged:
-        raise UserError("a language model has no accuracy", str(run), 'measure = ["likelihood"]')
+        raise UserError(
+            "accuracy needs a classifier, and the model is a language model",
+            str(run),
+            'use measure = ["likelihood"]',
+            code="model.task",
+        )
     return finite({"accuracy": judged["accuracy"], "calibration_error": judged["calibration"]["error"]})
 
 

@@ -71,10 +71,11 @@ def open_outcome(study: Study, folder: Path, command: str, overwrite: bool = Fal
     if overwrite and (folder / STUDY).exists():
         remove_study(folder)
     if looks_like_run(folder):
-        what = f"{folder} is a run, and the study would be kept in its place"
-        raise UserError(what, str(folder), "--folder FOLDER for another place")
+        what = f"{folder} is the folder of a run, not of a study"
+        raise UserError(what, str(folder), "use another folder", code="run.exists", setting="folder")
     if folder.is_dir() and not (folder / STUDY).exists() and any(entry.name != LOCK for entry in folder.iterdir()):
-        raise UserError(f"{folder} exists and is not a study", str(folder), "--folder FOLDER; it is left alone")
+        what = f"{folder} exists and is not a study"
+        raise UserError(what, str(folder), "use another folder", code="run.exists", setting="folder")
     settings = [{"labels": cell.labels, "settings": complete} for cell, complete in complete_settings(study)]
     about: dict[str, Any] = {"command": command, "versions": versions(), "machine": machine()}
     try:
@@ -115,7 +116,7 @@ def remove_study(folder: Path) -> None:
 
 def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
     """A study may gain and lose cells and seeds; a cell that stays must be what it was."""
-    fix = "--overwrite to begin it anew, or --folder FOLDER for another place"
+    fix = "use another folder, or overwrite the study"
     common = [
         (old["labels"], old["settings"], new["settings"])
         for old in before
@@ -123,13 +124,14 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
         if old["labels"] == new["labels"]
     ]
     if not common:
-        raise UserError(f"{folder} holds another study named {study.name}: no cell is the same", str(folder), fix)
+        what = f"{folder} holds another study named {study.name}: no cell is the same"
+        raise UserError(what, str(folder), fix, code="study.changed")
     for labels, old, new in common:
         for name, (was, wanted) in differences(as_begun(old, str(folder / STUDY)), new).items():
             if name in old or name in new:  # others are no part of a cell
                 cell = f" of {', '.join(labels.values())}" if labels else ""
                 what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"
-                raise UserError(what, str(folder), fix)
+                raise UserError(what, str(folder), fix, code="study.changed", setting=name)
 
 
 def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -167,10 +169,11 @@ def read_study(folder: Path) -> dict[str, Any]:
             raise ValueError(f"format {told.get('format')}, not {FORMAT}")
         return told | {"study": study_from_dict(told["study"])}
     except OSError as error:
-        raise UserError(f"{folder} is not the folder of a study: it has no {STUDY}", str(folder)) from error
+        what = f"{folder} is not the folder of a study: it has no {STUDY}"
+        raise UserError(what, str(folder), code="study.missing") from error
     except (ValueError, KeyError, ValidationError) as error:
-        told_why = str(error).splitlines()[0]
-        raise UserError(f"{STUDY} is damaged: {told_why}", str(path), "--overwrite to begin the study anew") from error
+        what = f"{STUDY} is damaged: {str(error).splitlines()[0]}"
+        raise UserError(what, str(path), "overwrite the study", code="file.damaged") from error
 
 
 def read_outcome(folder: str | Path) -> Outcome:
@@ -185,7 +188,8 @@ def read_outcome(folder: str | Path) -> Outcome:
             found[tuple(sorted(row.cell.items())), row.seed] = row
         except (KeyError, TypeError, AttributeError) as error:
             where = f"{place / METRICS}, line {number}"
-            raise UserError(f"{METRICS} is damaged: not a line of a study", where, "removing that line") from error
+            what = f"{METRICS} is damaged: a line has not the keys of a measurement"
+            raise UserError(what, where, "remove that line", code="file.damaged") from error
     wanted = [(tuple(sorted(cell.labels.items())), seed) for cell in cells(study) for seed in study.seeds]
     about = told["about"] | {"config": told["cells"][0]["settings"]}
     return Outcome(place, study, [found[key] for key in wanted if key in found], about)
@@ -216,7 +220,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             found.append(files.parse_object(line))
         except ValueError as error:
-            raise UserError(f"{path.name} is damaged", f"{path}, line {number}", "removing that line") from error
+            what, where = f"{path.name} is damaged: a line is not a JSON object", f"{path}, line {number}"
+            raise UserError(what, where, "remove that line", code="file.damaged") from error
     return found
 
 
@@ -251,8 +256,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0.3)  # as long as it takes another one to look
     except filelock.Timeout:
-        what = f"the study in {folder} is being run by another process"
-        raise UserError(what, str(folder), "again when it has ended, or --folder FOLDER") from None
+        what, fix = f"another process runs the study in {folder}", "wait until it has ended, or use another folder"
+        raise UserError(what, str(folder), fix, code="run.locked", setting="folder") from None
     except OSError as error:
         raise files.cannot_write(error, folder / LOCK) from error
     try:

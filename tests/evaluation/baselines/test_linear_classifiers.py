@@ -9,7 +9,7 @@ import pytest
 
 from helpers.labelled_corpora import SPEAKERS
 from helpers.shared_data import DATA, needs_data
-from lilliput.errors import UserError
+from helpers.user_errors import refused
 from lilliput.evaluation.baselines.linear_classifiers import commonest, tell_by_bayes, tell_by_words
 
 Teller = Callable[[list[str], list[str], list[str]], list[str] | None]
@@ -48,11 +48,8 @@ def test_the_commonest_label() -> None:
 @pytest.mark.parametrize("missing", ["feature_extraction.text", "pipeline"])
 def test_without_scikit_learn(missing: str, teller: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"sklearn.{missing}", None)
-    with pytest.raises(UserError) as caught:
-        teller(["a bee", "an owl"], ["bee", "owl"], ["bee"])
-    assert str(caught.value) == (
-        'the baselines of labels need scikit-learn, which is not installed\n  try pip install "lilliput[baselines]"'
-    )
+    error = refused(lambda: teller(["a bee", "an owl"], ["bee", "owl"], ["bee"]))
+    assert error.code == "package.missing" and "lilliput[baselines]" in (error.fix or "")
 
 
 @needs_data

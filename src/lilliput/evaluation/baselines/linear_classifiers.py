@@ -85,4 +85,4 @@ def tell(
 
 def without_scikit_learn() -> UserError:
     what = "the baselines of labels need scikit-learn, which is not installed"
-    return UserError(what, None, 'pip install "lilliput[baselines]"')
+    return UserError(what, fix='pip install "lilliput[baselines]"', code="package.missing")
