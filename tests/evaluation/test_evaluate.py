@@ -20,7 +20,7 @@ from lilliput import UserError, evaluate, load
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import floor_bits_per_byte
 from lilliput.data.tokenizers.word_level import SPLITTERS
-from lilliput.evaluation.baseline_comparison import judged_by
+from lilliput.evaluation.baseline_comparison import with_verdict
 from lilliput.evaluation.evaluate import open_evaluation
 from lilliput.evaluation.unknown_words import fit_speller
 from lilliput.settings.loading import replace
@@ -335,8 +335,8 @@ def test_baselines_stand_beside_it() -> None:
 )
 def test_who_loses_is_said_by_intervals_alone(low: float, high: float, loss: str, accuracy: str) -> None:
     for figure, wanted in (("loss", loss), ("accuracy", accuracy)):
-        assert judged_by({"figure": figure, "low": low, "high": high})["verdict"] == wanted
-    assert judged_by(None) == {"difference": None, "verdict": None}
+        assert with_verdict({"figure": figure, "low": low, "high": high})["verdict"] == wanted
+    assert with_verdict(None) == {"difference": None, "verdict": None}
 
 
 def test_one_document_tells_no_difference_to_baselines(tmp_path: Path) -> None:

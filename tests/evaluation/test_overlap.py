@@ -17,7 +17,7 @@ from helpers.user_errors import refused
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import Sample, Writer, load
-from lilliput.evaluation.bleu import tell_bleu
+from lilliput.evaluation.bleu import bleu_figures
 from lilliput.evaluation.overlap import Continuation, Overlap, compare_overlaps, measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.settings.tree import GenerateSettings
@@ -88,7 +88,7 @@ def test_the_figures_are_those_of_the_texts(judged: tuple[Writer, TokenFile], ho
     found = measure_overlap(*judged, how, TASK)
     told, samples = found.as_dict(), [one.sample for one in found.continuations]
     json.dumps(told, allow_nan=False)
-    assert told["bleu"] == tell_bleu(found.hypotheses, found.references)
+    assert told["bleu"] == bleu_figures(found.hypotheses, found.references)
     assert told["bleu"]["4"] == sacrebleu.corpus_bleu(found.hypotheses, [found.references]).score
     tokens = sum(sample.tokens for sample in samples)
     assert told["tokens"] == tokens / 4

@@ -32,10 +32,10 @@ def assert_sound(attention: AttentionMaps, writer: Writer) -> None:
     """Rows of tokens sum to 1 over what the predicate lets them see; padding has none."""
     real = np.ones(len(attention.tokens)) if attention.padding is None else 1.0 - attention.padding
     for place in range(len(attention.weights)):
-        weights, sight = attention.weights[place], attention.sight(place)
-        assert np.allclose((weights * sight).sum(axis=-1), real, rtol=0, atol=1e-12)
-        assert not weights[:, ~sight].any()
-        assert (weights[:, sight] > 0).all()
+        weights, mask = attention.weights[place], attention.mask(place)
+        assert np.allclose((weights * mask).sum(axis=-1), real, rtol=0, atol=1e-12)
+        assert not weights[:, ~mask].any()
+        assert (weights[:, mask] > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_reading(changes: dict[str, Any], pad: bool) -> None:
     for layer, expected in enumerate(weights_of(writer, ids)):
         assert np.allclose(found.weights[layer][:, :real, :real], expected, rtol=0, atol=1e-12)
         at, one = torch.arange(real)[None], torch.ones(1, real)
-        sight = visible(at, at, one, one, writer.model.causal, writer.model.windows[layer])[0].numpy()
-        assert np.array_equal(found.sight(layer)[:real, :real], sight)
-        assert not found.sight(layer)[real:].any() and not found.sight(layer)[:, real:].any()
+        mask = visible(at, at, one, one, writer.model.causal, writer.model.windows[layer])[0].numpy()
+        assert np.array_equal(found.mask(layer)[:real, :real], mask)
+        assert not found.mask(layer)[real:].any() and not found.mask(layer)[:, real:].any()
 
 
 def test_layers_and_heads_keep_their_numbers() -> None:
@@ -97,7 +97,7 @@ def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
     """Also where the text outgrows the context, again and again: every row against a fresh pass over what was in view."""
     writer = small_writer(**changes)
     how = dataclasses.replace(writer.config.generate, bad_words=(), temperature=1.0)
-    found = capture_text(writer, text, generate=tokens, seed=4, how=how)
+    found = capture_text(writer, text, generate=tokens, seed=4, settings=how)
     sample = writer.samples([text], seed=4, how=dataclasses.replace(how, tokens=tokens))[0]
     written = [piece.token for piece in sample.pieces]
     assert found.written == written
@@ -113,12 +113,12 @@ def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
         for layer, expected in enumerate(weights_of(writer, ids[start : row + 1])):
             got = found.weights[layer][:, row]
             assert np.allclose(got[:, start : row + 1], expected[:, -1], rtol=0, atol=1e-12)
-            assert not got[:, :start].any() and not found.sight(layer)[row, :start].any()
+            assert not got[:, :start].any() and not found.mask(layer)[row, :start].any()
 
 
 def test_writing_asks_for_what_can_be_watched() -> None:
     writer = small_writer()
     beams = dataclasses.replace(writer.config.generate, beams=2, temperature=0.0)
-    error = refused(lambda: capture_text(writer, "A", generate=3, how=beams))
+    error = refused(lambda: capture_text(writer, "A", generate=3, settings=beams))
     assert (error.code, error.setting) == ("setting.conflict", "generate.beams")
     refused(lambda: capture_text(small_writer(**ENCODER), "A bee", generate=3))

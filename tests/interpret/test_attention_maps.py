@@ -72,11 +72,11 @@ def test_sight_is_the_models_own_predicate(causal: bool, window: Any) -> None:
     real = torch.tensor([[1, 1, 1, 1, 0]])
     pos = torch.tensor([[0, 1, 2, 3, -1]])
     windows = window if isinstance(window, tuple) else (window, window)
-    sights = [visible(pos, pos, real, real, causal, one)[0].numpy() for one in windows]
-    weights = [sight / np.maximum(1, sight.sum(axis=1, keepdims=True)) for sight in sights]
+    masks = [visible(pos, pos, real, real, causal, one)[0].numpy() for one in windows]
+    weights = [mask / np.maximum(1, mask.sum(axis=1, keepdims=True)) for mask in masks]
     found = attention_of(list("abcd."), [one[None, None] for one in weights], causal, window, padding)
-    for place, sight in enumerate(sights):
-        assert np.array_equal(found.sight(place), sight)
+    for place, mask in enumerate(masks):
+        assert np.array_equal(found.mask(place), mask)
         assert np.array_equal(found.weights[place][0], weights[place])
 
 

@@ -40,22 +40,22 @@ def test_weights_come_out_as_they_went_in(
     monkeypatch.setattr(page, "MANY_CELLS", most)
     attention = draw_attention(list("abcdefg"), window=3, padded=2)
     text = page_of(attention)
-    told, sight = about(text), attention.sight(0)
+    told, mask = about(text), attention.mask(0)
     assert told["levels"] == levels
-    bits = np.unpackbits(np.frombuffer(block(text, "mask-0"), np.uint8))[: sight.size]
-    assert np.array_equal(bits.reshape(sight.shape).astype(bool), sight)
+    bits = np.unpackbits(np.frombuffer(block(text, "mask-0"), np.uint8))[: mask.size]
+    assert np.array_equal(bits.reshape(mask.shape).astype(bool), mask)
     for place in range(2):
         for at in range(3):
             raw = np.frombuffer(block(text, f"head-{place}-{at}"), np.uint8)
             whole = raw.astype(float) if levels == 255 else raw.reshape(2, -1).T.astype(float) @ [256, 1]
-            expected = attention.weights[place][at][sight]
+            expected = attention.weights[place][at][mask]
             assert np.allclose((whole / levels) ** 2, expected, rtol=0, atol=tolerance)
 
 
 def test_layers_that_see_the_same_share_a_mask() -> None:
     one, other = (draw_attention(list("abcd"), layers=1, window=window) for window in (None, 2))
-    weights, sights = [*one.weights, *other.weights, *one.weights], [one.sight(0), other.sight(0), one.sight(0)]
-    text = page_of(AttentionMaps(list("abcd"), weights, sights))
+    weights, masks = [*one.weights, *other.weights, *one.weights], [one.mask(0), other.mask(0), one.mask(0)]
+    text = page_of(AttentionMaps(list("abcd"), weights, masks))
     assert about(text)["masks"] == [0, 1, 0]
     assert text.count('id="mask-') == 2
 

@@ -25,10 +25,10 @@ LENGTHS = [5, 40, 1, 9, 31, 32]  # of documents
 
 def by_loops(attention: AttentionMaps, place: int, head: int) -> dict[str, float | None]:
     """One token and one key at a time, from the definitions."""
-    weights, sight, tokens = attention.weights[place][head], attention.sight(place), list(attention.tokens)
+    weights, mask, tokens = attention.weights[place][head], attention.mask(place), list(attention.tokens)
     told: dict[str, list[float]] = {name: [] for name in SCORES}
     for t in range(len(tokens)):
-        keys = [k for k in range(len(tokens)) if sight[t, k]]
+        keys = [k for k in range(len(tokens)) if mask[t, k]]
         if len(keys) < 2:
             continue
         told["entropy"].append(-sum(weights[t, k] * math.log2(weights[t, k]) for k in keys if weights[t, k] > 0))
@@ -72,9 +72,9 @@ def test_texts_are_added_token_by_token() -> None:
 def test_an_even_head_is_what_its_weights_would_say() -> None:
     attention = draw_attention(TOKENS, window=5, padded=1)
     (first, second) = Tally().add(attention).even()
-    sight = attention.sight(0)
-    weights = sight / np.maximum(1, sight.sum(axis=1, keepdims=True))
-    flat = AttentionMaps(TOKENS, [weights[None]], [sight], padding=attention.padding)
+    mask = attention.mask(0)
+    weights = mask / np.maximum(1, mask.sum(axis=1, keepdims=True))
+    flat = AttentionMaps(TOKENS, [weights[None]], [mask], padding=attention.padding)
     assert first.head is None and first.scores == pytest.approx(by_loops(flat, 0, 0), abs=1e-12)
     assert (second.layer, second.scores) == (1, first.scores)
 

@@ -134,7 +134,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
         "stories": own.stories,
         "overlapping": arguments.overlapping,
         "overlap": task if arguments.overlap else None,
-        "how": how,
+        "settings": how,
         "baselines": arguments.baselines,
         "csv": arguments.csv,
         "overlap_csv": arguments.overlap_csv,

@@ -40,9 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     study = find_study_folder(arguments.target, arguments.folder)
     if study is not None:
         from lilliput.studies.study_report import write_report
-        from lilliput.studies.study_results import read_outcome
+        from lilliput.studies.study_results import read_result
 
-        page, markdown = write_report(read_outcome(study), out)
+        page, markdown = write_report(read_result(study), out)
     else:
         found = find_trained(arguments.target, arguments.folder)
         from lilliput.reports.run_report import write_run_report

@@ -81,7 +81,7 @@ class AttentionMaps:
         if self.padding is not None and self.padding.shape != (count,):
             raise UserError(f"`padding` has shape {self.padding.shape}, expected ({count},)", code="attention.weights")
         for place, weights in enumerate(self.weights):
-            self.check(f"layer {self.layer_numbers[place]}", weights, self.sight(place))
+            self.check(f"layer {self.layer_numbers[place]}", weights, self.mask(place))
 
     def check(self, name: str, weights: Weights, visible: Mask) -> None:
         count = len(self.tokens)
@@ -112,12 +112,12 @@ class AttentionMaps:
         """Of the layer that stands at `place` of the list."""
         return list(range(len(self.weights[place])) if self.heads is None else self.heads)
 
-    def sight(self, place: int) -> Mask:
+    def mask(self, place: int) -> Mask:
         """(T, T): what the layer at `place` may look at; padding neither looks nor is looked at."""
-        return self.sights[place if len(self.sights) > 1 else 0]
+        return self.masks[place if len(self.masks) > 1 else 0]
 
     @cached_property
-    def sights(self) -> list[Mask]:
+    def masks(self) -> list[Mask]:
         count = len(self.tokens)
         masks = [np.ones((count, count), np.bool_)] if self.visible is None else self.visible
         real = np.ones(count, np.bool_) if self.padding is None else ~self.padding

@@ -58,11 +58,11 @@ class Tally:
         self.tokens += int(real.sum())
         known: dict[bytes, tuple[Aim, Numbers]] = {}
         for place, layer in enumerate(attention.layer_numbers):
-            sight = attention.sight(place)
-            key = sight.tobytes()
+            mask = attention.mask(place)
+            key = mask.tobytes()
             if key not in known:
-                aim = aim_of(attention, sight)
-                known[key] = aim, score_sums(spread(sight), aim)[0]
+                aim = aim_of(attention, mask)
+                known[key] = aim, score_sums(spread(mask), aim)[0]
             aim, even = known[key]
             self.counts[layer] = self.counts.get(layer, 0.0) + aim.counts
             self.sums[layer, None] = self.sums.get((layer, None), 0.0) + even
@@ -129,7 +129,7 @@ class Aim:
     counts: Numbers
 
 
-def aim_of(attention: AttentionMaps, sight: Mask) -> Aim:
+def aim_of(attention: AttentionMaps, mask: Mask) -> Aim:
     count = len(attention.tokens)
     at, kinds = np.arange(count), attention.kinds
     first = 0 if attention.padding is None else int(np.argmin(attention.padding))
@@ -145,10 +145,10 @@ def aim_of(attention: AttentionMaps, sight: Mask) -> Aim:
         "same": same,
         "induction": after_same & other,
     }
-    choosing: Mask = sight.sum(axis=1) >= 2
+    choosing: Mask = mask.sum(axis=1) >= 2
     values, counts = [np.abs(at[:, None] - at[None, :]) * choosing[:, None]], [choosing.sum(), choosing.sum()]
     for target in wanted.values():
-        counted = choosing & (target & sight).any(axis=1)
+        counted = choosing & (target & mask).any(axis=1)
         values.append(target & counted[:, None])
         counts.append(counted.sum())
     assert ["entropy", "distance", *wanted] == list(SCORES)
@@ -167,9 +167,9 @@ def score_sums(weights: Weights | Numbers, aim: Aim) -> Numbers:
     return np.concatenate((entropy[:, None], others), axis=1)
 
 
-def spread(sight: Mask) -> Numbers:
+def spread(mask: Mask) -> Numbers:
     """(1, T, T): the weights of a head that looks at all it may see alike."""
-    even: Numbers = sight / np.maximum(1, sight.sum(axis=1, keepdims=True))
+    even: Numbers = mask / np.maximum(1, mask.sum(axis=1, keepdims=True))
     return even[None]
 
 

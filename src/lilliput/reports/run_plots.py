@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.reports.curves import Curve, running_mean, sight, tell_beginning
+from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_height
 from lilliput.reports.document import Picture
 from lilliput.reports.plot_style import (
     INK,
@@ -74,7 +74,7 @@ def draw_loss(events: Events, steps: Events) -> Picture:
         ends.append((floor, "the floor", SOFT))
         told += f"; a perfect model would have {floor:.3f}"
     lowest = min(value for value, _, _ in ends)
-    top = sight(seen)
+    top = visible_height(seen)
     edge = top + 0.02 * (top - lowest)
     axes.set_ylim(min(lowest, float(smooth.min())) - 0.06 * (top - lowest), edge)
     axes.set_xlabel("updates")
@@ -84,7 +84,7 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     caption = "Training loss (each logged batch faint, a running mean over a twentieth of the run strong)"
     caption += " and validation loss on the sample that training looks at" if judged else ""
     caption += "; the floor is what a perfect model of this corpus would have" if floor is not None else ""
-    return finish(drawing, "loss", f"The {told}.", f"{caption}.{tell_beginning(drawn, edge)}")
+    return finish(drawing, "loss", f"The {told}.", f"{caption}.{clipped_note(drawn, edge)}")
 
 
 def draw_accuracy(events: Events) -> Picture | None:

@@ -95,9 +95,9 @@ class Study:
         return asdict(self)
 
 
-def study_from_dict(told: Mapping[str, Any]) -> Study:
+def study_from_dict(content: Mapping[str, Any]) -> Study:
     """What `as_dict` gave; ValidationError where it is something else."""
-    return TypeAdapter(Study).validate_python(dict(told))
+    return TypeAdapter(Study).validate_python(dict(content))
 
 
 class Cell(NamedTuple):
@@ -230,7 +230,7 @@ def with_inputs(study: Study, folder: Path) -> Study:
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """Return the errors of its seeds, measures, figures and settings, each once."""
-    from lilliput.studies.measures import MEASURES, givers
+    from lilliput.studies.measures import MEASURES, measures_of
     from lilliput.studies.metric_display import FIGURES, is_figure
 
     errors: list[UserError] = []
@@ -250,7 +250,7 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
             if not is_figure(name):
                 close = nearest(name, FIGURES)
                 add(f"there is no figure {name!r}", place, f"use {close}" if close else None)
-            elif not set(found := givers(name)) & set(study.measure):
+            elif not set(found := measures_of(name)) & set(study.measure):
                 what = f"the figure {name} needs the measure {' or '.join(found)}, which this study does not have"
                 measures = ", ".join(f'"{one}"' for one in (*study.measure, found[0]))
                 add(what, place, f"use measure = [{measures}]")
@@ -263,7 +263,7 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     for cell in cells(study):
 
         def where(name: str, cell: Cell = cell) -> str:
-            return f"{path.name}, line {said_at(study, cell, name, text)}"
+            return f"{path.name}, line {setting_line(study, cell, name, text)}"
 
         errors += check_cell(study, cell, where)
     return list({(error.what, error.where): error for error in errors}.values())
@@ -323,7 +323,7 @@ def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]
     return found
 
 
-def said_at(study: Study, cell: Cell, name: str, text: str) -> int:
+def setting_line(study: Study, cell: Cell, name: str, text: str) -> int:
     """The line on which a cell's setting was said."""
     for axis in reversed(study.axes):
         label = cell.labels[axis.name]

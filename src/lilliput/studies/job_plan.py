@@ -132,28 +132,28 @@ def name_run(study: Study, cell: Cell) -> str:
 # Command lines.
 
 
-def preparing(study: Study, training: Training) -> list[str]:
+def prepare_command(study: Study, training: Training) -> list[str]:
     return [*LILLIPUT, "prepare", study.recipe, *flags(training.settings), "--json"]
 
 
 def preparation_key(training: Training) -> str:
     """Runs with the same key are trained on the same prepared data."""
-    told = config_to_dict(training.config)
-    return json.dumps([told["data"], told["tokenizer"], told["vectors"]])
+    settings = config_to_dict(training.config)
+    return json.dumps([settings["data"], settings["tokenizer"], settings["vectors"]])
 
 
-def beginning(study: Study, training: Training, folder: Path, tokens: int | None = None) -> list[str]:
+def train_command(study: Study, training: Training, folder: Path, tokens: int | None = None) -> list[str]:
     """`tokens` are what a budget of FLOPs comes to."""
     places = {"seed": training.seed, "name": training.run, "log.folder": str(folder)} | QUIET
     settings = training.settings if tokens is None else training.settings | {"budget.tokens": tokens}
     return [*LILLIPUT, "train", study.recipe, *flags(settings | places), "--json"]
 
 
-def resuming(training: Training, folder: Path) -> list[str]:
+def resume_command(training: Training, folder: Path) -> list[str]:
     return [*LILLIPUT, "train", str(folder / training.run), "--resume", "--json"]
 
 
-def measuring(measurement: Measurement, folder: Path) -> list[str]:
+def measure_command(measurement: Measurement, folder: Path) -> list[str]:
     spec = {"measures": measurement.measures, "settings": measurement.settings, "seed": measurement.seed}
     return [
         sys.executable,
@@ -167,14 +167,14 @@ def measuring(measurement: Measurement, folder: Path) -> list[str]:
 
 def typed(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as texts, by which a study's run can be trained again by hand."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in settings.items():
         if name.startswith("budget."):
             unit = name.removeprefix("budget.")
-            told |= {} if unit == "flops" else {f"train.{unit}": type_value(value)}
+            texts |= {} if unit == "flops" else {f"train.{unit}": type_value(value)}
         else:
-            told[name] = type_value(value)
-    return told
+            texts[name] = type_value(value)
+    return texts
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:

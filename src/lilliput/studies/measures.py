@@ -141,11 +141,11 @@ def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dic
     from lilliput.evaluation.evaluate import evaluate
 
     task = read_settings(settings)
-    judged = evaluate(run, on=task.on, stride=task.stride)
+    evaluation = evaluate(run, on=task.on, stride=task.stride)
     split = name_split(task.on)
-    found = split_figures(split, judged)
-    if judged.get("floor"):
-        found[f"{split}.above_floor"] = judged["bits_per_byte"] / judged["floor"] - 1.0
+    found = split_figures(split, evaluation)
+    if evaluation.get("floor"):
+        found[f"{split}.above_floor"] = evaluation["bits_per_byte"] / evaluation["floor"] - 1.0
     return finite(found)
 
 
@@ -153,15 +153,15 @@ def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     """Of a classifier, on `measure.on`."""
     from lilliput.evaluation.evaluate import evaluate
 
-    judged = evaluate(run, on=read_settings(settings).on)
-    if "accuracy" not in judged:
+    evaluation = evaluate(run, on=read_settings(settings).on)
+    if "accuracy" not in evaluation:
         raise UserError(
             "accuracy needs a classifier, and the model is a language model",
             str(run),
             'use measure = ["likelihood"]',
             code="model.task",
         )
-    return finite({"accuracy": judged["accuracy"], "calibration_error": judged["calibration"]["error"]})
+    return finite({"accuracy": evaluation["accuracy"], "calibration_error": evaluation["calibration"]["error"]})
 
 
 # What the model writes.
@@ -174,24 +174,26 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     from lilliput.evaluation.overlap_settings import OverlapTask
 
     task = read_settings(settings)
-    judged = open_evaluation(run, on=task.on)
-    writer = with_settings(judged.writer, settings)
-    asked = OverlapTask(
+    evaluation = open_evaluation(run, on=task.on)
+    writer = with_settings(evaluation.writer, settings)
+    overlap_task = OverlapTask(
         prompts=task.prompts, prompt_tokens=task.prompt_tokens, tokens=task.tokens, seed=seed, batch=task.batch
     )
-    told = overlap.measure_overlap(writer, judged.file, writer.config.generate, asked, judged.leaked).as_dict()
-    written = told["written"]
+    figures = overlap.measure_overlap(
+        writer, evaluation.file, writer.config.generate, overlap_task, evaluation.leaked
+    ).as_dict()
+    written = figures["written"]
     return finite(
         {
-            **{f"bleu.{order}": told["bleu"][str(order)] for order in ORDERS},
-            "chrf": told["chrf"]["score"],
+            **{f"bleu.{order}": figures["bleu"][str(order)] for order in ORDERS},
+            "chrf": figures["chrf"]["score"],
             **{f"distinct.{order}": written["distinct"][str(order)] for order in ORDERS},
             "repetition": written["repetition"][str(max(ORDERS))],
             "self_bleu": written["self_bleu"],
-            "writing.tokens": told["tokens"],
-            "writing.perplexity": told["perplexity"],
-            "tokens_per_second": told["tokens_per_second"],
-            "seconds_per_sample": told["seconds_per_sample"],
+            "writing.tokens": figures["tokens"],
+            "writing.perplexity": figures["perplexity"],
+            "tokens_per_second": figures["tokens_per_second"],
+            "seconds_per_sample": figures["seconds_per_sample"],
         }
     )
 
@@ -202,16 +204,16 @@ def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     from lilliput.decoding.writer import load
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
-    how = writer.config.generate
-    how = replace(how, min_tokens=how.tokens)  # an early end would be another amount of work
-    watched = Watched(writer.engine_for(how))
-    writer, prompts = replace(writer, engine=watched), [how.prompt] * task.batch
-    writer.samples(prompts, seed, replace(how, tokens=WARM_UP, min_tokens=WARM_UP))
+    generate = writer.config.generate
+    generate = replace(generate, min_tokens=generate.tokens)  # an early end would be another amount of work
+    watched = Watched(writer.engine_for(generate))
+    writer, prompts = replace(writer, engine=watched), [generate.prompt] * task.batch
+    writer.samples(prompts, seed, replace(generate, tokens=WARM_UP, min_tokens=WARM_UP))
     took: list[float] = []
     samples: list[Sample] = []
     for repeat in range(task.repeats):
         began = time.perf_counter()
-        samples += writer.samples(prompts, seed + repeat, how)
+        samples += writer.samples(prompts, seed + repeat, generate)
         took.append(time.perf_counter() - began)
     tokens, seconds = sum(sample.tokens for sample in samples), statistics.median(took)
     return finite(
@@ -246,10 +248,10 @@ class Watched:
 def measure_stories(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """The share of stories, written from nothing, that are stories of the built-in book."""
     from lilliput.decoding.writer import load
-    from lilliput.evaluation.generated_stories import judge_stories
+    from lilliput.evaluation.generated_stories import story_validity
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
-    return {"stories.valid": judge_stories(writer, task.stories, seed).share}
+    return {"stories.valid": story_validity(writer, task.stories, seed).share}
 
 
 MEASURES: dict[str, Measure] = {
@@ -274,7 +276,7 @@ GIVES = {
 ALWAYS = "train.peak_memory_bytes"  # is of the process that trained, and comes with every measure
 
 
-def givers(figure: str) -> list[str]:
+def measures_of(figure: str) -> list[str]:
     """The measures that may give a figure."""
     names = (figure, figure.partition(".")[0])
     return [name for name, given in GIVES.items() if figure == ALWAYS or any(one in given for one in names)]

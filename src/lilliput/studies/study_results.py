@@ -51,7 +51,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StudyResult:
     """A study with what is known of it so far, the rows in the order of its cells, each with all its seeds."""
 
     folder: Path
@@ -65,7 +65,7 @@ class Outcome:
 
 
 @contextmanager
-def open_outcome(study: Study, folder: Path, command: str, overwrite: bool = False) -> Iterator[Outcome]:
+def open_result(study: Study, folder: Path, command: str, overwrite: bool = False) -> Iterator[StudyResult]:
     """The folder of a study, made, or gone on with if it is this study's, and locked; of another's, the refusal."""
     files.clean_leftovers(folder.parent, folder.name)
     if overwrite and (folder / STUDY).exists():
@@ -91,9 +91,9 @@ def open_outcome(study: Study, folder: Path, command: str, overwrite: bool = Fal
             about["changed"] = find_changes(before["about"], about)
         for name in (METRICS, PROCESSES):
             drop_tail(folder / name)
-        told = {"format": FORMAT, "study": study.as_dict(), "about": about, "cells": settings}
-        files.write_whole(folder / STUDY, files.json_bytes(told))
-        yield read_outcome(folder)
+        content = {"format": FORMAT, "study": study.as_dict(), "about": about, "cells": settings}
+        files.write_whole(folder / STUDY, files.json_bytes(content))
+        yield read_result(folder)
 
 
 def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -150,24 +150,24 @@ def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
         yield cell, json.loads(text)
 
 
-def close_outcome(folder: Path, seconds: float, failed: Sequence[Mapping[str, str]]) -> Outcome:
+def close_result(folder: Path, seconds: float, failed: Sequence[Mapping[str, str]]) -> StudyResult:
     """When all is done that could be: the times, what failed, and the table."""
-    told = read_study(folder)
-    told["study"] = told["study"].as_dict()
-    told["about"] |= {"ended": now(), "seconds": seconds, "failed": list(failed)}
-    files.write_whole(folder / STUDY, files.json_bytes(told))
-    outcome = read_outcome(folder)
-    files.write_whole(folder / TABLE, table(outcome).encode("utf-8"))
-    return outcome
+    content = read_study(folder)
+    content["study"] = content["study"].as_dict()
+    content["about"] |= {"ended": now(), "seconds": seconds, "failed": list(failed)}
+    files.write_whole(folder / STUDY, files.json_bytes(content))
+    result = read_result(folder)
+    files.write_whole(folder / TABLE, table(result).encode("utf-8"))
+    return result
 
 
 def read_study(folder: Path) -> dict[str, Any]:
     path = folder / STUDY
     try:
-        told = files.parse_object(path.read_bytes())
-        if told.get("format") != FORMAT:
-            raise ValueError(f"format {told.get('format')}, not {FORMAT}")
-        return told | {"study": study_from_dict(told["study"])}
+        content = files.parse_object(path.read_bytes())
+        if content.get("format") != FORMAT:
+            raise ValueError(f"format {content.get('format')}, not {FORMAT}")
+        return content | {"study": study_from_dict(content["study"])}
     except OSError as error:
         what = f"{folder} is not the folder of a study: it has no {STUDY}"
         raise UserError(what, str(folder), code="study.missing") from error
@@ -176,11 +176,11 @@ def read_study(folder: Path) -> dict[str, Any]:
         raise UserError(what, str(path), "overwrite the study", code="file.damaged") from error
 
 
-def read_outcome(folder: str | Path) -> Outcome:
+def read_result(folder: str | Path) -> StudyResult:
     """What the folder of a study holds. Of a cell and seed that were measured twice, the later figures go before."""
     place = Path(folder)
-    told = read_study(place)
-    study: Study = told["study"]
+    content = read_study(place)
+    study: Study = content["study"]
     found: dict[tuple[tuple[tuple[str, str], ...], int], Row] = {}
     for number, line in enumerate(read_lines(place / METRICS), start=1):
         try:
@@ -191,8 +191,8 @@ def read_outcome(folder: str | Path) -> Outcome:
             what = f"{METRICS} is damaged: a line has not the keys of a measurement"
             raise UserError(what, where, "remove that line", code="file.damaged") from error
     wanted = [(tuple(sorted(cell.labels.items())), seed) for cell in cells(study) for seed in study.seeds]
-    about = told["about"] | {"config": told["cells"][0]["settings"]}
-    return Outcome(place, study, [found[key] for key in wanted if key in found], about)
+    about = content["about"] | {"config": content["cells"][0]["settings"]}
+    return StudyResult(place, study, [found[key] for key in wanted if key in found], about)
 
 
 # Lines.
@@ -233,14 +233,14 @@ def drop_tail(path: Path) -> None:
             files.write_whole(path, data[: data.rfind(b"\n") + 1])
 
 
-def table(outcome: Outcome) -> str:
+def table(result: StudyResult) -> str:
     """A row for each cell and seed, a column for each figure that any of them has."""
-    axes = [axis.name for axis in outcome.study.axes]
-    figures = list(dict.fromkeys(name for row in outcome.rows for name in row.figures))
+    axes = [axis.name for axis in result.study.axes]
+    figures = list(dict.fromkeys(name for row in result.rows for name in row.figures))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*axes, "seed", "run", *figures])
-    for row in outcome.rows:
+    for row in result.rows:
         writer.writerow(
             [*(row.cell[axis] for axis in axes), row.seed, row.run, *(row.figures.get(name, "") for name in figures)]
         )

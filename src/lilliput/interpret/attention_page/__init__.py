@@ -43,15 +43,15 @@ def write_page(attention: AttentionMaps, path: str | Path, tally: Tally | None =
 
 
 def page_of(attention: AttentionMaps, tally: Tally | None = None) -> str:
-    sights = [attention.sight(place) for place in range(len(attention.weights))]
-    unlike = list({sight.tobytes(): sight for sight in sights}.values())
-    numbers = {sight.tobytes(): number for number, sight in enumerate(unlike)}
-    cells = sum(int(sight.sum()) * len(weights) for sight, weights in zip(sights, attention.weights, strict=True))
+    masks = [attention.mask(place) for place in range(len(attention.weights))]
+    unlike = list({mask.tobytes(): mask for mask in masks}.values())
+    numbers = {mask.tobytes(): number for number, mask in enumerate(unlike)}
+    cells = sum(int(mask.sum()) * len(weights) for mask, weights in zip(masks, attention.weights, strict=True))
     levels = 255 if cells > MANY_CELLS else 65_535
-    about = describe(attention, tally, levels, [numbers[sight.tobytes()] for sight in sights])
-    blocks = [embed(f"mask-{number}", np.packbits(sight).tobytes()) for number, sight in enumerate(unlike)]
-    for place, (weights, sight) in enumerate(zip(attention.weights, sights, strict=True)):
-        blocks += [embed(f"head-{place}-{at}", pack(head, sight, levels)) for at, head in enumerate(weights)]
+    about = describe(attention, tally, levels, [numbers[mask.tobytes()] for mask in masks])
+    blocks = [embed(f"mask-{number}", np.packbits(mask).tobytes()) for number, mask in enumerate(unlike)]
+    for place, (weights, mask) in enumerate(zip(attention.weights, masks, strict=True)):
+        blocks += [embed(f"head-{place}-{at}", pack(head, mask, levels)) for at, head in enumerate(weights)]
     return fill(
         read_asset("page.html"),
         {
@@ -95,9 +95,9 @@ def cut_labels(tokens: list[str], from_end: bool) -> dict[str, Any]:
     return {"count": len(tokens), "labels": [label(token) for token in near]}
 
 
-def pack(weights: Weights, sight: Mask, levels: int) -> bytes:
+def pack(weights: Weights, mask: Mask, levels: int) -> bytes:
     """The visible cells of one head (T, T), row by row; of two-byte numbers first all high bytes, which shrink better so."""
-    whole = np.rint(levels * np.sqrt(np.clip(weights[sight].astype(np.float64), 0.0, 1.0)))
+    whole = np.rint(levels * np.sqrt(np.clip(weights[mask].astype(np.float64), 0.0, 1.0)))
     if levels <= 255:
         return bytes(whole.astype(np.uint8))
     return bytes(whole.astype(">u2").view(np.uint8).reshape(-1, 2).T.copy())
