@@ -73,7 +73,7 @@ def test_scikit_learn_has_the_same_f1() -> None:
     generator = np.random.default_rng(0)
     scores = np.log(generator.dirichlet(np.ones(4), 60))
     found = LabelPredictions(generator.integers(4, size=60), scores)
-    wanted = metrics.precision_recall_fscore_support(found.labels, found.said, zero_division=0)
+    wanted = metrics.precision_recall_fscore_support(found.labels, found.predicted, zero_division=0)
     rows = class_figures(found.confusion(), list("abcd"))
     for name, values in zip(("precision", "recall", "f1", "documents"), wanted, strict=True):
         assert [row[name] for row in rows] == pytest.approx(values.tolist(), rel=1e-12)
@@ -86,7 +86,7 @@ def test_scikit_learn_has_the_same_mean_f1(classes: int) -> None:
     generator = np.random.default_rng(0)
     scores = np.log(np.append(generator.dirichlet(np.ones(3), 60), np.full((60, classes - 3), 1e-9), axis=1))
     found = LabelPredictions(generator.integers(2, size=60), scores)
-    wanted = metrics.f1_score(found.labels, found.said, average="macro", zero_division=0)
+    wanted = metrics.f1_score(found.labels, found.predicted, average="macro", zero_division=0)
     assert macro_f1(found.confusion()) == pytest.approx(wanted, rel=1e-12)
 
 

@@ -19,12 +19,12 @@ from lilliput.decoding.writer import Sample
 from lilliput.interpret import capture_text
 from lilliput.interpret.head_scores import Tally
 from lilliput.reports.document import Document, Table
+from lilliput.reports.formatting import duration
 from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
 from lilliput.reports.run_report import describe_run, head_blocks, write_run_report
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import measure_training
-from lilliput.studies.study_verdict import duration
 
 
 @pytest.fixture(scope="module")
@@ -210,4 +210,4 @@ def test_a_study_that_nobody_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     told = lilliput("report", "window")
     assert told.code == 2
-    assert "study window was not run yet" in told.err and "try lilliput study window" in told.err
+    assert told.error is not None and "window" in told.error.what and "lilliput study window" in (told.error.fix or "")

@@ -22,8 +22,8 @@ from lilliput.evaluation.overlap import measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
 from lilliput.storage.run_folders import Run
-from lilliput.studies.measures import GIVES, MEASURES, Watched, main, measure, measures_of, read_settings
-from lilliput.studies.metric_display import FIGURES, find_figure
+from lilliput.studies.figures import FIGURES, find_figure
+from lilliput.studies.measures import MEASURES, Watched, main, measure, read_settings
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}
 
@@ -204,9 +204,9 @@ def test_figures_of_all_measures_are_known() -> None:
 @pytest.mark.parametrize("name", ["training", "likelihood", "overlap", "writing"])
 def test_every_figure_names_the_measure_that_gave_it(name: str) -> None:
     settings = {} if name in ("training", "likelihood") else SHORT | {"measure.repeats": 1}
-    assert all(name in measures_of(figure) for figure in taken(name, settings))
-    assert GIVES.keys() == MEASURES.keys()
-    assert all(measures_of(figure) for figure in FIGURES)
+    assert all(name in find_figure(figure).measures for figure in taken(name, settings))
+    assert {name for figure in FIGURES.values() for name in figure.measures} == MEASURES.keys()
+    assert all(figure.measures for figure in FIGURES.values())
 
 
 def test_the_process_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:

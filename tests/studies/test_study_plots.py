@@ -15,11 +15,12 @@ from matplotlib.text import Annotation, Text
 from PIL import Image
 
 from helpers.study_results import make_result, make_study, windows
+from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_height
 from lilliput.reports.document import Picture
 from lilliput.reports.plot_style import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
 from lilliput.studies.comparison import summarise
-from lilliput.studies.metric_display import find_figure
-from lilliput.studies.study_curves import Curve, clipped_note, distinct_cells, read_band, running_mean, sight
+from lilliput.studies.figures import find_figure
+from lilliput.studies.study_curves import distinct_cells, read_band
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_plots import choose_plots, depends, draw_study, ends_of, fit_groups
 from lilliput.studies.study_results import Row, StudyResult
@@ -155,7 +156,7 @@ def test_a_running_mean_is_the_mean_of_its_neighbours() -> None:
 
 
 def test_the_beginning_does_not_decide_how_high_a_picture_is() -> None:
-    assert sight([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
+    assert visible_height([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
 
 
 def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list[Picture], tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from helpers.study_results import exact, make_result, make_study, windows
+from lilliput.reports.formatting import duration, fixed, listed
 from lilliput.studies.comparison import summarise
-from lilliput.studies.metric_display import Figure, find_figure
+from lilliput.studies.figures import Figure, find_figure
 from lilliput.studies.study_verdict import (
-    duration,
-    fixed,
-    listed,
     number,
     share,
     shown_figures,

@@ -230,8 +230,8 @@ def with_inputs(study: Study, folder: Path) -> Study:
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """Return the errors of its seeds, measures, figures and settings, each once."""
-    from lilliput.studies.measures import MEASURES, measures_of
-    from lilliput.studies.metric_display import FIGURES, is_figure
+    from lilliput.studies.figures import FIGURES, find_figure, is_figure
+    from lilliput.studies.measures import MEASURES
 
     errors: list[UserError] = []
 
@@ -250,7 +250,7 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
             if not is_figure(name):
                 close = nearest(name, FIGURES)
                 add(f"there is no figure {name!r}", place, f"use {close}" if close else None)
-            elif not set(found := measures_of(name)) & set(study.measure):
+            elif not set(found := find_figure(name).measures) & set(study.measure):
                 what = f"the figure {name} needs the measure {' or '.join(found)}, which this study does not have"
                 measures = ", ".join(f'"{one}"' for one in (*study.measure, found[0]))
                 add(what, place, f"use measure = [{measures}]")

@@ -5,7 +5,7 @@ Owns: the measures, the settings `measure.*` that they take, and the process in 
     python -m lilliput.studies.measures RUN --spec '{"measures": ["training"], "settings": {}, "seed": 1}'
 
 prints one JSON object. Does not own: how a figure is computed (`evaluation`, `storage.run_folders`,
-`model.counting`), nor how it is shown (`metric_display`). torch is imported by those measures that need a
+`model.counting`), nor how it is shown (`figures`). torch is imported by those measures that need a
 model; `training` reads the run's own log and needs none.
 
 A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the seed of
@@ -34,7 +34,7 @@ from lilliput.settings.loading import replace as change
 from lilliput.settings.tree import STRICT, Config, Count
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
-from lilliput.studies.metric_display import OF_A_SPLIT, ORDERS
+from lilliput.studies.figures import OF_A_SPLIT, ORDERS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,24 +262,6 @@ MEASURES: dict[str, Measure] = {
     "writing": measure_writing,
     "stories": measure_stories,
 }
-COSTS = ("updates", "tokens", "flops", "parameters", "trainable_parameters")
-WRITTEN = ("writing", "tokens_per_second", "seconds_per_sample")
-# The figures of each, or the first part of their names.
-GIVES = {
-    "training": ("train", "validation", "test", *COSTS),
-    "likelihood": ("training", "validation", "test"),
-    "accuracy": ("accuracy", "calibration_error"),
-    "overlap": ("bleu", "chrf", "distinct", "repetition", "self_bleu", *WRITTEN),
-    "writing": ("cache_bytes", *WRITTEN),
-    "stories": ("stories",),
-}
-ALWAYS = "train.peak_memory_bytes"  # is of the process that trained, and comes with every measure
-
-
-def measures_of(figure: str) -> list[str]:
-    """The measures that may give a figure."""
-    names = (figure, figure.partition(".")[0])
-    return [name for name, given in GIVES.items() if figure == ALWAYS or any(one in given for one in names)]
 
 
 # Help of all.
