@@ -52,8 +52,8 @@ def draw_heads(attention: AttentionMaps, layer: int, heads: Sequence[int]) -> Fi
     wide, high = ticks.side + ticks.margin + EDGE, ticks.side + ticks.margin + EDGE + 0.2
     # Laid out by hand: all sizes are known, and to let matplotlib find them takes 1.6 to 2 times as long as drawing.
     width = columns * wide + SCALE + EDGE
-    told = textwrap.wrap(notes(attention), letters_in(width - 2 * EDGE, SMALL))
-    foot = 0.4 + 0.15 * len(told)
+    lines = textwrap.wrap(notes(attention), letters_in(width - 2 * EDGE, SMALL))
+    foot = 0.4 + 0.15 * len(lines)
     size = (width, rows * high + foot + 0.35)
     # "$" in a token is a dollar, not the beginning of mathematics.
     with rc_context({"text.parse_math": False, "font.family": FONT}):
@@ -73,7 +73,7 @@ def draw_heads(attention: AttentionMaps, layer: int, heads: Sequence[int]) -> Fi
         top = foot + (rows - 1) * high + ticks.side - tall
         box = ((size[0] - SCALE + 0.05) / size[0], top / size[1], 0.14 / size[0], tall / size[1])
         add_scale(figure, figure.add_axes(box), image)
-        figure.text(EDGE / size[0], 0.17 / size[1], "\n".join(told), fontsize=SMALL, color=SOFT, va="bottom")
+        figure.text(EDGE / size[0], 0.17 / size[1], "\n".join(lines), fontsize=SMALL, color=SOFT, va="bottom")
     return figure
 
 

@@ -130,8 +130,8 @@ def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curv
     """Of one run: the loss by what the budget is counted in; None where there are too few points."""
     events = result.curve(run)
     steps = [event for event in events if event["event"] == "step"]
-    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
-    if len(steps) < FEWEST or (not training and len(judged) < FEWEST):
+    evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    if len(steps) < FEWEST or (not training and len(evaluations) < FEWEST):
         return None
     at = np.array([event["step"] for event in steps], np.float64)
     if unit == "steps":
@@ -143,5 +143,6 @@ def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curv
     if training:
         return Curve(passed, np.array([event["loss"] for event in steps]))
     return Curve(
-        np.interp([event["step"] for event in judged], at, passed), np.array([event["loss"] for event in judged])
+        np.interp([event["step"] for event in evaluations], at, passed),
+        np.array([event["loss"] for event in evaluations]),
     )
