@@ -59,10 +59,9 @@ def test_what_is_in_it(wheel: Path) -> None:
     for recipe in (ROOT / "recipes").iterdir():
         assert f"lilliput/recipes/{recipe.name}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    modules = {
-        f"lilliput/{path.relative_to(ROOT / 'src' / 'lilliput').as_posix()}" for path in (ROOT / "src").rglob("*.py")
-    }
-    assert modules <= names
+    files = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".html", ".css", ".js")]
+    assert {path.relative_to(ROOT / "src").as_posix() for path in files} <= names
+    assert "lilliput/interpret/attention_page/page.js" in names and "lilliput/reports/assets/report.css" in names
     assert not {name for name in names if name.startswith(("tests", "benchmarks"))}
 
 

@@ -55,7 +55,7 @@ def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
     with np.load("attention/mine/attention.npz") as arrays:
         found = capture_text(library.load("mine"), "A bee.")
         assert np.array_equal(arrays["layer_1"], found.weights[1][[1]])
-        assert np.array_equal(arrays["visible_1"], found.sight(1))
+        assert np.array_equal(arrays["visible_1"], found.mask(1))
         assert arrays["tokens"].tolist() == list(found.tokens)
         assert arrays["heads"].tolist() == [1] and arrays["ids"].tolist() == found.ids
         assert "layer_0" not in arrays

@@ -230,7 +230,7 @@ def test_mistakes_come_before_torch() -> None:
     code = f"import sys; from lilliput.cli import main; assert main({words!r}) == 2; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "'nobody' is neither" in done.stderr and "--stride 99 does not fit" in done.stderr
+    assert "'nobody'" in done.stderr and "stride" in done.stderr and "99" in done.stderr
 
 
 def test_every_example_runs(tmp_path: Path) -> None:

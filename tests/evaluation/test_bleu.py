@@ -12,7 +12,7 @@ import sacrebleu
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from lilliput.evaluation.bleu import ORDERS, count_bleu, count_chrf, tell_bleu, tell_chrf
+from lilliput.evaluation.bleu import ORDERS, bleu_figures, chrf_figures, count_bleu, count_chrf
 from lilliput.evaluation.intervals import bootstrap, resample
 
 VOCABULARY = ["the", "a", "fox", "Tom", "said,", '"Hi!"', "ran.", "don't", "3.5", "Zoë", "and", "sat", "<unk>"]
@@ -29,7 +29,7 @@ HYPOTHESES = draw_texts(50, seed=2)
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    return tell_bleu(HYPOTHESES, REFERENCES)
+    return bleu_figures(HYPOTHESES, REFERENCES)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -55,37 +55,37 @@ def test_order_four_is_what_everybody_calls_bleu(found: dict[str, Any]) -> None:
 
 
 def test_chrf_is_sacrebleus() -> None:
-    found, metric = tell_chrf(HYPOTHESES, REFERENCES), CHRF()
+    found, metric = chrf_figures(HYPOTHESES, REFERENCES), CHRF()
     assert found["score"] == metric.corpus_score(HYPOTHESES, [REFERENCES]).score
     assert found["signature"] == str(metric.get_signature())
 
 
 def test_the_same_text_has_a_hundred_and_another_one_nothing() -> None:
     texts = ["One day Tom met a fox.", 'He said, "Hi, and good day to you!"']
-    same, other = tell_bleu(texts, texts), tell_bleu(["x y z w", "u v"], texts)
+    same, other = bleu_figures(texts, texts), bleu_figures(["x y z w", "u v"], texts)
     for order in map(str, ORDERS):
         assert [same[order], same["single"][order], same["sentence"][order]] == pytest.approx([100] * 3, rel=1e-13)
         assert same["interval"][order] == pytest.approx((100, 100))
         assert other[order] == other["single"][order] == other["sentence"][order] == 0.0
-    assert tell_chrf(texts, texts)["score"] == pytest.approx(100)
+    assert chrf_figures(texts, texts)["score"] == pytest.approx(100)
 
 
 def test_a_single_order_knows_no_brevity() -> None:
-    found = tell_bleu(["Tom met"], ["Tom met a fox at the river"])
+    found = bleu_figures(["Tom met"], ["Tom met a fox at the river"])
     assert found["single"]["1"] == found["single"]["2"] == 100.0
     assert found["1"] == pytest.approx(100 * np.exp(1 - 7 / 2), rel=1e-13)
     assert found["single"]["3"] == 0.0 and found["single"]["interval"]["3"] is None
 
 
 def test_nothing_written_is_no_accident() -> None:
-    found = tell_bleu(["", ""], ["Tom met a fox", "and ran"])
+    found = bleu_figures(["", ""], ["Tom met a fox", "and ran"])
     assert [found[str(order)] for order in ORDERS] == [0.0] * 4
 
 
 def test_one_text_has_no_interval() -> None:
-    found = tell_bleu(["a fox"], ["a fox"])
+    found = bleu_figures(["a fox"], ["a fox"])
     assert {*found["interval"].values(), *found["sentence"]["interval"].values()} == {None}
-    assert tell_chrf(["a fox"], ["a fox"])["interval"] is None
+    assert chrf_figures(["a fox"], ["a fox"])["interval"] is None
 
 
 @pytest.mark.parametrize(

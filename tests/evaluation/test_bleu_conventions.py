@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from lilliput.evaluation.bleu_conventions import CONVENTIONS, sentence_bleu, tell_convention
+from lilliput.evaluation.bleu_conventions import CONVENTIONS, convention_bleu, sentence_bleu
 
 SAT = ["the", "cat", "sat", "on", "the", "mat"]
 
@@ -59,7 +59,7 @@ def test_ids_are_words_too() -> None:
 def test_a_figure_comes_with_its_meaning() -> None:
     texts = [["a", "b"], ["c"]], [["a", "b"], ["d"]]
     for name, (meaning, _) in CONVENTIONS.items():
-        found = tell_convention(name, *texts)
+        found = convention_bleu(name, *texts)
         assert (found["1"], found["meaning"]) == (0.5, meaning)
-    assert tell_convention("words_unsmoothed", *texts)["4"] == 0.0
-    assert tell_convention("words", *texts)["4"] == pytest.approx(math.sqrt(0.1) / 2, rel=1e-13)
+    assert convention_bleu("words_unsmoothed", *texts)["4"] == 0.0
+    assert convention_bleu("words", *texts)["4"] == pytest.approx(math.sqrt(0.1) / 2, rel=1e-13)

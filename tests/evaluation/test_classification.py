@@ -12,7 +12,8 @@ from helpers.labelled_corpora import token_file
 from helpers.tiny_models import tiny_model
 from lilliput.data.batches import DocumentRows
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.evaluation.classification import Classification, batch_logits, label_nats, measure_classification
+from lilliput.evaluation.classification import Classification, measure_classification
+from lilliput.model.loss import classifier_logits, classifier_loss
 from lilliput.model.transformer import Transformer
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
@@ -60,12 +61,12 @@ def test_gradients_do_not_know_the_padding() -> None:
     """Documents of unlike length side by side give the gradient of each alone."""
     model, rows = make_model(), DocumentRows(make_file(), 24)
     together = rows.batch(np.arange(len(rows)))
-    label_nats(batch_logits(model, together), together.labels).goal.backward()  # type: ignore[no-untyped-call]
+    classifier_loss(classifier_logits(model, together), together.labels).goal.backward()  # type: ignore[no-untyped-call]
     found = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     model.zero_grad()
     for row in range(len(rows)):
         alone = rows.batch(np.array([row]))
-        label_nats(batch_logits(model, alone), alone.labels).goal.backward()  # type: ignore[no-untyped-call]
+        classifier_loss(classifier_logits(model, alone), alone.labels).goal.backward()  # type: ignore[no-untyped-call]
     for name, weight in model.named_parameters():
         assert weight.grad is not None
         torch.testing.assert_close(found[name], weight.grad, rtol=0, atol=1e-12)
@@ -74,7 +75,7 @@ def test_gradients_do_not_know_the_padding() -> None:
 def test_a_batch_of_padding_teaches_nothing() -> None:
     model = make_model()
     nothing = DocumentRows(make_file(), 24).batch(np.arange(0))
-    loss = label_nats(batch_logits(model, nothing), nothing.labels).goal
+    loss = classifier_loss(classifier_logits(model, nothing), nothing.labels).goal
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == 0.0
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())

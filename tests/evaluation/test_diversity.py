@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from lilliput.evaluation.diversity import cut_words, distinct, repetition, self_bleu, tell_diversity
+from lilliput.evaluation.diversity import cut_words, distinct, diversity_figures, repetition, self_bleu
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 TEXTS = st.lists(WORDS, min_size=1, max_size=6)
@@ -71,6 +71,6 @@ def test_self_bleu_of_one_text_and_of_the_same_texts() -> None:
 def test_words_are_those_of_bleu() -> None:
     text = 'Tom said, "Don\'t!" for 3.5 dollars.\n'
     assert cut_words([text]) == [BLEU().tokenizer(text.rstrip()).split()]
-    found = tell_diversity([text, ""])
+    found = diversity_figures([text, ""])
     assert found["words"] == len(cut_words([text])[0]) / 2
     assert found["distinct"].keys() == found["repetition"].keys() == {"1", "2", "3", "4"}

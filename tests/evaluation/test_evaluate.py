@@ -15,12 +15,12 @@ import torch.nn.functional as F
 
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import copy_of_trained, small_config, train_small, trained
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput import UserError, evaluate, load
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import floor_bits_per_byte
 from lilliput.data.tokenizers.word_level import SPLITTERS
-from lilliput.evaluation.baseline_comparison import judged_by
+from lilliput.evaluation.baseline_comparison import with_verdict
 from lilliput.evaluation.evaluate import open_evaluation
 from lilliput.evaluation.unknown_words import fit_speller
 from lilliput.settings.loading import replace
@@ -165,17 +165,15 @@ def test_labels_of_a_file_that_the_run_does_not_know() -> None:
     assert evaluate("runs/words", on="said.tsv")["by"]["label"] == [], "read as text, labels too"
 
 
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [("no tab here", "has no tab"), (" \tthe moon", "the label is empty"), ("x" * 999 + "\tthe moon", "characters")],
-)
-def test_labels_that_a_file_has_not_are_told_with_the_way_out(line: str, what: str, tmp_path: Path) -> None:
-    """The run's settings did not ask for them."""
+@pytest.mark.parametrize("line", ["no tab here", " \tthe moon", "x" * 999 + "\tthe moon"])
+def test_labels_that_a_file_has_not_are_told_with_the_way_out(line: str, tmp_path: Path) -> None:
+    """The argument asked for labels, or the run's own settings did."""
     (tmp_path / "plain.txt").write_text(f"owl\tthe sea\n{line}\n", "utf-8")
-    told = refusal(lambda: evaluate("runs/words", on=str(tmp_path / "plain.txt"), labelled=True))
-    assert what in told and "plain.txt, line 2" in told and told.endswith("try without --by label")
-    told = refusal(lambda: evaluate("runs/classifier", on=str(tmp_path / "plain.txt")))
-    assert what in told and "--by label" not in told, "these were asked for by the run's own settings"
+    error = refused(lambda: evaluate("runs/words", on=str(tmp_path / "plain.txt"), labelled=True))
+    assert (error.code, error.setting) == ("data.label", "labelled")
+    assert "plain.txt, line 2" in (error.where or "")
+    error = refused(lambda: evaluate("runs/classifier", on=str(tmp_path / "plain.txt")))
+    assert "plain.txt, line 2" in (error.where or "") and error.setting != "labelled"
 
 
 def test_parts_add_up() -> None:
@@ -286,13 +284,13 @@ def test_without_its_training_data_a_run_is_still_judged_on_a_file(
     said: list[str] = []
     told = evaluate("mine", on="other.txt", report=lambda what, done, total: said.append(what))
     assert told["loss"] == whole["loss"] and told["leaked"] is None and told["by"]["frequency"] == []
-    assert "the training data is not at hand (gone): what needs it is left out" in said
-    told_off = refusal(lambda: evaluate("mine", on="other.txt", baselines=True))
-    assert "baselines learn from the training data" in told_off
+    assert any("training data" in line and "gone" in line for line in said)
+    error = refused(lambda: evaluate("mine", on="other.txt", baselines=True))
+    assert (error.code, error.setting) == ("data.source", "baselines")
 
 
 def refuse(*_: object) -> None:
-    raise UserError("gone")
+    raise UserError("gone", code="data.source")
 
 
 def test_other_data_than_the_run_was_trained_on_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,8 +335,8 @@ def test_baselines_stand_beside_it() -> None:
 )
 def test_who_loses_is_said_by_intervals_alone(low: float, high: float, loss: str, accuracy: str) -> None:
     for figure, wanted in (("loss", loss), ("accuracy", accuracy)):
-        assert judged_by({"figure": figure, "low": low, "high": high})["verdict"] == wanted
-    assert judged_by(None) == {"difference": None, "verdict": None}
+        assert with_verdict({"figure": figure, "low": low, "high": high})["verdict"] == wanted
+    assert with_verdict(None) == {"difference": None, "verdict": None}
 
 
 def test_one_document_tells_no_difference_to_baselines(tmp_path: Path) -> None:
@@ -349,5 +347,5 @@ def test_one_document_tells_no_difference_to_baselines(tmp_path: Path) -> None:
 
 def test_a_label_that_the_model_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "new.tsv").write_text("wolf\tthe moon\nowl\tthe moon\n")
-    told = refusal(lambda: evaluate("runs/classifier", on=str(tmp_path / "new.tsv")))
-    assert "the label 'wolf' is none of the model's: bear, bee, owl" in told and "new.tsv" in told
+    error = refused(lambda: evaluate("runs/classifier", on=str(tmp_path / "new.tsv")))
+    assert error.code == "data.label" and "wolf" in error.what and "new.tsv" in (error.where or "")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.text_corpora import configure, write
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.duplicates import hash_text
 from lilliput.data.prepare import prepare
 from lilliput.data.progress import silent
@@ -30,9 +30,10 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train", "validation", "obama", "tests"):
         check_name(data, name)
         assert is_set(data, name)
-    assert refusal(lambda: check_name(data, "obma")) == "'obma' is neither a set of the run nor a file\n  try obama"
-    assert "train, validation, obama, bush, tests, or the path" in refusal(lambda: check_name(data, "xyzxyz"))
-    assert "the run has no test sets" in refusal(lambda: check_name(DataSettings(), "tests"))
+    near, far = (refused(lambda name=name: check_name(data, name)) for name in ("obma", "xyzxyz"))  # type: ignore[misc]
+    none = refused(lambda: check_name(DataSettings(), "tests"))
+    assert {(error.code, error.setting) for error in (near, far, none)} == {("evaluation.set", "on")}
+    assert "obama" in (near.fix or "") and "train, validation, obama, bush, tests" in (far.fix or "")
     Path("obma").write_text("a file of that name")
     check_name(data, "obma")
     assert not is_set(data, "obma")
@@ -42,7 +43,8 @@ def test_texts_are_found_again_without_what_was_dropped() -> None:
     wanted = [TEXTS[0], TEXTS[2], TEXTS[0]]
     there = iter([*TEXTS[:3], TEXTS[0], TEXTS[3]])
     assert list(texts_of(hashes(wanted), there, "a.txt")) == wanted
-    assert "no longer those" in refusal(lambda: list(texts_of(hashes(wanted), iter(TEXTS), "a.txt")))
+    error = refused(lambda: list(texts_of(hashes(wanted), iter(TEXTS), "a.txt")))
+    assert (error.code, error.where) == ("data.changed", "a.txt")
 
 
 def test_sets_together_are_one_file_of_all_their_documents(tmp_path: Path) -> None:
@@ -86,5 +88,6 @@ def test_texts_without_a_token_are_told(tmp_path: Path) -> None:
     config = replace(config, tokenizer=replace(config.tokenizer, punctuation="strip"))
     (tmp_path / "marks.txt").write_text("!!!\n")
     tokenizer = prepare(config).tokenizer
-    told = refusal(lambda: open_file(str(tmp_path / "marks.txt"), config.data, tokenizer, None, silent))
-    assert told.startswith("the run's tokenizer finds no tokens in the texts") and "marks.txt" in told
+    path = str(tmp_path / "marks.txt")
+    error = refused(lambda: open_file(path, config.data, tokenizer, None, silent))
+    assert (error.code, error.where) == ("data.empty", path)

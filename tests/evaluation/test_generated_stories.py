@@ -14,8 +14,8 @@ from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import score, stories, validity
 from lilliput.decoding.writer import load
-from lilliput.evaluation.generated_stories import judge_stories, measure_stories, storybook_floor
-from lilliput.evaluation.text_statistics import measure_prose
+from lilliput.evaluation.generated_stories import measure_stories, story_validity, storybook_floor
+from lilliput.evaluation.text_statistics import measure_texts
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import GenerateSettings
 from lilliput.training.session import train
@@ -42,9 +42,9 @@ def test_judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "storybook", SETTINGS | {"data.documents": "10", "train.steps": "1", "train.precision": "float32"}
     )
     writer = load(train(config).folder)
-    judged = judge_stories(writer, 7, seed=1, batch=3)
+    judged = story_validity(writer, 7, seed=1, batch=3)
     assert (judged.count, judged.share) == (7, 0.0)
-    assert judged == judge_stories(writer, 7, seed=1, batch=7), "the batch does not matter"
+    assert judged == story_validity(writer, 7, seed=1, batch=7), "the batch does not matter"
     assert validity(list(islice(stories("validation", 3), 5))).share == 1.0
     told = measure_stories(writer, prepare(config).split("validation"), writer.config.generate, 7, seed=1).as_dict()
     assert (told["valid"], told["breaks"]) == (0.0, {place.scene: place.count for place in judged.breaks})
@@ -58,9 +58,9 @@ def test_written_texts_beside_documents_of_the_same_length() -> None:
     how = GenerateSettings(tokens=90, temperature=1.0, engine="torch")
     found = measure_stories(writer, file, how, count=3, seed=7, batch=2)
     samples = writer.samples([""] * 3, 7, how)
-    assert found.written == measure_prose([sample.text for sample in samples])
+    assert found.written == measure_texts([sample.text for sample in samples])
     documents = [file.offsets[number * file.documents // 3] for number in range(3)]
     texts = [writer.tokenizer.decode(file.tokens[first : first + 90].tolist()) for first in documents]
-    assert found.reference == measure_prose(texts)
+    assert found.reference == measure_texts(texts)
     assert found.reference.texts == 3 and found.reference.unfinished > 0
     assert found.validity is None and found.as_dict()["valid"] is None, "only the book can tell"

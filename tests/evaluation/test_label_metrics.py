@@ -11,21 +11,21 @@ from helpers.tiny_models import tiny_model
 from lilliput.data.batches import DocumentRows, LabelledWindowRows
 from lilliput.evaluation.classification import measure_classification
 from lilliput.evaluation.label_metrics import (
-    Labelled,
+    LabelPredictions,
+    calibration_figures,
+    class_figures,
+    leaked_figures,
     macro_f1,
     score_labels,
-    tell_calibration,
-    tell_classes,
-    tell_leaked,
 )
-from lilliput.evaluation.multitask import measure_both
+from lilliput.evaluation.multitask import measure_multitask
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 CHANCES = np.array([[0.7, 0.2, 0.1], [0.95, 0.04, 0.01], [0.3, 0.6, 0.1], [0.35, 0.33, 0.32], [0.05, 0.05, 0.9]])
 
 
-def said(labels: list[int]) -> Labelled:
-    return Labelled(np.array(labels), np.log(CHANCES))
+def said(labels: list[int]) -> LabelPredictions:
+    return LabelPredictions(np.array(labels), np.log(CHANCES))
 
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
@@ -44,9 +44,9 @@ def test_an_encoder_asked_of_each_document_alone(batch: int) -> None:
 def test_sums_are_those_of_training(task: str) -> None:
     model, file = tiny_model(task=task, classes=3), token_file(LENGTHS)
     assert file.labels is not None
-    found = Labelled(np.asarray(file.labels, np.int64), score_labels(model, file, 24, 16, 4))
+    found = LabelPredictions(np.asarray(file.labels, np.int64), score_labels(model, file, 24, 16, 4))
     if task == "both":
-        _, wanted = measure_both(model, LabelledWindowRows(file, 24, 16).in_order(3), 1.0)
+        _, wanted = measure_multitask(model, LabelledWindowRows(file, 24, 16).in_order(3), 1.0)
     else:
         wanted = measure_classification(model, DocumentRows(file, 24).in_order(3))
     assert found.figures()["label_loss"] == pytest.approx(wanted.loss, rel=1e-12)
@@ -57,14 +57,14 @@ def test_sums_are_those_of_training(task: str) -> None:
 def test_precision_recall_and_f1_by_hand() -> None:
     found = said([0, 1, 1, 0, 2])
     assert found.confusion().tolist() == [[2, 0, 0], [1, 1, 0], [0, 0, 1]]
-    zero, one, two = tell_classes(found.confusion(), ["a", "b", "c"])
+    zero, one, two = class_figures(found.confusion(), ["a", "b", "c"])
     assert (zero["precision"], zero["recall"], zero["f1"]) == pytest.approx((2 / 3, 1.0, 0.8))
     assert (one["precision"], one["recall"], one["f1"]) == pytest.approx((1.0, 0.5, 2 / 3))
     assert two == {"name": "c", "documents": 1, "precision": 1.0, "recall": 1.0, "f1": 1.0}
 
 
 def test_a_class_that_is_never_said_counts_as_nothing() -> None:
-    rows = tell_classes(np.array([[0, 0], [3, 0]]), ["a", "b"])
+    rows = class_figures(np.array([[0, 0], [3, 0]]), ["a", "b"])
     assert [(row["precision"], row["recall"], row["f1"]) for row in rows] == [(0.0, 0.0, 0.0)] * 2
 
 
@@ -72,9 +72,9 @@ def test_scikit_learn_has_the_same_f1() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     generator = np.random.default_rng(0)
     scores = np.log(generator.dirichlet(np.ones(4), 60))
-    found = Labelled(generator.integers(4, size=60), scores)
-    wanted = metrics.precision_recall_fscore_support(found.labels, found.said, zero_division=0)
-    rows = tell_classes(found.confusion(), list("abcd"))
+    found = LabelPredictions(generator.integers(4, size=60), scores)
+    wanted = metrics.precision_recall_fscore_support(found.labels, found.predicted, zero_division=0)
+    rows = class_figures(found.confusion(), list("abcd"))
     for name, values in zip(("precision", "recall", "f1", "documents"), wanted, strict=True):
         assert [row[name] for row in rows] == pytest.approx(values.tolist(), rel=1e-12)
 
@@ -85,14 +85,14 @@ def test_scikit_learn_has_the_same_mean_f1(classes: int) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     generator = np.random.default_rng(0)
     scores = np.log(np.append(generator.dirichlet(np.ones(3), 60), np.full((60, classes - 3), 1e-9), axis=1))
-    found = Labelled(generator.integers(2, size=60), scores)
-    wanted = metrics.f1_score(found.labels, found.said, average="macro", zero_division=0)
+    found = LabelPredictions(generator.integers(2, size=60), scores)
+    wanted = metrics.f1_score(found.labels, found.predicted, average="macro", zero_division=0)
     assert macro_f1(found.confusion()) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_calibration_by_hand() -> None:
     """Sure by 0.35, 0.6, 0.7, 0.9 and 0.95; the last two share a tenth. Wrong are the second document and the fourth."""
-    told = tell_calibration(said([0, 1, 1, 2, 2]))
+    told = calibration_figures(said([0, 1, 1, 2, 2]))
     assert [(row["from"], row["documents"], row["right"]) for row in told["bins"]] == [
         (0.3, 1, 0.0), (0.6, 1, 1.0), (0.7, 1, 1.0), (0.9, 2, 0.5)
     ]  # fmt: skip
@@ -102,12 +102,12 @@ def test_calibration_by_hand() -> None:
 
 def test_without_leaked() -> None:
     found = said([0, 1, 1, 0, 2])
-    told = tell_leaked(found, ["a", "b", "c"], np.array([False, True, False, False, True]))
+    told = leaked_figures(found, ["a", "b", "c"], np.array([False, True, False, False, True]))
     assert told is not None
     assert told["documents"] == 2 and told["without"]["documents"] == 3
     assert told["without"]["accuracy"] == 1.0 and found.figures()["accuracy"] == 0.8
     assert told["without"]["confusion"] == [[2, 0, 0], [0, 1, 0], [0, 0, 0]]
     assert [row["documents"] for row in told["without"]["classes"]] == [2, 1, 0] and told["without"]["macro_f1"] == 1.0
     assert told["without"]["calibration"]["error"] == pytest.approx((0.3 + 0.4 + 0.65) / 3)
-    assert tell_leaked(found, ["a", "b", "c"], None) is None
-    assert tell_leaked(found, ["a", "b", "c"], np.ones(5, bool)) == {"documents": 5, "without": None}
+    assert leaked_figures(found, ["a", "b", "c"], None) is None
+    assert leaked_figures(found, ["a", "b", "c"], np.ones(5, bool)) == {"documents": 5, "without": None}

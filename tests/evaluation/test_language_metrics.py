@@ -10,13 +10,13 @@ import pytest
 from helpers.labelled_corpora import token_file
 from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.evaluation.language_metrics import Priced, by_frequency, by_group, by_position, tell_leaked
+from lilliput.evaluation.language_metrics import PredictionScores, by_frequency, by_group, by_position, leaked_figures
 from lilliput.evaluation.token_scores import Scored
 
 LENGTHS = [3, 24, 25, 1, 50]
 
 
-def priced(file: TokenFile, seed: int = 0) -> Priced:
+def priced(file: TokenFile, seed: int = 0) -> PredictionScores:
     sizes = predictions_of(file.offsets, file.ends)
     document = np.repeat(np.arange(file.documents), sizes)
     place = np.arange(len(document)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -24,7 +24,7 @@ def priced(file: TokenFile, seed: int = 0) -> Priced:
     generator = np.random.default_rng(seed)
     nats = generator.gamma(2.0, size=len(ids))
     unknown, end = ids == 3, (place == np.diff(file.offsets)[document] - 1) & file.ends
-    return Priced(file, Scored(nats, ids, document, place, place % 24 + 1), nats + unknown, end, unknown)
+    return PredictionScores(file, Scored(nats, ids, document, place, place % 24 + 1), nats + unknown, end, unknown)
 
 
 def test_documents_add_up_by_hand() -> None:
@@ -105,13 +105,13 @@ def test_groups_and_leaks() -> None:
     assert rows[2]["loss"] == pytest.approx(sums.nats[2] / sums.predictions[2], rel=1e-13)
     assert rows[2]["interval"] is None
     assert by_group(sums, ["one"], np.zeros(5, int)) == [] == by_group(sums, [], None)
-    told = tell_leaked(np.array([True, False, False, False, True]), sums)
+    told = leaked_figures(np.array([True, False, False, False, True]), sums)
     assert told is not None and told["without"]["tokens"] == 25 + 26 + 2
-    assert tell_leaked(np.ones(5, bool), sums) == {"documents": 5, "without": None}
+    assert leaked_figures(np.ones(5, bool), sums) == {"documents": 5, "without": None}
 
 
 def test_what_has_no_tokens_has_no_figures() -> None:
     """A document of marks alone, to a tokenizer that strips them and does not tell ends."""
     sums = priced(token_file([3, 0, 5], ends=False)).by_document()
     assert [row["name"] for row in by_group(sums, ["a", "b", "c"], np.arange(3))] == ["a", "c"]
-    assert tell_leaked(np.array([True, False, True]), sums) == {"documents": 2, "without": None}
+    assert leaked_figures(np.array([True, False, True]), sums) == {"documents": 2, "without": None}

@@ -16,8 +16,9 @@ from helpers.tiny_models import VARIANTS, assert_same, name_variant, tiny_model
 from lilliput.data.batches import IGNORED, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import measure_likelihood
-from lilliput.evaluation.multitask import both_nats, measure_both
+from lilliput.evaluation.multitask import measure_multitask
 from lilliput.model.heads import LanguageAndLabelHead
+from lilliput.model.loss import multitask_loss
 from lilliput.model.transformer import Transformer
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
@@ -58,7 +59,7 @@ def labels_by_hand(model: Transformer, file: TokenFile) -> list[Tensor]:
 def test_the_figures_are_those_of_each_task_alone(case: dict[str, Any], batch: int) -> None:
     file = make_file()
     model = make_both(**case)
-    text, label = measure_both(model, LabelledWindowRows(file, CONTEXT, START).in_order(batch), 2.5)
+    text, label = measure_multitask(model, LabelledWindowRows(file, CONTEXT, START).in_order(batch), 2.5)
     alone = measure_likelihood(language_twin(model, **case), PackedRows(file, CONTEXT, START).in_order(batch), 2.5)
     assert (text.tokens, text.bytes) == (alone.tokens, alone.bytes) == (file.predictions, 2.5 * file.predictions)
     assert text.nats == pytest.approx(alone.nats, rel=1e-13)
@@ -77,7 +78,7 @@ def test_the_figures_are_those_of_each_task_alone(case: dict[str, Any], batch: i
 def test_a_document_without_a_prediction_has_a_label_all_the_same() -> None:
     """No token for the end: an empty document is judged by the biases of the head, as the classifier judges it."""
     file, model = make_file(ends=False), make_both()
-    text, label = measure_both(model, LabelledWindowRows(file, CONTEXT, START).in_order(4), 1.0)
+    text, label = measure_multitask(model, LabelledWindowRows(file, CONTEXT, START).in_order(4), 1.0)
     assert (text.tokens, label.documents) == (sum(LENGTHS), len(LENGTHS))
     assert file.labels is not None
     with torch.inference_mode():
@@ -99,7 +100,7 @@ def test_the_forward_pass_gives_logits_of_tokens() -> None:
 def test_label_smoothing_and_z_loss_are_in_the_goal_only() -> None:
     model = make_both()
     batch = LabelledWindowRows(make_file(), CONTEXT, START).batch(np.arange(8))
-    plain, found = both_nats(model, batch), both_nats(model, batch, smoothing=0.2, z_loss=0.03)
+    plain, found = multitask_loss(model, batch), multitask_loss(model, batch, smoothing=0.2, z_loss=0.03)
     for one, other in ((plain.tokens, found.tokens), (plain.labels, found.labels)):
         assert_same(one.goal, one.nats, tolerance=0.0)
         assert_same(other.nats, one.nats, tolerance=0.0)
@@ -116,7 +117,7 @@ def test_label_smoothing_and_z_loss_are_in_the_goal_only() -> None:
 
 def test_a_batch_of_padding_teaches_nothing() -> None:
     model = make_both()
-    nothing = both_nats(model, LabelledWindowRows(make_file(), CONTEXT, START).batch(np.arange(0)), smoothing=0.1)
+    nothing = multitask_loss(model, LabelledWindowRows(make_file(), CONTEXT, START).batch(np.arange(0)), smoothing=0.1)
     (nothing.tokens.goal + nothing.labels.goal).backward()  # type: ignore[no-untyped-call]
     assert nothing.tokens.nats == nothing.labels.nats == 0.0
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
@@ -125,7 +126,7 @@ def test_a_batch_of_padding_teaches_nothing() -> None:
 def test_dropout_is_off_and_comes_back() -> None:
     model, rows = make_both(dropout=0.5).train(), LabelledWindowRows(make_file(), CONTEXT, START)
     before = torch.get_rng_state()
-    (text, label), (again, _) = (measure_both(model, rows.in_order(2), 1.0) for _ in range(2))
+    (text, label), (again, _) = (measure_multitask(model, rows.in_order(2), 1.0) for _ in range(2))
     assert text == again and math.isfinite(label.loss)
     assert model.training
     assert torch.equal(torch.get_rng_state(), before), "evaluation draws nothing"

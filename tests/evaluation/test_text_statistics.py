@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.evaluation.text_statistics import Prose, count_names, cut_sentences, is_finished, measure_prose
+from lilliput.evaluation.text_statistics import TextStatistics, count_names, cut_sentences, is_finished, measure_texts
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_names(text: str, names: dict[str, int]) -> None:
 
 def test_figures_are_sums_divided_once() -> None:
     texts = ["One day Tom met Ann. Tom ran. He ran. HE  ran.", "She saw Sue and", ""]
-    assert measure_prose(texts) == Prose(
+    assert measure_texts(texts) == TextStatistics(
         texts=3,
         words=15 / 3,
         sentences=5 / 3,
@@ -74,7 +74,7 @@ def test_figures_are_sums_divided_once() -> None:
 
 
 def test_nothing_has_no_shares() -> None:
-    found = measure_prose(["", "?"])
+    found = measure_texts(["", "?"])
     assert (found.sentence_words, found.names_kept, found.repeated_sentences) == (None, None, None)
     assert found.unfinished == 0.5
     assert found.texts == 2
@@ -83,7 +83,7 @@ def test_nothing_has_no_shares() -> None:
 @given(st.lists(st.sampled_from(["Tom ran off.", "He met Ann there.", "It was Ann!"]), min_size=1, max_size=5))
 def test_a_text_twice_as_long_repeats_its_half(sentences: list[str]) -> None:
     once, twice = " ".join(sentences), " ".join(sentences * 2)
-    before, after = measure_prose([once]), measure_prose([twice])
+    before, after = measure_texts([once]), measure_texts([twice])
     assert before.repeated_sentences is not None and after.repeated_sentences is not None
     assert after.repeated_sentences == pytest.approx((1 + before.repeated_sentences) / 2)
     assert after.names_kept in (None, 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lilliput.data.tokenizers import make_tokenizer
-from lilliput.evaluation.unknown_words import END, START, SYMBOLS, Speller, fit_speller, spell_unknown, tell_lost
+from lilliput.evaluation.unknown_words import END, START, SYMBOLS, Speller, fit_speller, list_lost, spell_unknown
 from lilliput.settings.tree import TokenizerSettings
 
 WORDS = ["honey", "hive", "the", "then", "Zoë"]
@@ -69,7 +69,7 @@ def test_unknown_words_of_each_document() -> None:
 def test_what_is_lost_is_told() -> None:
     def lost(unknown: bool = False, **settings: object) -> list[str]:
         chosen = TokenizerSettings(**settings)  # type: ignore[arg-type]
-        return tell_lost(make_tokenizer(chosen, ["the honey, the hive"]), chosen, unknown)
+        return list_lost(make_tokenizer(chosen, ["the honey, the hive"]), chosen, unknown)
 
     assert lost(kind="byte", unknown=True) == []
     assert lost(kind="word") == ["white space"]

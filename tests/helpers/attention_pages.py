@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, Playwright, expect
 import lilliput
 from helpers.small_runs import trained
 from lilliput.decoding.writer import Writer
-from lilliput.interpret import Attention
+from lilliput.interpret import AttentionMaps
 from lilliput.model.transformer import build_model
 
 
@@ -29,23 +29,23 @@ def draw_attention(
     padded: int = 0,
     seed: int = 0,
     **more: Any,
-) -> Attention:
+) -> AttentionMaps:
     """Random weights that keep to their sight; the last `padded` tokens are padding."""
     generator, count = np.random.default_rng(seed), len(tokens)
     distance = np.arange(count)[:, None] - np.arange(count)[None, :]
-    sight = np.ones((count, count), np.bool_)
+    mask = np.ones((count, count), np.bool_)
     if causal:
-        sight &= distance >= 0
+        mask &= distance >= 0
     if window is not None:
-        sight &= np.abs(distance) < window
+        mask &= np.abs(distance) < window
     padding = np.arange(count) >= count - padded
-    sight &= ~padding[:, None] & ~padding[None, :]
+    mask &= ~padding[:, None] & ~padding[None, :]
     weights = []
     for _ in range(layers):
-        scores = np.exp(2.0 * generator.normal(size=(heads, count, count))) * sight
+        scores = np.exp(2.0 * generator.normal(size=(heads, count, count))) * mask
         sums = scores.sum(axis=-1, keepdims=True)
         weights.append(scores / np.where(sums == 0, 1.0, sums))
-    return Attention(tokens, weights, [sight], padding=padding if padded else None, **more)
+    return AttentionMaps(tokens, weights, [mask], padding=padding if padded else None, **more)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.small_runs import SETTINGS, write_text
-from lilliput.studies.study_results import Outcome
+from lilliput.studies.study_results import StudyResult
 
 AXES = {"window": {"full": {}, "4 tokens": {"model.window": 4}}}
 # Of a row that is measured again, these are other ones.
@@ -57,8 +57,8 @@ def write_study(
     return path
 
 
-def timeless(outcome: Outcome) -> list[tuple[dict[str, str], int, str, dict[str, float]]]:
+def timeless(result: StudyResult) -> list[tuple[dict[str, str], int, str, dict[str, float]]]:
     return [
         (row.cell, row.seed, row.run, {name: value for name, value in row.figures.items() if name not in TIMES})
-        for row in outcome.rows
+        for row in result.rows
     ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from lilliput.studies.grid import Axis, Study, cells
 from lilliput.studies.study_files import Plot
-from lilliput.studies.study_results import Outcome, Row
+from lilliput.studies.study_results import Row, StudyResult
 
 ABOUT: dict[str, Any] = {
     "command": "lilliput study window",
@@ -54,7 +54,7 @@ def make_study(
     )
 
 
-def make_outcome(study: Study, values: Values, folder: Path = Path("nowhere")) -> Outcome:
+def make_result(study: Study, values: Values, folder: Path = Path("nowhere")) -> StudyResult:
     rows = [
         Row(
             cell.labels,
@@ -65,7 +65,7 @@ def make_outcome(study: Study, values: Values, folder: Path = Path("nowhere")) -
         for cell in cells(study)
         for seed in study.seeds
     ]
-    return Outcome(folder, study, rows, dict(ABOUT))
+    return StudyResult(folder, study, rows, dict(ABOUT))
 
 
 def exact(table: Mapping[str, tuple[float, ...]], figure: str = "validation.perplexity") -> Values:
@@ -73,7 +73,7 @@ def exact(table: Mapping[str, tuple[float, ...]], figure: str = "validation.perp
     return lambda cell, seed: {figure: table[", ".join(cell.values())][seed - 1]}
 
 
-def windows(folder: Path, seeds: tuple[int, ...] = (1, 2, 3)) -> Outcome:
+def windows(folder: Path, seeds: tuple[int, ...] = (1, 2, 3)) -> StudyResult:
     """A study of attention windows with everything in it: curves, ties, differences, speeds, published figures."""
     study = make_study(
         {"window": {"full": {}} | {f"{tokens} tokens": {"model.window": tokens} for tokens in (4, 8, 16)}},
@@ -102,10 +102,10 @@ def windows(folder: Path, seeds: tuple[int, ...] = (1, 2, 3)) -> Outcome:
             "parameters": 863_243.0,
         }
 
-    outcome = make_outcome(study, values, folder)
-    for row in outcome.rows:
+    result = make_result(study, values, folder)
+    for row in result.rows:
         write_log(folder / row.run, row.figures["validation.loss"], row.seed)
-    return outcome
+    return result
 
 
 def write_log(folder: Path, end: float, seed: int, steps: int = 500, every: int = 10) -> None:

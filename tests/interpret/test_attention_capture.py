@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from helpers.attention_pages import small_writer
+from helpers.user_errors import refused
 from lilliput.decoding.writer import Writer
-from lilliput.errors import UserError
-from lilliput.interpret import Attention, capture_text
+from lilliput.interpret import AttentionMaps, capture_text
 from lilliput.model.attention import Capture
 from lilliput.model.attention_mask import visible
 
@@ -29,14 +29,14 @@ def weights_of(writer: Writer, ids: list[int]) -> list[np.ndarray]:
     return [capture.weights[layer][0][0].numpy() for layer in range(2)]
 
 
-def assert_sound(attention: Attention, writer: Writer) -> None:
+def assert_sound(attention: AttentionMaps, writer: Writer) -> None:
     """Rows of tokens sum to 1 over what the predicate lets them see; padding has none."""
     real = np.ones(len(attention.tokens)) if attention.padding is None else 1.0 - attention.padding
     for place in range(len(attention.weights)):
-        weights, sight = attention.weights[place], attention.sight(place)
-        assert np.allclose((weights * sight).sum(axis=-1), real, rtol=0, atol=1e-12)
-        assert not weights[:, ~sight].any()
-        assert (weights[:, sight] > 0).all()
+        weights, mask = attention.weights[place], attention.mask(place)
+        assert np.allclose((weights * mask).sum(axis=-1), real, rtol=0, atol=1e-12)
+        assert not weights[:, ~mask].any()
+        assert (weights[:, mask] > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_reading(changes: dict[str, Any], pad: bool) -> None:
     for layer, expected in enumerate(weights_of(writer, ids)):
         assert np.allclose(found.weights[layer][:, :real, :real], expected, rtol=0, atol=1e-12)
         at, one = torch.arange(real)[None], torch.ones(1, real)
-        sight = visible(at, at, one, one, writer.model.causal, writer.model.windows[layer])[0].numpy()
-        assert np.array_equal(found.sight(layer)[:real, :real], sight)
-        assert not found.sight(layer)[real:].any() and not found.sight(layer)[:, real:].any()
+        mask = visible(at, at, one, one, writer.model.causal, writer.model.windows[layer])[0].numpy()
+        assert np.array_equal(found.mask(layer)[:real, :real], mask)
+        assert not found.mask(layer)[real:].any() and not found.mask(layer)[:, real:].any()
 
 
 def test_layers_and_heads_keep_their_numbers() -> None:
@@ -66,11 +66,10 @@ def test_layers_and_heads_keep_their_numbers() -> None:
     whole, part = capture_text(writer, TEXT), capture_text(writer, TEXT, layers=[1], heads=[3, 1])
     assert (part.layer_numbers, part.head_numbers(0)) == ([1], [3, 1])
     assert np.array_equal(part.weights[0], whole.weights[1][[3, 1]])
-    with pytest.raises(UserError, match="a head is named twice"):
-        capture_text(writer, TEXT, heads=[1, 1])
+    assert refused(lambda: capture_text(writer, TEXT, heads=[1, 1])).code == "attention.selection"
     for wrong in ({"layers": [2]}, {"heads": [4]}, {"layers": [-1]}):
-        with pytest.raises(UserError, match=r"there is no (layer|head)"):
-            capture_text(writer, TEXT, **wrong)
+        error = refused(lambda wrong=wrong: capture_text(writer, TEXT, **wrong))  # type: ignore[misc]
+        assert (error.code, error.setting) == ("attention.selection", *wrong)
 
 
 @pytest.mark.parametrize("changes", [{}, ENCODER], ids=["decoder", "encoder"])
@@ -86,11 +85,9 @@ def test_a_text_longer_than_the_context_shows_where_it_was_cut(changes: dict[str
 
 @pytest.mark.parametrize("text", ["", "A"])
 def test_nothing_to_look_at(text: str) -> None:
-    with pytest.raises(UserError, match=r"the text is empty|the text has one token"):
-        capture_text(small_writer(**ENCODER), text)
+    assert refused(lambda: capture_text(small_writer(**ENCODER), text)).code == "attention.text"
     if not text:
-        with pytest.raises(UserError, match="the text is empty"):
-            capture_text(small_writer(), text)
+        assert refused(lambda: capture_text(small_writer(), text)).code == "attention.text"
 
 
 @pytest.mark.parametrize("changes", [{}, WINDOWED, {"window": 5}], ids=["full", "pattern", "window"])
@@ -101,7 +98,7 @@ def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
     """Also where the text outgrows the context, again and again: every row against a fresh pass over what was in view."""
     writer = small_writer(**changes)
     how = dataclasses.replace(writer.config.generate, bad_words=(), temperature=1.0)
-    found = capture_text(writer, text, generate=tokens, seed=4, how=how)
+    found = capture_text(writer, text, generate=tokens, seed=4, settings=how)
     sample = writer.samples([text], seed=4, how=dataclasses.replace(how, tokens=tokens))[0]
     written = [piece.token for piece in sample.pieces]
     assert found.written == written
@@ -117,13 +114,12 @@ def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
         for layer, expected in enumerate(weights_of(writer, ids[start : row + 1])):
             got = found.weights[layer][:, row]
             assert np.allclose(got[:, start : row + 1], expected[:, -1], rtol=0, atol=1e-12)
-            assert not got[:, :start].any() and not found.sight(layer)[row, :start].any()
+            assert not got[:, :start].any() and not found.mask(layer)[row, :start].any()
 
 
 def test_writing_asks_for_what_can_be_watched() -> None:
     writer = small_writer()
     beams = dataclasses.replace(writer.config.generate, beams=2, temperature=0.0)
-    with pytest.raises(UserError, match="token by token"):
-        capture_text(writer, "A", generate=3, how=beams)
-    with pytest.raises(UserError, match="it cannot write"):
-        capture_text(small_writer(**ENCODER), "A bee", generate=3)
+    error = refused(lambda: capture_text(writer, "A", generate=3, settings=beams))
+    assert (error.code, error.setting) == ("setting.conflict", "generate.beams")
+    refused(lambda: capture_text(small_writer(**ENCODER), "A bee", generate=3))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lilliput.errors import UserError
-from lilliput.interpret import Attention, attention_of
+from helpers.user_errors import refused
+from lilliput.interpret import AttentionMaps, attention_of
 from lilliput.interpret.attention_maps import label
 from lilliput.model.attention_mask import visible
 
@@ -37,32 +37,32 @@ def even(count: int, heads: int = 2) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "code", "facts"),
     [
-        ({"tokens": [], "weights": [even(3)]}, "there is no attention to show"),
-        ({"weights": []}, "there is no attention to show"),
-        ({"weights": [even(4)]}, r"layer 0 has the shape (2, 4, 4), and (heads, 3, 3) is needed"),
-        ({"weights": [even(3)[0]]}, r"layer 0 has the shape (3, 3), and (heads, 3, 3) is needed"),
-        ({"layers": [4, 7, 9]}, "there are 3 layers, and 2 are needed"),
-        ({"heads": [1]}, "layer 0 has 2 heads, and 1 are named"),
-        ({"ids": [1]}, "there are 1 ids, and 3 are needed"),
-        ({"visible": [np.ones((3, 3), bool)] * 3}, "`visible` has 3 masks for 2 layers"),
-        ({"visible": [np.ones((2, 3), bool)]}, "`visible` of layer 0 has the shape (2, 3), and (3, 3) is needed"),
-        ({"visible": [np.tri(3, dtype=bool)]}, "layer 0 looks at what it may not see"),
-        ({"padding": np.array([False, False, True])}, "layer 0 looks at what it may not see"),
-        ({"padding": np.array([True])}, "`padding` has the shape (1,), and (3,) is needed"),
-        ({"weights": [even(3), even(3) * 9], "layers": [5, 6]}, "layer 6 has weights that are not between 0 and 1"),
-        ({"weights": [even(3) * np.nan]}, "layer 0 has weights that are not between 0 and 1"),
-        ({"weights": [even(3), even(3) * 1.2]}, "layer 1 has rows whose weights sum to more than 1"),
-        ({"layers": [4, 4]}, "a layer is named twice: 4, 4"),
-        ({"heads": [1, 1]}, "a head is named twice: 1, 1"),
-        ({"prompt": 4}, "`prompt` is 4, of 3 tokens"),
+        ({"tokens": [], "weights": [even(3)]}, "attention.weights", []),
+        ({"weights": []}, "attention.weights", []),
+        ({"weights": [even(4)]}, "attention.weights", ["layer 0", "(2, 4, 4)", "(heads, 3, 3)"]),
+        ({"weights": [even(3)[0]]}, "attention.weights", ["layer 0", "(3, 3)", "(heads, 3, 3)"]),
+        ({"layers": [4, 7, 9]}, "attention.weights", ["3 layers", "2"]),
+        ({"heads": [1]}, "attention.weights", ["layer 0", "2 heads", "1"]),
+        ({"ids": [1]}, "attention.weights", ["1 ids", "3"]),
+        ({"visible": [np.ones((3, 3), bool)] * 3}, "attention.weights", ["`visible`", "3", "2"]),
+        ({"visible": [np.ones((2, 3), bool)]}, "attention.weights", ["`visible`", "layer 0", "(2, 3)"]),
+        ({"visible": [np.tri(3, dtype=bool)]}, "attention.weights", ["layer 0", "mask"]),
+        ({"padding": np.array([False, False, True])}, "attention.weights", ["layer 0", "mask"]),
+        ({"padding": np.array([True])}, "attention.weights", ["`padding`", "(1,)", "(3,)"]),
+        ({"weights": [even(3), even(3) * 9], "layers": [5, 6]}, "attention.weights", ["layer 6", "between 0 and 1"]),
+        ({"weights": [even(3) * np.nan]}, "attention.weights", ["layer 0", "between 0 and 1"]),
+        ({"weights": [even(3), even(3) * 1.2]}, "attention.weights", ["layer 1", "sum"]),
+        ({"layers": [4, 4]}, "attention.selection", ["layer", "4, 4"]),
+        ({"heads": [1, 1]}, "attention.selection", ["head", "1, 1"]),
+        ({"prompt": 4}, "attention.weights", ["`prompt`", "4", "3"]),
     ],
 )
-def test_what_does_not_fit_is_refused(parts: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError) as raised:
-        Attention(**({"tokens": ["a", "b", "c"], "weights": [even(3), even(3)]} | parts))
-    assert told in raised.value.what
+def test_what_does_not_fit_is_refused(parts: dict[str, Any], code: str, facts: list[str]) -> None:
+    arguments = {"tokens": ["a", "b", "c"], "weights": [even(3), even(3)]} | parts
+    error = refused(lambda: AttentionMaps(**arguments))
+    assert error.code == code and all(fact in error.what for fact in facts)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -72,11 +72,11 @@ def test_sight_is_the_models_own_predicate(causal: bool, window: Any) -> None:
     real = torch.tensor([[1, 1, 1, 1, 0]])
     pos = torch.tensor([[0, 1, 2, 3, -1]])
     windows = window if isinstance(window, tuple) else (window, window)
-    sights = [visible(pos, pos, real, real, causal, one)[0].numpy() for one in windows]
-    weights = [sight / np.maximum(1, sight.sum(axis=1, keepdims=True)) for sight in sights]
+    masks = [visible(pos, pos, real, real, causal, one)[0].numpy() for one in windows]
+    weights = [mask / np.maximum(1, mask.sum(axis=1, keepdims=True)) for mask in masks]
     found = attention_of(list("abcd."), [one[None, None] for one in weights], causal, window, padding)
-    for place, sight in enumerate(sights):
-        assert np.array_equal(found.sight(place), sight)
+    for place, mask in enumerate(masks):
+        assert np.array_equal(found.mask(place), mask)
         assert np.array_equal(found.weights[place][0], weights[place])
 
 
@@ -86,5 +86,5 @@ def test_tensors_of_any_kind_are_taken() -> None:
         found = attention_of(["a", "b", "a"], [weights])
         assert np.allclose(found.weights[0], 1 / 3, atol=1e-2)
     assert found.kinds.tolist() == [0, 1, 0]
-    with pytest.raises(UserError, match="there are 2 texts in one batch"):
-        attention_of(["a", "b", "a"], [torch.cat((graph, graph))])
+    error = refused(lambda: attention_of(["a", "b", "a"], [torch.cat((graph, graph))]))
+    assert error.code == "attention.weights" and "2" in error.what

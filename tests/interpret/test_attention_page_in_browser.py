@@ -216,7 +216,7 @@ def test_any_model_can_be_shown(browser: Browser, tmp_path: Path) -> None:
     with torch.no_grad():
         outputs = model(ids, output_attentions=True)
     attention = attention_of([f"t{number}" for number in ids[0].tolist()], outputs.attentions, causal=True)
-    assert np.allclose((attention.weights[0] * attention.sight(0)).sum(axis=-1), 1.0, atol=1e-6)
+    assert np.allclose((attention.weights[0] * attention.mask(0)).sum(axis=-1), 1.0, atol=1e-6)
     with watched_page(browser) as page:
         open_page(page, attention, tmp_path)
         page.keyboard.press("ArrowUp")

@@ -11,20 +11,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from helpers.attention_pages import draw_attention
-from lilliput.interpret import Attention, HeadSummary, summarise
+from helpers.attention_pages import draw_attention, small_writer
+from helpers.labelled_corpora import token_file
+from helpers.user_errors import refused
+from lilliput.interpret import AttentionMaps, HeadSummary, summarise, summarise_documents
+from lilliput.interpret.attention_capture import HeadChoice, capture_ids
 from lilliput.interpret.head_score_definitions import SCORES
 from lilliput.interpret.head_scores import Tally, csv_of, is_punctuation, sort_heads
 
 TOKENS = ["Once", " a", ".", " fox", " a", " fox", "!", " a", ".", " fox", " a", " fox", ".", "?", "<pad>"]
+LENGTHS = [5, 40, 1, 9, 31, 32]  # of documents
 
 
-def by_loops(attention: Attention, place: int, head: int) -> dict[str, float | None]:
+def by_loops(attention: AttentionMaps, place: int, head: int) -> dict[str, float | None]:
     """One token and one key at a time, from the definitions."""
-    weights, sight, tokens = attention.weights[place][head], attention.sight(place), list(attention.tokens)
+    weights, mask, tokens = attention.weights[place][head], attention.mask(place), list(attention.tokens)
     told: dict[str, list[float]] = {name: [] for name in SCORES}
     for t in range(len(tokens)):
-        keys = [k for k in range(len(tokens)) if sight[t, k]]
+        keys = [k for k in range(len(tokens)) if mask[t, k]]
         if len(keys) < 2:
             continue
         told["entropy"].append(-sum(weights[t, k] * math.log2(weights[t, k]) for k in keys if weights[t, k] > 0))
@@ -68,9 +72,9 @@ def test_texts_are_added_token_by_token() -> None:
 def test_an_even_head_is_what_its_weights_would_say() -> None:
     attention = draw_attention(TOKENS, window=5, padded=1)
     (first, second) = Tally().add(attention).even()
-    sight = attention.sight(0)
-    weights = sight / np.maximum(1, sight.sum(axis=1, keepdims=True))
-    flat = Attention(TOKENS, [weights[None]], [sight], padding=attention.padding)
+    mask = attention.mask(0)
+    weights = mask / np.maximum(1, mask.sum(axis=1, keepdims=True))
+    flat = AttentionMaps(TOKENS, [weights[None]], [mask], padding=attention.padding)
     assert first.head is None and first.scores == pytest.approx(by_loops(flat, 0, 0), abs=1e-12)
     assert (second.layer, second.scores) == (1, first.scores)
 
@@ -89,7 +93,7 @@ def test_heads_that_do_one_thing(name: str, aim: Callable[[int], int], scores: d
     weights = np.zeros((1, len(tokens), len(tokens)))
     for t in range(len(tokens)):
         weights[0, t, aim(t)] = 1.0
-    (found,) = summarise(Attention(tokens, [weights], [np.tri(len(tokens), dtype=np.bool_)]))
+    (found,) = summarise(AttentionMaps(tokens, [weights], [np.tri(len(tokens), dtype=np.bool_)]))
     assert {name: found.scores[name] for name in scores} == scores
     assert found.scores["punctuation"] is None
 
@@ -106,8 +110,8 @@ def test_no_punctuation(token: str) -> None:
 
 def test_numbers_of_equal_spelling_are_told_apart_by_their_ids() -> None:
     weights = np.full((1, 3, 3), 1 / 3)
-    assert summarise(Attention(["x", "x", "y"], [weights]))[0].scores["same"] == pytest.approx(1 / 3)
-    assert summarise(Attention(["x", "x", "y"], [weights], ids=[1, 2, 3]))[0].scores["same"] is None
+    assert summarise(AttentionMaps(["x", "x", "y"], [weights]))[0].scores["same"] == pytest.approx(1 / 3)
+    assert summarise(AttentionMaps(["x", "x", "y"], [weights], ids=[1, 2, 3]))[0].scores["same"] is None
 
 
 def test_sorted_by_what_is_asked_for() -> None:
@@ -130,3 +134,43 @@ def test_the_csv_has_all_of_it() -> None:
     assert [row["head"] for row in rows] == ["0", "1", "even"]
     assert float(rows[1]["entropy"]) == tally.heads()[1].scores["entropy"]
     assert rows[0]["punctuation"] == ""
+
+
+# Over documents
+
+
+@pytest.mark.parametrize("task", ["language", "classifier"])
+def test_every_document_from_its_beginning(task: str) -> None:
+    writer = small_writer(task=task, classes=3 if task == "classifier" else None)
+    file = token_file(LENGTHS)
+    found = summarise_documents(writer, file)
+    expected, first = Tally(), [] if task == "classifier" else [writer.tokenizer.start]
+    for number in range(len(LENGTHS)):
+        ids = [*first, *file.tokens[file.offsets[number] : file.offsets[number + 1] - 1].tolist()][:32]
+        if len(ids) > 1:
+            expected.add(capture_ids(writer, ids, HeadChoice()))
+    assert (found.texts, found.tokens) == (expected.texts, expected.tokens)
+    assert found.tokens == (5 + 32 + 9 + 31 + 32 if task == "classifier" else 6 + 32 + 2 + 10 + 32 + 32)
+    for one, other in zip(found.heads(), expected.heads(), strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-12)
+
+
+def test_a_sample_depends_on_its_seed_alone() -> None:
+    writer, file = small_writer(), token_file(list(range(3, 30)))
+    told: list[tuple[str, int, int | None]] = []
+    one = summarise_documents(
+        writer, file, 5, seed=1, report=lambda what, done, total: told.append((what, done, total))
+    )
+    assert one.texts == 5 and told[-1] == ("looking at documents", 5, 5)
+    again, other = (summarise_documents(writer, file, 5, seed=seed) for seed in (1, 2))
+    assert again.heads() == one.heads() != other.heads()
+    chosen = summarise_documents(writer, file, 5, seed=1, layers=[1], heads=[0])
+    (head,) = chosen.heads()
+    expected = next(found for found in one.heads() if (found.layer, found.head) == (1, 0))
+    assert head.scores == pytest.approx(expected.scores, abs=1e-12)
+
+
+def test_documents_without_two_tokens() -> None:
+    writer = small_writer(task="classifier", classes=3)
+    assert refused(lambda: summarise_documents(writer, token_file([1, 1]))).code == "attention.text"
+    assert np.isfinite(summarise_documents(writer, token_file([1, 2])).heads()[0].scores["entropy"] or 0.0)

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from helpers.attention_pages import draw_attention
-from lilliput.interpret import Attention, draw_heads, draw_layer
+from lilliput.interpret import AttentionMaps, draw_heads, draw_layer
 from lilliput.interpret.heat_maps import PADDING, UNSEEN
 
 TOKENS = ["<|endoftext|>", "Once", " upon", " a", "\n", "$x$", " 日", "averyveryverylongword", "<pad>"]
@@ -89,7 +89,7 @@ def test_no_words_run_out_of_the_picture(count: int, heads: int) -> None:
 
 
 def test_where_the_text_was_cut_and_the_writing_begins() -> None:
-    def words(attention: Attention) -> str:
+    def words(attention: AttentionMaps) -> str:
         return " ".join(" ".join(text.get_text().split()) for text in draw_layer(attention, 0).texts)
 
     assert "cut" not in words(draw_attention(list("abc"))) and "dashed" not in words(draw_attention(list("abc")))

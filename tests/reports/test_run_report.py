@@ -18,12 +18,13 @@ from helpers.study_results import windows
 from lilliput.decoding.writer import Sample
 from lilliput.interpret import capture_text
 from lilliput.interpret.head_scores import Tally
-from lilliput.reports.document import Document, Table, to_markdown
+from lilliput.reports.document import Document, Table
+from lilliput.reports.formatting import duration
+from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
-from lilliput.reports.run_report import describe_run, tell_heads, write_run_report
+from lilliput.reports.run_report import describe_run, head_blocks, write_run_report
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import measure_training
-from lilliput.studies.study_text import duration
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_everything_is_in_it(document: Document) -> None:
 def test_heads_stand_beside_an_even_one() -> None:
     """One for all layers that see the same."""
     writer = small_writer(layers=3, window=(4, None, 4))
-    _, table = tell_heads(writer, Sample("A bee", " saw the sea.", 13, 0.0, "length"))
+    _, table = head_blocks(writer, Sample("A bee", " saw the sea.", 13, 0.0, "length"))
     assert isinstance(table, Table)
     assert table.rows[5][0] == "layer 2, head 1"
     even = Tally().add(capture_text(writer, "A bee saw the sea.")).even()
@@ -185,16 +186,16 @@ def test_a_run_by_its_name_its_folder_and_its_checkpoint(tmp_path: Path, monkeyp
 
 def test_a_study_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = windows(tmp_path / "runs" / "made", seeds=(1, 2))
-    about = {name: value for name, value in outcome.about.items() if name != "config"}
-    cells = [{"labels": row.cell, "settings": {"model.dim": 64}} for row in outcome.rows[:1]]
-    study = {"format": 1, "study": outcome.study.as_dict(), "about": about, "cells": cells}
-    (outcome.folder / "study.json").write_text(json.dumps(study))
+    result = windows(tmp_path / "runs" / "made", seeds=(1, 2))
+    about = {name: value for name, value in result.about.items() if name != "config"}
+    cells = [{"labels": row.cell, "settings": {"model.dim": 64}} for row in result.rows[:1]]
+    study = {"format": 1, "study": result.study.as_dict(), "about": about, "cells": cells}
+    (result.folder / "study.json").write_text(json.dumps(study))
     lines = [
         {"cell": row.cell, "seed": row.seed, "run": row.run, "figures": row.figures, "measures": []}
-        for row in outcome.rows
+        for row in result.rows
     ]
-    (outcome.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (result.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     told = lilliput("report", "made", "--json")
     assert told.code == 0, told.err
     assert json.loads(told.out) == {
@@ -209,4 +210,4 @@ def test_a_study_that_nobody_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     told = lilliput("report", "window")
     assert told.code == 2
-    assert "study window was not run yet" in told.err and "try lilliput study window" in told.err
+    assert told.error is not None and "window" in told.error.what and "lilliput study window" in (told.error.fix or "")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from helpers.study_results import exact, make_outcome, make_study
+from helpers.study_results import exact, make_result, make_study
 from lilliput.studies.comparison import compare, find_best, find_missing, find_values, summarise, summarise_cell
 
 FIGURE = "validation.perplexity"
@@ -46,8 +46,8 @@ def test_one_value_has_neither_deviation_nor_interval_and_none_has_no_summary() 
 )
 def test_what_may_be_said_of_two_cells(ours: tuple[float, ...], theirs: tuple[float, ...], finding: str) -> None:
     study = make_study({"window": {"full": {}, "a": {}}}, tuple(range(1, len(ours) + 1)))
-    outcome = make_outcome(study, exact({"full": theirs, "a": ours}))
-    found = compare(outcome.rows, {"window": "a"}, {"window": "full"}, FIGURE)
+    result = make_result(study, exact({"full": theirs, "a": ours}))
+    found = compare(result.rows, {"window": "a"}, {"window": "full"}, FIGURE)
     assert found.finding == finding
     assert found.mean == pytest.approx(np.mean(ours) - np.mean(theirs), abs=1e-12)
     assert (found.paired is None) == (len(ours) == 1)
@@ -59,17 +59,17 @@ def test_what_may_be_said_of_two_cells(ours: tuple[float, ...], theirs: tuple[fl
 
 
 def test_only_seeds_that_both_have_are_paired() -> None:
-    outcome = make_outcome(make_study(AXES, (1, 2, 3)), exact({"full": (1, 2, 3), "a": (2, 3, 9), "b": (4, 5, 6)}))
-    outcome.rows[:] = [
-        row for row in outcome.rows if (row.cell["window"], row.seed) not in {("a", 3), ("b", 1), ("b", 2)}
+    result = make_result(make_study(AXES, (1, 2, 3)), exact({"full": (1, 2, 3), "a": (2, 3, 9), "b": (4, 5, 6)}))
+    result.rows[:] = [
+        row for row in result.rows if (row.cell["window"], row.seed) not in {("a", 3), ("b", 1), ("b", 2)}
     ]
-    found = compare(outcome.rows, {"window": "a"}, {"window": "full"}, FIGURE)
+    found = compare(result.rows, {"window": "a"}, {"window": "full"}, FIGURE)
     assert (found.n, found.mean, found.finding) == (2, 1.0, "higher")
-    assert compare(outcome.rows, {"window": "b"}, {"window": "full"}, FIGURE).finding == "one seed"
-    assert compare(outcome.rows, {"window": "b"}, {"window": "a"}, FIGURE).finding == "missing"
-    assert find_missing(outcome) == [({"window": "a"}, 3), ({"window": "b"}, 1), ({"window": "b"}, 2)]
-    assert find_values(outcome.rows, {"window": "a"}, FIGURE) == {1: 2, 2: 3}
-    assert summarise_cell(outcome.rows, {"window": "a"}, "nothing") is None
+    assert compare(result.rows, {"window": "b"}, {"window": "full"}, FIGURE).finding == "one seed"
+    assert compare(result.rows, {"window": "b"}, {"window": "a"}, FIGURE).finding == "missing"
+    assert find_missing(result) == [({"window": "a"}, 3), ({"window": "b"}, 1), ({"window": "b"}, 2)]
+    assert find_values(result.rows, {"window": "a"}, FIGURE) == {1: 2, 2: 3}
+    assert summarise_cell(result.rows, {"window": "a"}, "nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_only_seeds_that_both_have_are_paired() -> None:
 def test_the_best_is_surely_so_only_if_it_beats_every_other(
     table: dict[str, tuple[float, ...]], better: str, best: str, surely: bool
 ) -> None:
-    outcome = make_outcome(make_study(AXES), exact(table))
+    result = make_result(make_study(AXES), exact(table))
     cells = [{"window": label} for label in table]
-    assert find_best(outcome.rows, cells, FIGURE, better) == ({"window": best}, surely)
-    assert find_best(outcome.rows, cells, FIGURE, None) is None
-    assert find_best(outcome.rows, cells[:1], FIGURE, better) is None
+    assert find_best(result.rows, cells, FIGURE, better) == ({"window": best}, surely)
+    assert find_best(result.rows, cells, FIGURE, None) is None
+    assert find_best(result.rows, cells[:1], FIGURE, better) is None
 
 
 def test_one_seed_is_never_surely_the_best() -> None:
-    outcome = make_outcome(make_study(AXES, (1,)), exact({"full": (5,), "a": (1,), "b": (9,)}))
-    assert find_best(outcome.rows, [{"window": "full"}, {"window": "a"}], FIGURE, "lower") == ({"window": "a"}, False)
+    result = make_result(make_study(AXES, (1,)), exact({"full": (5,), "a": (1,), "b": (9,)}))
+    assert find_best(result.rows, [{"window": "full"}, {"window": "a"}], FIGURE, "lower") == ({"window": "a"}, False)

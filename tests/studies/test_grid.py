@@ -10,8 +10,8 @@ import pytest
 
 from helpers.small_runs import SETTINGS
 from helpers.small_studies import write_study
-from helpers.user_errors import refusal
-from lilliput.errors import UserError
+from helpers.user_errors import refused
+from lilliput.errors import UserError, UserErrors
 from lilliput.settings.loading import load_config
 from lilliput.studies.grid import budget_of, cell_config, cells, load_study, study_from_dict
 
@@ -21,10 +21,10 @@ TWO = {
 }
 
 
-def mistakes(path: Path, quick: bool = False) -> str:
-    with pytest.raises(UserError) as found:
+def errors_of(path: Path, quick: bool = False) -> list[UserError]:
+    with pytest.raises(UserErrors) as found:
         load_study(path, quick)
-    return str(found.value)
+    return found.value.errors
 
 
 def test_cells_are_the_product_by_hand(tmp_path: Path) -> None:
@@ -68,7 +68,8 @@ axes.window = ["full", "pattern"]"""
     assert [list(axis.values) for axis in short.axes] == [["full", "pattern"], ["low", "high"]]
     assert (full.seeds, full.settings["model.dim"], len(cells(full))) == ((1, 2, 3), 16, 6)
     assert load_study(path, quick=True, seeds=[4, 5]).seeds == (4, 5)
-    assert "has no quick form" in refusal(lambda: load_study(write_study(tmp_path, TWO), quick=True))
+    error = refused(lambda: load_study(write_study(tmp_path, TWO), quick=True))
+    assert (error.code, error.setting) == ("study.file", "quick")
 
 
 def test_an_axis_may_have_its_own_budgets(tmp_path: Path) -> None:
@@ -94,43 +95,65 @@ def test_paths_are_beside_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sources == [str(tmp_path / "mytext.txt"), str(tmp_path / "other.txt")]
 
 
-WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("no title", {"title": None}, ["the study lacks title"]),
-    ("a key nearly", {"sedes": [1]}, ["a study has no sedes", "line 8", "seeds"]),
-    ("no seed", {"seeds": []}, ["a study needs seeds, each once", "line 4"]),
-    ("a seed twice", {"seeds": [1, 1]}, ["a study needs seeds, each once"]),
-    ("no number", {"seeds": ["x"]}, ["seeds.0 is 'x': it should be a whole number"]),
-    ("no such recipe", {"recipe": "deno"}, ["there is no recipe 'deno'", "line 3", "demo"]),
-    ("no budget", {"budget": None}, ["one budget is needed, and only one", "budget = { steps = 500 }"]),
-    ("two budgets", {"budget": {"steps": 1, "tokens": 2}}, ["one budget is needed, and only one", "line 5"]),
-    ("another unit", {"budget": {"hours": 1}}, ["budget.hours", "'steps', 'tokens', 'minutes' or 'flops'"]),
-    ("nothing of it", {"budget": {"steps": 0}}, ["budget.steps is 0", "greater than 0"]),
-    ("half a step", {"budget": {"steps": 0.5}}, ["train.steps is 0.5: it should be a whole number"]),
-    ("no such measure", {"measure": ["likelyhood"]}, ["there is no measure 'likelyhood'", "likelihood"]),
-    ("no such figure", {"show": ["validation.los"]}, ["there is no figure 'validation.los'", "validation.loss"]),
-    ("a measure not taken", {"show": ["bleu.4"]}, ["bleu.4 is of the measure overlap", '["training", "overlap"]']),
-    ("a plot of none", {"extra": '[[plots]]\nkind = "bars"\ny = "train.los"'}, ["no figure 'train.los'", "train.loss"]),
-    ("half a plot", {"extra": '[[plots]]\nkind = "fit"\ny = "train.loss"'}, ["kind fit needs two figures"]),
-    ("a setting nearly", {"settings": {"model.dmi": 3}}, ["there is no setting model.dmi", "model.dim"]),
-    ("a measure's setting", {"settings": {"measure.prompt": 3}}, ["no setting measure.prompt", "measure.prompts"]),
-    ("the seed", {"settings": {"seed": 3}}, ["seed is not a setting of a study", "seeds = [1, 2, 3]"]),
-    ("a budget elsewhere", {"settings": {"train.steps": 3}}, ["train.steps is not a setting of a study", "budget ="]),
-    ("a table is needed", {"axes": {"a": {"x": "8"}}}, ["axes.a.x is '8': a label has a table of settings"]),
-    ("no such label", {"axes": {"a": {"x": {}, "compare": "y"}}}, ["axis a has no 'y' to compare with", "one of x"]),
-    ("an axis without labels", {"axes": {"a": {}}}, ["axis a has no values"]),
-    ("a column's name", {"axes": {"seed": {"x": {}}}}, ["an axis cannot be called seed"]),
-    ("another split", {"axes": {"a": {"x": {"data.seed": 2}}}}, ["different validation splits"]),
-    ("a conflict", {"axes": {"a": {"x": {"model.heads": 3}}}}, ["16 is not divisible by model.heads 3"]),
-    ("ways of writing", {"axes": {"a": {"x": {"generate.beams": 2, "generate.top_k": 3}}}}, ["top_k would do nothing"]),
-    ("no such budget", {"axes": {"a": {"x": {"budget.hours": 2}}}, "budget": None}, ["there is no budget in hours"]),
+# Settings that the settings room refuses: the error is its own, and names the setting.
+OF_SETTINGS = ""
+WRONG: list[tuple[str, dict[str, Any], str, str | None, list[str]]] = [
+    ("no title", {"title": None}, "study.file", "title", []),
+    ("a key nearly", {"sedes": [1]}, "study.file", "sedes", ["line 8", "seeds"]),
+    ("no seed", {"seeds": []}, "study.file", "seeds", ["line 4"]),
+    ("a seed twice", {"seeds": [1, 1]}, "study.file", "seeds", ["line 4"]),
+    ("no number", {"seeds": ["x"]}, "study.file", "seeds.0", ["'x'"]),
+    ("no such recipe", {"recipe": "deno"}, "recipe.missing", None, ["deno", "line 3", "demo"]),
+    ("no budget", {"budget": None}, "study.file", "budget", []),
+    ("two budgets", {"budget": {"steps": 1, "tokens": 2}}, "study.file", "budget", ["line 5", "2"]),
+    ("another unit", {"budget": {"hours": 1}}, "study.file", "budget.hours", ["steps", "tokens", "minutes", "flops"]),
+    ("nothing of it", {"budget": {"steps": 0}}, "study.file", "budget.steps", ["0"]),
+    ("half a step", {"budget": {"steps": 0.5}}, OF_SETTINGS, "train.steps", ["0.5"]),
+    ("no such measure", {"measure": ["likelyhood"]}, "study.file", "measure", ["likelyhood", "likelihood"]),
+    ("no such figure", {"show": ["validation.los"]}, "study.file", "show", ["validation.los", "validation.loss"]),
+    ("a measure not taken", {"show": ["bleu.4"]}, "study.file", "show", ["overlap", '["training", "overlap"]']),
+    ("a plot of none", {"extra": '[[plots]]\nkind = "bars"\ny = "train.los"'}, "study.file", "plots", ["train.loss"]),
+    ("half a plot", {"extra": '[[plots]]\nkind = "fit"\ny = "train.loss"'}, "study.file", "plots", ["fit"]),
+    ("a setting nearly", {"settings": {"model.dmi": 3}}, OF_SETTINGS, "model.dmi", ["model.dim"]),
+    (
+        "a measure's setting",
+        {"settings": {"measure.prompt": 3}},
+        "setting.unknown",
+        "measure.prompt",
+        ["measure.prompts"],
+    ),
+    ("the seed", {"settings": {"seed": 3}}, "study.cell", "seed", ["seeds ="]),
+    ("a budget elsewhere", {"settings": {"train.steps": 3}}, "study.cell", "train.steps", ["budget ="]),
+    ("a table is needed", {"axes": {"a": {"x": "8"}}}, "study.file", "axes.a", ["'8'"]),
+    ("no such label", {"axes": {"a": {"x": {}, "compare": "y"}}}, "study.file", "axes.a.compare", ["'y'", "x"]),
+    ("an axis without labels", {"axes": {"a": {}}}, "study.file", "axes.a", []),
+    ("a column's name", {"axes": {"seed": {"x": {}}}}, "study.file", "axes.seed", []),
+    ("another split", {"axes": {"a": {"x": {"data.seed": 2}}}}, "study.cell", "data.seed", []),
+    ("a conflict", {"axes": {"a": {"x": {"model.heads": 3}}}}, OF_SETTINGS, "model.heads", ["16", "3"]),
+    (
+        "ways of writing",
+        {"axes": {"a": {"x": {"generate.beams": 2, "generate.top_k": 3}}}},
+        OF_SETTINGS,
+        "generate.top_k",
+        [],
+    ),
+    ("no such budget", {"axes": {"a": {"x": {"budget.hours": 2}}}, "budget": None}, "study.cell", "budget.hours", []),
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, change: dict[str, Any], told: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("change", "code", "setting", "facts"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG]
+)
+def test_an_error_names_its_setting_and_place(
+    tmp_path: Path, change: dict[str, Any], code: str, setting: str | None, facts: list[str]
+) -> None:
     path = write_study(tmp_path, **change)
-    found = refusal(lambda: load_study(path))
-    assert all(part in found for part in told), found
+    (error, *_) = errors_of(path)
+    if code == OF_SETTINGS:
+        assert setting is not None and setting in error.what
+    else:
+        assert (error.code, error.setting) == (code, setting)
+    assert all(fact in str(error) for fact in facts), error
 
 
 def test_all_mistakes_at_once_each_with_its_line(tmp_path: Path) -> None:
@@ -159,26 +182,23 @@ axes.windw = ["full"]
 axes.form = ["plian"]
 """
     )
-    assert [line.split(":")[0] for line in mistakes(path).splitlines()] == [
-        "there is no measure 'trainng'  (bad.toml, line 5)",
-        "there is no setting model.dmi  (bad.toml, line 7)",
-        "there is no setting measure.prompt  (bad.toml, line 8)",
-        "model.feed_forward is 'gleu'",
-        "model.window is -8",
-        "model.dim is 'x'",
-    ]
-    lines = ["(bad.toml, line 17)", "(bad.toml, line 12)", "(bad.toml, line 13)"]
-    assert all(line in told for line, told in zip(lines, mistakes(path).splitlines()[3:], strict=True))
-    quick = mistakes(path, quick=True)
-    assert "axis form has no 'plian'  (bad.toml, line 21): plain" in quick
-    assert "there is no axis 'windw'  (bad.toml, line 20): window" in quick
+    found = [("trainng", 5), ("model.dmi", 7), ("measure.prompt", 8)]
+    found += [("model.feed_forward", 17), ("model.window", 12), ("model.dim", 13)]
+    for error, (name, line) in zip(errors_of(path), found, strict=True):
+        assert name in error.what and f"bad.toml, line {line}" in (error.where or "")
+    quick = {error.setting: error for error in errors_of(path, quick=True)}
+    assert quick["quick.axes.form"].where == "bad.toml, line 21" and "plain" in (quick["quick.axes.form"].fix or "")
+    assert quick["quick.axes.windw"].where == "bad.toml, line 20"
+    assert "window" in (quick["quick.axes.windw"].fix or "")
 
 
 def test_what_is_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for content, told in ((b"\xff\xfe", "must be UTF-8"), (b"title = ", "not valid TOML"), (b"", "lacks title")):
+    for content, fact in ((b"\xff\xfe", "UTF-8"), (b"title = ", "TOML")):
         Path("a.toml").write_bytes(content)
-        assert told in mistakes(Path("a.toml"))
+        assert fact in refused(lambda: load_study("a.toml")).what
+    Path("a.toml").write_bytes(b"")
+    assert [error.setting for error in errors_of(Path("a.toml"))] == ["title", "recipe", "seeds", "measure"]
     Path("a.txt").write_text("text")
-    assert "a.txt is no study" in refusal(lambda: load_study("a.txt"))
-    assert "there is no study 'nothere.toml'" in refusal(lambda: load_study("nothere.toml"))
+    assert refused(lambda: load_study("a.txt")).code == "study.file"
+    assert refused(lambda: load_study("nothere.toml")).code == "study.missing"

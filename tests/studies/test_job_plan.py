@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.small_studies import write_study
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.cli import VERBS
 from lilliput.cli import train as train_verb
 from lilliput.cli.parsing import parse
@@ -20,13 +20,13 @@ from lilliput.studies.job_plan import (
     LILLIPUT,
     Measurement,
     Training,
-    beginning,
-    measuring,
+    measure_command,
     plan,
     preparation_key,
-    preparing,
-    resuming,
+    prepare_command,
+    resume_command,
     tokens_for,
+    train_command,
 )
 
 BOTH = {
@@ -87,9 +87,9 @@ def test_nothing_but_decoding_is_one_run_a_seed(tmp_path: Path) -> None:
 
 def test_names_of_runs_that_cannot_be(tmp_path: Path) -> None:
     same = {"window": {"a b": {"model.window": 4}, "A/b": {"model.window": 5}}}
-    assert "give runs of the same name, a-b" in refusal(lambda: trainings(write_study(tmp_path, same)))
+    assert refused(lambda: trainings(write_study(tmp_path, same))).code == "run.name"
     long = {"window": {"x" * 100: {"model.window": 4}}}
-    assert "too long for the name of a run" in refusal(lambda: trainings(write_study(tmp_path, long)))
+    assert refused(lambda: trainings(write_study(tmp_path, long))).code == "run.name"
 
 
 def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
@@ -108,24 +108,25 @@ def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
     }
     study = load_study(write_study(tmp_path, axes))
     (job,) = (job for job in plan(study) if isinstance(job, Training))
-    words = beginning(study, job, Path("runs/small"))
+    words = train_command(study, job, Path("runs/small"))
     assert tuple(words[:3]) == LILLIPUT
     arguments = parse("train", VERBS["train"], train_verb, words[4:])
     there = load_config(arguments.target, arguments.settings)
     changed = {"seed": 1, "name": "kinds-seed1", "log.folder": "runs/small", "log.sample_seconds": None}
     assert there == replace(job.config, changed)
-    assert shlex.join(resuming(job, Path("runs/small"))[3:]) == "train runs/small/kinds-seed1 --resume --json"
-    assert preparing(study, job)[3:5] == ["prepare", str(tmp_path / "mytext.txt")]
+    assert shlex.join(resume_command(job, Path("runs/small"))[3:]) == "train runs/small/kinds-seed1 --resume --json"
+    assert prepare_command(study, job)[3:5] == ["prepare", str(tmp_path / "mytext.txt")]
 
 
 def test_what_no_flag_can_say_is_refused(tmp_path: Path) -> None:
     path = write_study(tmp_path, {}, settings={"generate.stop": ["one, two"]})
-    assert "generate.stop is ['one, two'], and no flag" in refusal(lambda: trainings(path))
+    error = refused(lambda: trainings(path))
+    assert (error.code, error.setting) == ("study.cell", "generate.stop")
 
 
 def test_the_command_of_a_measurement(tmp_path: Path) -> None:
     job = Measurement({"a": "b"}, 3, "b-seed3", {"generate.stop": ["é"]}, ("training", "overlap"))
-    *_, run, flag, spec = measuring(job, Path("runs/x"))
+    *_, run, flag, spec = measure_command(job, Path("runs/x"))
     assert (run, flag) == ("runs/x/b-seed3", "--spec")
     assert json.loads(spec) == {"measures": ["training", "overlap"], "settings": {"generate.stop": ["é"]}, "seed": 3}
 
@@ -145,5 +146,5 @@ def test_flops_are_tokens_times_those_of_a_token(tmp_path: Path, flops: float) -
             each = count(replace(job.config, {"model.vocab_size": 257}).model, job.config.vectors).flops_per_token
             tokens = tokens_for(job.config, flops, 257, None)
             assert abs(tokens * each - flops) <= each / 2
-            assert f"--train.tokens={tokens}" in beginning(study, job, Path("runs"), tokens)
-            assert not any(word.startswith("--budget") for word in beginning(study, job, Path("runs"), tokens))
+            assert f"--train.tokens={tokens}" in train_command(study, job, Path("runs"), tokens)
+            assert not any(word.startswith("--budget") for word in train_command(study, job, Path("runs"), tokens))

@@ -23,7 +23,7 @@ from lilliput.cli.study import tell_outcome
 from lilliput.storage.run_folders import Run, list_runs
 from lilliput.studies.grid import load_study
 from lilliput.studies.runner import Event, Failed, Waiting, run_study, training_left
-from lilliput.studies.study_results import METRICS, PROCESSES, Outcome, read_lines, read_outcome
+from lilliput.studies.study_results import METRICS, PROCESSES, StudyResult, read_lines, read_result
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
 
@@ -75,68 +75,68 @@ def whole(here: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(whole: Path) -> Outcome:
-    return read_outcome(whole.parent / "runs" / "whole")
+def result(whole: Path) -> StudyResult:
+    return read_result(whole.parent / "runs" / "whole")
 
 
-def test_rows_runs_and_shares(whole: Path, outcome: Outcome) -> None:
+def test_rows_runs_and_shares(whole: Path, result: StudyResult) -> None:
     expected = [
         (label, strategy, run) for label, run in (("full", "full"), ("4 tokens", "4-tokens")) for strategy in STRATEGY
     ]
-    assert [(*row.cell.values(), row.run.removesuffix("-seed1")) for row in outcome.rows] == expected
-    full, short, *_ = timeless(outcome)
+    assert [(*row.cell.values(), row.run.removesuffix("-seed1")) for row in result.rows] == expected
+    full, short, *_ = timeless(result)
     assert full[3] == short[3], "one run, measured twice"
     assert full[3]["updates"] == 60
-    assert full[3]["validation.loss"] != timeless(outcome)[2][3]["validation.loss"]
-    assert [run["name"] for run in list_runs(outcome.folder)] == ["4-tokens-seed1", "full-seed1"]
-    assert outcome.curve("full-seed1")[-1]["event"] == "finished"
+    assert full[3]["validation.loss"] != timeless(result)[2][3]["validation.loss"]
+    assert [run["name"] for run in list_runs(result.folder)] == ["4-tokens-seed1", "full-seed1"]
+    assert result.curve("full-seed1")[-1]["event"] == "finished"
     assert len(processes(whole.parent, "training")) == 2
     assert len(processes(whole.parent, "measuring")) == 4
-    assert outcome.about["command"] == "lilliput study whole.toml"
+    assert result.about["command"] == "lilliput study whole.toml"
 
 
-def test_memory_is_of_the_run_s_own_process(outcome: Outcome) -> None:
-    peaks = {line["name"]: line["peak_memory_bytes"] for line in processes(outcome.folder, "training")}
-    for row in outcome.rows:
+def test_memory_is_of_the_run_s_own_process(result: StudyResult) -> None:
+    peaks = {line["name"]: line["peak_memory_bytes"] for line in processes(result.folder, "training")}
+    for row in result.rows:
         assert row.figures["train.peak_memory_bytes"] == peaks[row.run] > 100_000_000
-        logged = [event["memory_bytes"] for event in outcome.curve(row.run) if event["event"] == "step"]
+        logged = [event["memory_bytes"] for event in result.curve(row.run) if event["event"] == "step"]
         assert peaks[row.run] >= max(logged)
 
 
-def test_what_cannot_be_done_is_told_and_the_others_go_on(whole: Path, outcome: Outcome) -> None:
+def test_what_cannot_be_done_is_told_and_the_others_go_on(whole: Path, result: StudyResult) -> None:
     told = json.loads((whole.parent / "whole.json").read_text())
     assert [one["cell"]["window"] for one in told["missing"]] == ["no text"] * 2
     (failure,) = told["failed"]
     assert failure["kind"] == "preparing" and "no such file" in failure["what"]
-    assert outcome.about["failed"] == [failure]
+    assert result.about["failed"] == [failure]
     err = (whole.parent / "whole.txt").read_text()
     assert "preparing data2 failed:" in err and "Traceback" not in err
     assert Path(whole.parent, told["report"]).is_file() and Path(whole.parent, told["table"]).is_file()
 
 
-def test_how_it_is_told(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell_outcome(outcome, as_json=False) == 1, "figures are missing"
+def test_how_it_is_told(result: StudyResult, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell_outcome(result, as_json=False) == 1, "figures are missing"
     out = capsys.readouterr().out
     assert out.startswith("One seed: no interval, no claim.") and "\nValidation loss: " in out
     assert "failed  preparing data2: lilliput: " in out
     assert "missing 2 of 6: no text/own with seed 1, no text/short with seed 1" in out
-    assert f"report  {outcome.folder / 'report.html'}  (open it with" in out
+    assert f"report  {result.folder / 'report.html'}  (open it with" in out
 
 
-def test_a_second_call_does_only_what_is_missing(whole: Path, outcome: Outcome) -> None:
-    before, events = [processes(outcome.folder, kind) for kind in ("training", "measuring")], list[Event]()
-    log = outcome.folder / METRICS
+def test_a_second_call_does_only_what_is_missing(whole: Path, result: StudyResult) -> None:
+    before, events = [processes(result.folder, kind) for kind in ("training", "measuring")], list[Event]()
+    log = result.folder / METRICS
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # killed while it wrote the last one
     with chdir(whole.parent):
-        again = run_study(load_study(whole.name), outcome.folder, events.append)
-    assert timeless(again) == timeless(outcome)
-    assert processes(outcome.folder, "training") == before[0]
-    assert len(processes(outcome.folder, "measuring")) == len(before[1]) + 1
+        again = run_study(load_study(whole.name), result.folder, events.append)
+    assert timeless(again) == timeless(result)
+    assert processes(result.folder, "training") == before[0]
+    assert len(processes(result.folder, "measuring")) == len(before[1]) + 1
     assert [event.job.kind for event in events if isinstance(event, Failed)] == ["preparing"]
 
 
-def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, outcome: Outcome) -> None:
+def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, result: StudyResult) -> None:
     """Ctrl-C stops both processes, and the run is resumed; kill -9 leaves the one that trains, and it is waited for."""
     quick = '[quick]\naxes.window = ["4 tokens"]'
     path = write_study(whole.parent, {"window": LABELS}, budget=STEPS, settings=SELDOM, name="broken", extra=quick)
@@ -159,28 +159,28 @@ def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, outcome: Ou
     with chdir(path.parent):
         went_on = run_study(load_study(path.name, quick=True), folder.relative_to(path.parent))
     ((_, seed, name, figures),) = timeless(went_on)
-    assert (seed, name, figures) == timeless(outcome)[2][1:]
+    assert (seed, name, figures) == timeless(result)[2][1:]
     first, *again = [line["command"] for line in processes(folder, "training")]
     assert first.startswith("lilliput train mytext.txt --train.steps=60")
     assert set(again) <= {"lilliput train runs/broken-quick/4-tokens-seed1 --resume --json"}
 
 
-def test_a_run_that_is_being_trained_is_waited_for(whole: Path, outcome: Outcome) -> None:
+def test_a_run_that_is_being_trained_is_waited_for(whole: Path, result: StudyResult) -> None:
     """And a signal ends the waiting."""
-    run, told = Run(outcome.folder / "full-seed1"), list[Event]()
+    run, told = Run(result.folder / "full-seed1"), list[Event]()
 
     def report(event: Event) -> None:
         told.append(event)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with chdir(whole.parent), run.lock(), pytest.raises(KeyboardInterrupt):
-        run_study(outcome.study, outcome.folder, report)
+        run_study(result.study, result.folder, report)
     assert [type(event) for event in told] == [Waiting]
 
 
-def test_what_a_run_still_needs(outcome: Outcome, tmp_path: Path) -> None:
+def test_what_a_run_still_needs(result: StudyResult, tmp_path: Path) -> None:
     assert training_left(tmp_path) is None
-    assert training_left(outcome.folder / "full-seed1") == 0.0
+    assert training_left(result.folder / "full-seed1") == 0.0
     lines = [json.dumps({"event": "step", "seconds": n, "progress": n / 8}) for n in (1, 2)]
     (tmp_path / METRICS).write_text("\n".join([*lines, '{"event": "saved"}', '{"event": "step", "sec']))
     assert training_left(tmp_path) == 6.0

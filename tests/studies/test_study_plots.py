@@ -14,28 +14,29 @@ import pytest
 from matplotlib.text import Annotation, Text
 from PIL import Image
 
-from helpers.study_results import make_outcome, make_study, windows
+from helpers.study_results import make_result, make_study, windows
+from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_height
 from lilliput.reports.document import Picture
 from lilliput.reports.plot_style import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
 from lilliput.studies.comparison import summarise
-from lilliput.studies.metric_display import find_figure
-from lilliput.studies.study_curves import Curve, distinct_cells, read_band, running_mean, sight, tell_beginning
+from lilliput.studies.figures import find_figure
+from lilliput.studies.study_curves import distinct_cells, read_band
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_plots import choose_plots, depends, draw_study, ends_of, fit_groups
-from lilliput.studies.study_results import Outcome, Row
+from lilliput.studies.study_results import Row, StudyResult
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return windows(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="module")
-def pictures(outcome: Outcome) -> list[Picture]:
-    return draw_study(outcome)
+def pictures(result: StudyResult) -> list[Picture]:
+    return draw_study(result)
 
 
-def sizes() -> Outcome:
+def sizes() -> StudyResult:
     """Loss by a law of parameters, for two budgets."""
     study = make_study(
         {"size": {"s": {}, "m": {}, "l": {}, "xl": {}}, "budget": {"short": {}, "long": {}}},
@@ -49,11 +50,11 @@ def sizes() -> Outcome:
         parameters = millions[cell["size"]]
         return {"parameters": 1e6 * parameters, "validation.loss": floor + 0.8 * parameters**-0.3}
 
-    return make_outcome(study, values)
+    return make_result(study, values)
 
 
-def test_rules_choose_curves_bars_and_a_trade_off(outcome: Outcome) -> None:
-    kinds = [(plot.kind, plot.x, plot.y) for plot in choose_plots(outcome)]
+def test_rules_choose_curves_bars_and_a_trade_off(result: StudyResult) -> None:
+    kinds = [(plot.kind, plot.x, plot.y) for plot in choose_plots(result)]
     assert kinds == [
         ("curves", None, "validation.loss"),
         ("curves", None, "train.loss"),
@@ -65,14 +66,14 @@ def test_rules_choose_curves_bars_and_a_trade_off(outcome: Outcome) -> None:
     ]
 
 
-def test_cells_that_share_their_runs_have_no_curves(outcome: Outcome) -> None:
-    rows = [Row(row.cell, row.seed, f"seed{row.seed}", row.figures) for row in outcome.rows]
-    shared = replace(outcome, rows=rows)
+def test_cells_that_share_their_runs_have_no_curves(result: StudyResult) -> None:
+    rows = [Row(row.cell, row.seed, f"seed{row.seed}", row.figures) for row in result.rows]
+    shared = replace(result, rows=rows)
     assert distinct_cells(shared) == [{"window": "full"}]
     assert "curves" not in {plot.kind for plot in choose_plots(shared)}
 
 
-def test_every_picture_says_in_words_what_it_shows(pictures: list[Picture], outcome: Outcome) -> None:
+def test_every_picture_says_in_words_what_it_shows(pictures: list[Picture], result: StudyResult) -> None:
     assert len(pictures) == 7
     assert len({picture.name for picture in pictures}) == 7
     for picture in pictures:
@@ -111,39 +112,39 @@ def test_the_png_is_a_picture(pictures: list[Picture]) -> None:
         assert len(image.convert("L").getcolors()) > 10, "not empty"
 
 
-def test_the_same_outcome_gives_the_same_bytes(pictures: list[Picture], outcome: Outcome) -> None:
-    kept = replace(outcome, study=replace(outcome.study, plots=tuple(choose_plots(outcome)[1:3])))
+def test_the_same_outcome_gives_the_same_bytes(pictures: list[Picture], result: StudyResult) -> None:
+    kept = replace(result, study=replace(result.study, plots=tuple(choose_plots(result)[1:3])))
     first, second = draw_study(kept), draw_study(kept)
     assert [(one.svg, one.png) for one in first] == [(one.svg, one.png) for one in second]
 
 
-def test_a_users_own_style_has_no_part_in_it(outcome: Outcome) -> None:
+def test_a_users_own_style_has_no_part_in_it(result: StudyResult) -> None:
     import matplotlib
 
-    bars = replace(outcome, study=replace(outcome.study, plots=(Plot("bars", y="validation.perplexity"),)))
+    bars = replace(result, study=replace(result.study, plots=(Plot("bars", y="validation.perplexity"),)))
     before = draw_study(bars)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
         assert draw_study(bars)[0].svg == before[0].svg
 
 
-def test_a_band_is_the_mean_lowest_and_highest_of_the_seeds(outcome: Outcome) -> None:
-    band = read_band(outcome, {"window": "full"}, training=False, unit="steps")
+def test_a_band_is_the_mean_lowest_and_highest_of_the_seeds(result: StudyResult) -> None:
+    band = read_band(result, {"window": "full"}, training=False, unit="steps")
     assert band is not None
-    runs = [outcome.curve(f"full-seed{seed}") for seed in (1, 2, 3)]
+    runs = [result.curve(f"full-seed{seed}") for seed in (1, 2, 3)]
     losses = np.array([[event["loss"] for event in run if event["event"] == "evaluation"] for run in runs])
     assert band.x.tolist() == list(range(50, 501, 50))
     np.testing.assert_allclose(band.mean, losses.mean(0), atol=1e-12)
     np.testing.assert_allclose(band.low, losses.min(0), atol=1e-12)
     np.testing.assert_allclose(band.high, losses.max(0), atol=1e-12)
-    assert read_band(outcome, {"window": "nothing"}, training=False, unit="steps") is None
+    assert read_band(result, {"window": "nothing"}, training=False, unit="steps") is None
 
 
 @pytest.mark.parametrize(
     ("unit", "end"), [("steps", 500), ("tokens", 0.256), ("minutes", 500 / 12 / 60), ("flops", 0.256)]
 )
-def test_curves_go_by_what_the_budget_is_counted_in(outcome: Outcome, unit: str, end: float) -> None:
+def test_curves_go_by_what_the_budget_is_counted_in(result: StudyResult, unit: str, end: float) -> None:
     for training in (False, True):
-        band = read_band(outcome, {"window": "full"}, training, unit)
+        band = read_band(result, {"window": "full"}, training, unit)
         assert band is not None
         assert band.x[-1] == pytest.approx(end, abs=1e-12)
 
@@ -155,7 +156,7 @@ def test_a_running_mean_is_the_mean_of_its_neighbours() -> None:
 
 
 def test_the_beginning_does_not_decide_how_high_a_picture_is() -> None:
-    assert sight([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
+    assert visible_height([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
 
 
 def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list[Picture], tmp_path: Path) -> None:
@@ -168,39 +169,39 @@ def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list
 
 def test_what_comes_later_is_no_beginning() -> None:
     x, y = np.arange(11.0), np.array([1.0, 1, 1, 9, 1, 1, 1, 1, 1, 1, 1])
-    assert tell_beginning([Curve(x, y)], 5.0) == ""
-    assert tell_beginning([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) == " The beginning is above the picture."
-    assert tell_beginning([Curve(x[:1], y[:1])], 0.5) == "", "one point is an end"
+    assert clipped_note([Curve(x, y)], 5.0) == ""
+    assert clipped_note([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) == " The beginning is above the picture."
+    assert clipped_note([Curve(x[:1], y[:1])], 0.5) == "", "one point is an end"
 
 
 def test_a_law_is_fitted_for_each_choice_that_does_not_change_x() -> None:
-    outcome = sizes()
-    assert depends(outcome, "parameters", "size") and not depends(outcome, "parameters", "budget")
-    short, long = fit_groups(outcome, "parameters", "validation.loss")
+    result = sizes()
+    assert depends(result, "parameters", "size") and not depends(result, "parameters", "budget")
+    short, long = fit_groups(result, "parameters", "validation.loss")
     assert (short.label, long.label) == ("short", "long")
     assert len(short.x) == 12
     for group, floor in ((short, 2.0), (long, 1.5)):
         assert group.law is not None
         assert (group.law.floor, group.law.scale, group.law.exponent) == pytest.approx((floor, 0.8, 0.3), rel=1e-5)
-    (picture,) = draw_study(outcome)
+    (picture,) = draw_study(result)
     assert "short: 2.000 + 0.800 · x^−0.300." in picture.alt
 
 
-def test_what_was_not_measured_is_not_drawn(outcome: Outcome) -> None:
+def test_what_was_not_measured_is_not_drawn(result: StudyResult) -> None:
     plots = (
         Plot("bars", y="bleu.4"),
         Plot("scatter", x="tokens_per_second", y="bleu.4"),
         Plot("fit", x="a", y="b"),
         Plot("scatter"),
     )
-    assert draw_study(replace(outcome, study=replace(outcome.study, plots=plots))) == []
+    assert draw_study(replace(result, study=replace(result.study, plots=plots))) == []
 
 
 def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
     axes: dict[str, dict[str, dict[str, object]]] = {"way": {"one": {}, "two": {"generate.top_k": 3}}}
     plots = (Plot("bars", y="tokens_per_second"), Plot("scatter", x="seconds_per_sample", y="tokens_per_second"))
     study = make_study(axes, seeds=(1, 2), show=("tokens_per_second",), plots=plots)
-    outcome = make_outcome(
+    result = make_result(
         study, lambda cell, seed: {"tokens_per_second": 100.0 + 50 * seed, "seconds_per_sample": 1.0 + seed}
     )
     summary = summarise([150.0, 200.0])
@@ -208,7 +209,7 @@ def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
     assert ends_of(summary, find_figure("tokens_per_second")) == (0.0, summary.interval.high)
     below = summarise([0.1, 1.0])  # what may be negative is drawn there, though no seed was
     assert below is not None and ends_of(below, find_figure("validation.above_floor"))[0] < 0  # type: ignore[index]
-    assert all(picture.caption.endswith("are cut there.") for picture in draw_study(outcome))
+    assert all(picture.caption.endswith("are cut there.") for picture in draw_study(result))
 
 
 def test_labels_of_a_crowd_cover_nothing() -> None:

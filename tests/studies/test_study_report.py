@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from helpers.attention_pages import launch_browser, watched_page
-from helpers.study_results import make_outcome, make_study, windows
+from helpers.study_results import make_result, make_study, windows
 from lilliput.reports.document import (
     Bullets,
     Document,
@@ -22,13 +22,12 @@ from lilliput.reports.document import (
     QuotedText,
     Section,
     Table,
-    marked,
-    to_html,
-    to_markdown,
 )
+from lilliput.reports.html import to_html
+from lilliput.reports.markdown import marked, to_markdown
 from lilliput.studies.study_files import Plot
-from lilliput.studies.study_report import describe_study, tell_range, write_report
-from lilliput.studies.study_results import Outcome
+from lilliput.studies.study_report import describe_study, format_range, write_report
+from lilliput.studies.study_results import StudyResult
 
 
 class Reader(HTMLParser):
@@ -57,17 +56,17 @@ def read(page: str) -> Reader:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return windows(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="module")
-def written(outcome: Outcome) -> tuple[Path, Path]:
-    return write_report(outcome)
+def written(result: StudyResult) -> tuple[Path, Path]:
+    return write_report(result)
 
 
-def test_it_is_in_the_studys_folder(written: tuple[Path, Path], outcome: Outcome) -> None:
-    assert written == (outcome.folder / "report.html", outcome.folder / "report.md")
+def test_it_is_in_the_studys_folder(written: tuple[Path, Path], result: StudyResult) -> None:
+    assert written == (result.folder / "report.html", result.folder / "report.md")
 
 
 def test_the_page_is_well_formed_and_refers_to_nothing_outside(written: tuple[Path, Path]) -> None:
@@ -79,7 +78,7 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside(written: tuple[Pa
     assert not found.tags & {"script", "link", "iframe", "object", "embed"}
 
 
-def test_everything_is_in_it(written: tuple[Path, Path], outcome: Outcome) -> None:
+def test_everything_is_in_it(written: tuple[Path, Path], result: StudyResult) -> None:
     page, markdown = (path.read_text("utf-8") for path in written)
     sections = [
         "Verdict", "Figures at a glance", "Pictures", "Each figure in full", "Published, and to keep in mind",
@@ -107,7 +106,9 @@ def test_everything_is_in_it(written: tuple[Path, Path], outcome: Outcome) -> No
             assert words in told, words
 
 
-def test_markdown_has_the_same_figures_and_its_pictures_beside_it(written: tuple[Path, Path], outcome: Outcome) -> None:
+def test_markdown_has_the_same_figures_and_its_pictures_beside_it(
+    written: tuple[Path, Path], result: StudyResult
+) -> None:
     page, markdown = (path.read_text("utf-8") for path in written)
     figures = re.findall(r"<td class=\"figure\">(?:<strong>)?([^<]+)", page)
     assert len(figures) > 60
@@ -115,14 +116,14 @@ def test_markdown_has_the_same_figures_and_its_pictures_beside_it(written: tuple
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", markdown)
     assert len(pictures) == 7
     for picture in pictures:
-        assert (outcome.folder / picture).read_bytes().startswith(b"\x89PNG")
+        assert (result.folder / picture).read_bytes().startswith(b"\x89PNG")
     for line in markdown.splitlines():
         if line.startswith("|"):
             assert line.endswith("|")
 
 
-def test_the_same_outcome_gives_the_same_bytes_also_elsewhere(outcome: Outcome, tmp_path: Path) -> None:
-    short = replace(outcome, study=replace(outcome.study, plots=(Plot("curves"), Plot("bars"))))
+def test_the_same_outcome_gives_the_same_bytes_also_elsewhere(result: StudyResult, tmp_path: Path) -> None:
+    short = replace(result, study=replace(result.study, plots=(Plot("curves"), Plot("bars"))))
     here, there = write_report(short, tmp_path / "report.html"), write_report(short, tmp_path / "new" / "report.html")
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
     for picture in (tmp_path / "report-figures").iterdir():
@@ -147,8 +148,8 @@ def test_in_a_real_browser(written: tuple[Path, Path], width: int, scheme: str) 
 
 
 def test_one_seed_makes_no_claim(tmp_path: Path) -> None:
-    outcome = windows(tmp_path, seeds=(1,))
-    page, markdown = write_report(replace(outcome, study=replace(outcome.study, plots=(Plot("bars"),))))
+    result = windows(tmp_path, seeds=(1,))
+    page, markdown = write_report(replace(result, study=replace(result.study, plots=(Plot("bars"),))))
     told = markdown.read_text("utf-8")
     assert "One seed: no interval, no claim." in told
     assert not re.search(r"\b([Bb]etter|[Ww]orse) than (full|every)|[Tt]ies with|: tie|The best (is|mean)", told)
@@ -157,11 +158,11 @@ def test_one_seed_makes_no_claim(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_stands_before_everything(tmp_path: Path) -> None:
-    outcome = windows(tmp_path)
-    outcome.rows.pop(4)
-    outcome.about["failed"] = [{"kind": "training", "name": "4-tokens-seed2", "what": "out of memory"}]
-    study = replace(outcome.study, show=(*outcome.study.show, "bleu.4"), plots=(Plot("bars"),))
-    (verdict, *_) = describe_study(replace(outcome, study=study)).sections
+    result = windows(tmp_path)
+    result.rows.pop(4)
+    result.about["failed"] = [{"kind": "training", "name": "4-tokens-seed2", "what": "out of memory"}]
+    study = replace(result.study, show=(*result.study.show, "bleu.4"), plots=(Plot("bars"),))
+    (verdict, *_) = describe_study(replace(result, study=study)).sections
     first = verdict.blocks[0]
     assert first == Paragraph(
         "Missing: 1 of 12 (4 tokens with seed 2). n says how many each figure has. Asked for and not measured: BLEU-4. "
@@ -171,17 +172,17 @@ def test_what_is_missing_stands_before_everything(tmp_path: Path) -> None:
 
 
 def test_a_study_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
-    outcome = windows(tmp_path)
-    outcome.rows.clear()
-    document = describe_study(outcome)
+    result = windows(tmp_path)
+    result.rows.clear()
+    document = describe_study(result)
     assert [section.title for section in document.sections][:2] == ["Verdict", "Published, and to keep in mind"]
     assert "Nothing was measured yet." in to_markdown(document, "figures")
     xml.fromstring(to_html(document).removeprefix("<!DOCTYPE html>\n"))
 
 
 def test_a_quick_form_says_that_it_is_one(tmp_path: Path) -> None:
-    outcome = windows(tmp_path)
-    quick = describe_study(replace(outcome, study=replace(outcome.study, quick=True, plots=(Plot("bars"),))))
+    result = windows(tmp_path)
+    quick = describe_study(replace(result, study=replace(result.study, quick=True, plots=(Plot("bars"),))))
     assert quick.title == "Windows of attention: the quick form"
 
 
@@ -197,12 +198,12 @@ def test_laws_have_a_table() -> None:
         x = millions[cell["size"]]
         return {"parameters": 1e6 * x, "validation.loss": 2.0 + 0.8 * x**-0.3}
 
-    section = next(one for one in describe_study(make_outcome(study, values)).sections if one.title == "Fitted law")
+    section = next(one for one in describe_study(make_result(study, values)).sections if one.title == "Fitted law")
     (table,) = section.blocks
     assert isinstance(table, Table)
     assert list(table.rows[0]) == ["all", "2.000", "2.000 to 2.000", "0.800", "0.300", "0.300 to 0.300", "9"]
     ranges = [None, (None, None), (None, 1.0), (0.5, None), (0.5, 1.0)]
-    assert list(map(tell_range, ranges)) == ["no interval", "open", "up to 1.000", "0.500 and up", "0.500 to 1.000"]
+    assert list(map(format_range, ranges)) == ["no interval", "open", "up to 1.000", "0.500 and up", "0.500 to 1.000"]
 
 
 def test_labels_and_texts_may_hold_anything() -> None:

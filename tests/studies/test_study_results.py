@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from helpers.small_studies import AXES, write_study
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.settings.loading import REMOVED
 from lilliput.studies.grid import Study, load_study
-from lilliput.studies.study_report import tell_missing
+from lilliput.studies.study_report import missing_warning
 from lilliput.studies.study_results import (
     METRICS,
     STUDY,
     append_line,
-    close_outcome,
+    close_result,
     complete_settings,
     drop_tail,
     locked,
-    open_outcome,
+    open_result,
     read_lines,
-    read_outcome,
+    read_result,
     remove_study,
 )
 
@@ -34,7 +34,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def begin(study: Study, folder: Path, overwrite: bool = False) -> None:
-    with open_outcome(study, folder, "lilliput study small", overwrite):
+    with open_result(study, folder, "lilliput study small", overwrite):
         pass
 
 
@@ -52,15 +52,15 @@ def test_figures_of_other_versions_and_machines_are_told(study: Study, tmp_path:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     begin(study, folder)
-    assert read_outcome(folder).about["changed"] == {}
+    assert read_result(folder).about["changed"] == {}
     told = json.loads((folder / STUDY).read_text())
     told["about"]["versions"]["torch"], told["about"]["machine"]["cores"] = "1.0", 99
     (folder / STUDY).write_text(json.dumps(told))
     begin(study, folder)
     begin(study, folder)
-    outcome = read_outcome(folder)
-    assert outcome.about["changed"] == {"torch": ["1.0"], "cores": ["99"]}
-    assert "Some of it was made with torch 1.0 and cores 99" in tell_missing(outcome)
+    result = read_result(folder)
+    assert result.about["changed"] == {"torch": ["1.0"], "cores": ["99"]}
+    assert "Some of it was made with torch 1.0 and cores 99" in missing_warning(result)
 
 
 def test_what_is_written_is_read(study: Study, tmp_path: Path) -> None:
@@ -70,15 +70,15 @@ def test_what_is_written_is_read(study: Study, tmp_path: Path) -> None:
         append_line(folder / METRICS, line)
     append_line(folder / METRICS, row("gone", 1, a=1))
     append_line(folder / METRICS, row("full", 7, a=1))
-    outcome = close_outcome(folder, 12.5, [{"kind": "training", "name": "x", "what": "y"}])
-    assert (outcome.study, outcome.folder) == (study, folder)
-    found = [(one.cell["window"], one.seed, one.figures) for one in outcome.rows]
+    result = close_result(folder, 12.5, [{"kind": "training", "name": "x", "what": "y"}])
+    assert (result.study, result.folder) == (study, folder)
+    found = [(one.cell["window"], one.seed, one.figures) for one in result.rows]
     assert found == [("full", 1, {"a": 3}), ("full", 2, {"a": 0.1, "b": 2}), ("4 tokens", 1, {"a": 1.5})]
-    assert outcome.about["command"] == "lilliput study small"
-    assert (outcome.about["seconds"], outcome.about["failed"][0]["what"]) == (12.5, "y")
-    assert {"lilliput", "python", "torch"} <= outcome.about["versions"].keys()
-    assert outcome.about["machine"]["cores"] > 0
-    assert outcome.about["config"]["model.dim"] == 16
+    assert result.about["command"] == "lilliput study small"
+    assert (result.about["seconds"], result.about["failed"][0]["what"]) == (12.5, "y")
+    assert {"lilliput", "python", "torch"} <= result.about["versions"].keys()
+    assert result.about["machine"]["cores"] > 0
+    assert result.about["config"]["model.dim"] == 16
     with (folder / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
             ["window", "seed", "run", "a", "b"],
@@ -101,18 +101,19 @@ def test_a_line_that_was_being_written_is_none(tmp_path: Path) -> None:
         append_line(path, {"a": 3})
         assert [line["a"] for line in read_lines(path)] == [*there, 3]
     path.write_bytes(b'{"a": 1}\n{"a"\n{"a": 2}\n')
-    assert "lines is damaged\n  at  " + f"{path}, line 2" in refusal(lambda: read_lines(path))
+    error = refused(lambda: read_lines(path))
+    assert (error.code, error.where) == ("file.damaged", f"{path}, line 2")
 
 
 def test_the_same_study_goes_on_and_may_grow(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     append_line(folder / METRICS, row("full", 1, a=3))
-    began = read_outcome(folder).about["began"]
+    began = read_result(folder).about["began"]
     more = AXES | {"window": AXES["window"] | {"8": {"model.window": 8}}}
     begin(load_study(write_study(tmp_path, more, seeds=[1, 2, 3], title="Another")), folder)
-    outcome = read_outcome(folder)
-    assert (len(outcome.rows), outcome.study.title, outcome.about["began"]) == (1, "Another", began)
+    result = read_result(folder)
+    assert (len(result.rows), result.study.title, result.about["began"]) == (1, "Another", began)
 
 
 def test_a_setting_that_is_younger_than_the_study_had_its_default(study: Study, tmp_path: Path) -> None:
@@ -125,12 +126,11 @@ def test_a_setting_that_is_younger_than_the_study_had_its_default(study: Study, 
         del cell["settings"]["train.pair_updates"]
     (folder / STUDY).write_text(json.dumps(told))
     begin(study, folder)
-    assert len(read_outcome(folder).rows) == 1
+    assert len(read_result(folder).rows) == 1
     (folder / STUDY).write_text(json.dumps(told))
     other = load_study(write_study(tmp_path, settings={"train.pair_updates": 2}))
-    assert "train.pair_updates of full was 0 when study small began, and is 2 now" in refusal(
-        lambda: begin(other, folder)
-    )
+    error = refused(lambda: begin(other, folder))
+    assert (error.code, error.setting) == ("study.changed", "train.pair_updates")
 
 
 def test_removed_settings_of_a_study(study: Study, tmp_path: Path) -> None:
@@ -145,72 +145,74 @@ def test_removed_settings_of_a_study(study: Study, tmp_path: Path) -> None:
     for cell in told["cells"]:
         cell["settings"] |= {"model.mix_embedding": True}
     (folder / STUDY).write_text(json.dumps(told))
-    refused = refusal(lambda: begin(study, folder))
-    assert "model.mix_embedding is true" in refused and str(folder / STUDY) in refused
+    error = refused(lambda: begin(study, folder))
+    assert "model.mix_embedding" in error.what and str(folder / STUDY) in str(error)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"model.dim": 32}, "model.dim of full was 16 when study small began, and is 32 now"),
-        ({"measure.prompts": 3}, "measure.prompts of full was None when study small began, and is 3 now"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "before", "after"), [("model.dim", 16, 32), ("measure.prompts", None, 3)])
 def test_another_study_of_the_name_is_refused(
-    study: Study, tmp_path: Path, settings: dict[str, int], told: str
+    study: Study, tmp_path: Path, setting: str, before: int | None, after: int
 ) -> None:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     append_line(folder / METRICS, row("full", 1, a=3))
-    before = (folder / STUDY).read_bytes()
-    other = load_study(write_study(tmp_path, settings=settings))
-    found = refusal(lambda: begin(other, folder))
-    assert told in found and "--overwrite" in found and "--folder" in found
-    assert (folder / STUDY).read_bytes() == before
+    content = (folder / STUDY).read_bytes()
+    other = load_study(write_study(tmp_path, settings={setting: after}))
+    error = refused(lambda: begin(other, folder))
+    assert (error.code, error.setting) == ("study.changed", setting)
+    assert all(fact in error.what for fact in ("full", str(before), str(after)))
+    assert (folder / STUDY).read_bytes() == content
     begin(other, folder, overwrite=True)
-    assert read_outcome(folder).rows == []
+    assert read_result(folder).rows == []
 
 
 def test_other_budgets_and_axes_are_another_study(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     longer = load_study(write_study(tmp_path, budget={"steps": 9}))
-    assert "budget.steps of full was 8" in refusal(lambda: begin(longer, folder))
+    error = refused(lambda: begin(longer, folder))
+    assert (error.code, error.setting) == ("study.changed", "budget.steps")
     axes = load_study(write_study(tmp_path, {"norm": {"rms": {}, "layer": {"model.norm": "layer"}}}))
-    assert "no cell is the same" in refusal(lambda: begin(axes, folder))
+    error = refused(lambda: begin(axes, folder))
+    assert (error.code, error.setting) == ("study.changed", None)
 
 
 def test_what_is_not_a_study_is_left_alone(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     folder.mkdir(parents=True)
     (folder / "letter.txt").write_text("dear")
-    assert "exists and is not a study" in refusal(lambda: begin(study, folder, overwrite=True))
+    error = refused(lambda: begin(study, folder, overwrite=True))
+    assert (error.code, error.setting) == ("run.exists", "folder")
     assert (folder / "letter.txt").read_text() == "dear"
     (folder / "config.json").write_text("{}")
-    assert "is a run" in refusal(lambda: begin(study, folder, overwrite=True))
+    error = refused(lambda: begin(study, folder, overwrite=True))
+    assert (error.code, error.setting) == ("run.exists", "folder")
+    assert (folder / "config.json").read_text() == "{}"
     (tmp_path / "file").write_text("")
-    assert "is a file, not a folder" in refusal(lambda: begin(study, tmp_path / "file" / "small"))
-    assert "is not the folder of a study" in refusal(lambda: read_outcome(tmp_path))
+    assert str(tmp_path / "file") in refused(lambda: begin(study, tmp_path / "file" / "small")).what
+    assert refused(lambda: read_result(tmp_path)).code == "study.missing"
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 9}', '{"format": 1, "study": {}}', '{"format": 1}'])
 def test_damage_is_told(study: Study, tmp_path: Path, content: str) -> None:
     begin(study, tmp_path / "small")
     (tmp_path / "small" / STUDY).write_text(content)
-    assert "study.json is damaged" in refusal(lambda: read_outcome(tmp_path / "small"))
+    error = refused(lambda: read_result(tmp_path / "small"))
+    assert (error.code, error.where) == ("file.damaged", str(tmp_path / "small" / STUDY))
 
 
 def test_a_line_of_something_else_is_told(study: Study, tmp_path: Path) -> None:
     begin(study, tmp_path / "small")
     append_line(tmp_path / "small" / METRICS, {"event": "step"})
-    assert "not a line of a study" in refusal(lambda: read_outcome(tmp_path / "small"))
+    error = refused(lambda: read_result(tmp_path / "small"))
+    assert (error.code, error.where) == ("file.damaged", f"{tmp_path / 'small' / METRICS}, line 1")
 
 
 def test_one_at_a_time(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "small"
-    with open_outcome(study, folder, ""):
-        assert "is being run by another process" in refusal(lambda: begin(study, folder))
-        assert "is being run by another process" in refusal(lambda: begin(study, folder, overwrite=True))
+    with open_result(study, folder, ""):
+        assert refused(lambda: begin(study, folder)).code == "run.locked"
+        assert refused(lambda: begin(study, folder, overwrite=True)).code == "run.locked"
     begin(study, folder)
     remove_study(folder)
     assert not folder.exists()

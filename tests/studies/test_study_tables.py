@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from helpers.study_results import exact, make_outcome, make_study
+from helpers.study_results import exact, make_result, make_study
 from lilliput.reports.document import Entry, Table
-from lilliput.studies.study_tables import tell_all, tell_figure, tell_others
-from lilliput.studies.study_text import verdict
+from lilliput.studies.study_tables import figure_table, other_figures_table, overview_table
+from lilliput.studies.study_verdict import verdict
 
 AXES = {"window": {"full": {}, "a": {"model.window": 4}, "b": {"model.window": 8}}}
 TABLE = {"full": (10.0, 11.0, 12.0), "a": (5.0, 6.1, 7.0), "b": (20.0, 21.0, 22.5)}
@@ -24,7 +24,7 @@ def strong(table: Table) -> list[str]:
 
 
 def test_all_cells_at_a_glance() -> None:
-    table = tell_all(make_outcome(make_study(AXES), exact(TABLE)))
+    table = overview_table(make_result(make_study(AXES), exact(TABLE)))
     assert table.columns == ["window", "n", "validation perplexity"]
     assert table.heads == 1
     assert [texts(row) for row in table.rows] == [
@@ -34,15 +34,15 @@ def test_all_cells_at_a_glance() -> None:
 
 
 def test_a_tie_for_the_best_sets_nothing_strong() -> None:
-    outcome = make_outcome(make_study(AXES), exact(TABLE | {"b": (5.1, 6.0, 7.05)}))
-    assert strong(tell_all(outcome)) == []
-    assert "Nothing is strong" in tell_all(outcome).note
-    assert strong(tell_figure(outcome, "validation.perplexity")) == []
+    result = make_result(make_study(AXES), exact(TABLE | {"b": (5.1, 6.0, 7.05)}))
+    assert strong(overview_table(result)) == []
+    assert "Nothing is strong" in overview_table(result).note
+    assert strong(figure_table(result, "validation.perplexity")) == []
 
 
 def test_one_seed_sets_nothing_strong_and_has_no_deviation() -> None:
-    table = tell_all(
-        make_outcome(make_study(AXES, (1,)), exact({label: values[:1] for label, values in TABLE.items()}))
+    table = overview_table(
+        make_result(make_study(AXES, (1,)), exact({label: values[:1] for label, values in TABLE.items()}))
     )
     assert strong(table) == []
     assert [texts(row)[-1] for row in table.rows] == ["10.00", "5.00", "20.00"]
@@ -50,7 +50,7 @@ def test_one_seed_sets_nothing_strong_and_has_no_deviation() -> None:
 
 
 def test_a_figure_in_full() -> None:
-    table = tell_figure(make_outcome(make_study(AXES), exact(TABLE)), "validation.perplexity")
+    table = figure_table(make_result(make_study(AXES), exact(TABLE)), "validation.perplexity")
     assert table.caption == "Validation perplexity (lower is better)"
     assert table.columns == ["window", "mean", "deviation", "n", "95% interval", "against full"]
     full, a, b = table.rows
@@ -72,27 +72,27 @@ def test_a_figure_in_full() -> None:
 
 def test_each_axis_has_a_comparison_of_its_own() -> None:
     study = make_study({"size": {"small": {}, "large": {}}, "window": {"full": {}, "short": {}}, "only": {"one": {}}})
-    outcome = make_outcome(study, lambda cell, seed: {"validation.perplexity": 10.0 + seed + len(cell["size"])})
-    table = tell_figure(outcome, "validation.perplexity")
+    result = make_result(study, lambda cell, seed: {"validation.perplexity": 10.0 + seed + len(cell["size"])})
+    table = figure_table(result, "validation.perplexity")
     assert table.columns[:3] == ["size", "window", "only"] and table.heads == 3
     assert table.columns[-2:] == ["against small", "against full"], "an axis of one label compares nothing"
     assert isinstance(table.rows[1][-1], Entry) and table.rows[1][-1].remark == "equal with every seed"
 
 
 def test_what_is_missing_is_a_dash_and_counted() -> None:
-    outcome = make_outcome(make_study(AXES), exact(TABLE))
-    outcome.rows[:] = [
-        row for row in outcome.rows if row.cell["window"] != "b" and (row.cell["window"], row.seed) != ("a", 3)
+    result = make_result(make_study(AXES), exact(TABLE))
+    result.rows[:] = [
+        row for row in result.rows if row.cell["window"] != "b" and (row.cell["window"], row.seed) != ("a", 3)
     ]
-    assert [texts(row) for row in tell_all(outcome).rows][1:] == [["a", "2", "5.55 ± 0.78"], ["b", "0", "–"]]
-    assert texts(tell_figure(outcome, "validation.perplexity").rows[2]) == ["b", "–", "–", "0", "–", "–"]
+    assert [texts(row) for row in overview_table(result).rows][1:] == [["a", "2", "5.55 ± 0.78"], ["b", "0", "–"]]
+    assert texts(figure_table(result, "validation.perplexity").rows[2]) == ["b", "–", "–", "0", "–", "–"]
 
 
 def test_unequal_budgets_set_nothing_strong() -> None:
     axes = {"text": {"full": {}, "a": {"budget.steps": 9000}, "b": {"budget.steps": 10}}}
-    outcome = make_outcome(make_study(axes), exact(TABLE))
-    assert strong(tell_all(outcome)) == strong(tell_figure(outcome, "validation.perplexity")) == []
-    assert tell_all(outcome).note.endswith("Budgets differ, so that nothing is strong.")
+    result = make_result(make_study(axes), exact(TABLE))
+    assert strong(overview_table(result)) == strong(figure_table(result, "validation.perplexity")) == []
+    assert overview_table(result).note.endswith("Budgets differ, so that nothing is strong.")
 
 
 def test_longer_texts_take_longer_and_nobody_is_worse_for_it() -> None:
@@ -107,40 +107,40 @@ def test_longer_texts_take_longer_and_nobody_is_worse_for_it() -> None:
         speed = (1000.0 if cell["cache"] == "some" else 100.0) - int(cell["tokens"]) / 10 + seed
         return {"tokens_per_second": speed, "seconds_per_sample": int(cell["tokens"]) / speed}
 
-    outcome = make_outcome(study, values)
-    assert strong(tell_all(outcome)) == ["996 ± 1"], "of the speed, and not of the time of a text"
-    assert tell_figure(outcome, "tokens_per_second").columns[-2:] == ["against none", "against 64"]
-    assert tell_figure(outcome, "seconds_per_sample").columns[-2:] == ["95% interval", "against none"]
-    assert strong(tell_figure(outcome, "seconds_per_sample")) == []
-    told = dict(verdict(outcome))
+    result = make_result(study, values)
+    assert strong(overview_table(result)) == ["996 ± 1"], "of the speed, and not of the time of a text"
+    assert figure_table(result, "tokens_per_second").columns[-2:] == ["against none", "against 64"]
+    assert figure_table(result, "seconds_per_sample").columns[-2:] == ["95% interval", "against none"]
+    assert strong(figure_table(result, "seconds_per_sample")) == []
+    told = dict(verdict(result))
     assert "By tokens" in told["Writing speed:"] and "256" not in told["Time of a text:"]
-    alone = make_outcome(make_study(axes, show=shown[1:]), values)
-    assert tell_all(alone).note.endswith("Lengths of texts differ, so that nothing is strong.")
+    alone = make_result(make_study(axes, show=shown[1:]), values)
+    assert overview_table(alone).note.endswith("Lengths of texts differ, so that nothing is strong.")
 
 
 def test_many_figures_are_rows_and_what_is_strong_stays_so() -> None:
     names = ("bleu.1", "bleu.2", "bleu.3", "bleu.4", "chrf", "tokens_per_second", "seconds_per_sample")
-    outcome = make_outcome(
+    result = make_result(
         make_study(AXES, show=names),
         lambda cell, seed: dict.fromkeys(names, seed + len(cell["window"])),
     )
-    table = tell_all(outcome)
+    table = overview_table(result)
     assert table.columns == ["", "full", "a", "b"]
     assert [row[0] for row in table.rows][:3] == ["n", "BLEU-1, of 100", "BLEU-2, of 100"]
     assert strong(table) == ["6.00 ± 1.00"] * 5 + ["6 ± 1"]
-    assert tell_all(make_outcome(make_study(AXES, show=names[:6]), exact(TABLE))).columns[0] == "window"
+    assert overview_table(make_result(make_study(AXES, show=names[:6]), exact(TABLE))).columns[0] == "window"
 
 
 def test_a_figure_that_some_seeds_lack_tells_its_own_n() -> None:
-    outcome = make_outcome(make_study(AXES), exact(TABLE))
-    del outcome.rows[5].figures["validation.perplexity"]
-    assert [texts(row) for row in tell_all(outcome).rows][1] == ["a", "3", "5.55 ± 0.78 (n = 2)"]
+    result = make_result(make_study(AXES), exact(TABLE))
+    del result.rows[5].figures["validation.perplexity"]
+    assert [texts(row) for row in overview_table(result).rows][1] == ["a", "3", "5.55 ± 0.78 (n = 2)"]
 
 
 def test_other_figures_are_rows() -> None:
     study = make_study(AXES, show=("bleu.4",))
-    outcome = make_outcome(study, lambda cell, seed: {"bleu.4": 1.0, "train.seconds": 3.0 + seed, "tokens": 2e6})
-    table = tell_others(outcome)
+    result = make_result(study, lambda cell, seed: {"bleu.4": 1.0, "train.seconds": 3.0 + seed, "tokens": 2e6})
+    table = other_figures_table(result)
     assert table is not None
     assert table.columns == ["", "full", "a", "b"]
     assert [texts(row) for row in table.rows] == [
@@ -148,4 +148,4 @@ def test_other_figures_are_rows() -> None:
         ["tokens trained on, millions", "2.00", "2.00", "2.00"],
         ["training time, s", "5.0 ± 1.0", "5.0 ± 1.0", "5.0 ± 1.0"],
     ]
-    assert tell_others(make_outcome(make_study(AXES), exact(TABLE))) is None
+    assert other_figures_table(make_result(make_study(AXES), exact(TABLE))) is None

@@ -16,8 +16,7 @@ from helpers.labelled_corpora import labelled_changes
 from helpers.small_runs import SETTINGS, assert_equal_tensors, small_config, train_small, trained, write_text
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
-from lilliput.evaluation.classification import batch_logits, label_nats
-from lilliput.evaluation.likelihood import batch_nats
+from lilliput.model.loss import batch_loss, classifier_logits, classifier_loss
 from lilliput.model.transformer import weights
 from lilliput.storage.run_folders import Run, describe
 from lilliput.training import budget
@@ -134,7 +133,7 @@ def test_the_loss_is_weighted_by_tokens(tmp_path: Path) -> None:
         parts = [trainer.train.rows.batch(trainer.batches.at(n)) for n in range(3)]
         assert len({part.tokens for part in parts}) > 1, "the test would prove nothing"
         tokens = sum(part.tokens for part in parts)
-        expected = torch.stack([batch_nats(trainer.model, part).goal for part in parts]).sum() / tokens
+        expected = torch.stack([batch_loss(trainer.model, part).goal for part in parts]).sum() / tokens
         expected.backward()  # type: ignore[no-untyped-call]
         norm = math.sqrt(sum(float((p.grad**2).sum()) for p in trainer.model.parameters() if p.grad is not None))
         trainer.model.zero_grad()
@@ -152,7 +151,7 @@ def test_accumulated_equals_one_big_batch(tmp_path: Path) -> None:
         rows = np.concatenate([trainer.batches.at(n) for n in range(3)])
         whole = trainer.train.rows.batch(rows)
         model = trainer.model
-        (batch_nats(model, whole).goal / whole.tokens).backward()  # type: ignore[no-untyped-call]
+        (batch_loss(model, whole).goal / whole.tokens).backward()  # type: ignore[no-untyped-call]
         expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         model.zero_grad()
         found: dict[str, torch.Tensor] = {}
@@ -186,7 +185,7 @@ def test_a_classifier_divides_by_documents_and_counts_tokens(tmp_path: Path) -> 
         trainer = session.trainer
         parts = [trainer.train.rows.batch(trainer.batches.at(n)) for n in range(2)]
         rows = trainer.train.rows.batch(np.concatenate([part.rows for part in parts]))
-        nats = label_nats(batch_logits(trainer.model, rows), rows.labels).nats
+        nats = classifier_loss(classifier_logits(trainer.model, rows), rows.labels).nats
         first = next(event for event in trainer.events() if isinstance(event, Stepped))
     assert first.loss == pytest.approx(nats.item() / 12, rel=1e-12)
     assert first.tokens == sum(part.tokens for part in parts) > 12

@@ -22,7 +22,7 @@ from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative,
 if TYPE_CHECKING:
     from lilliput.data.progress import Report
     from lilliput.decoding.writer import Writer
-    from lilliput.interpret import Attention
+    from lilliput.interpret import AttentionMaps
     from lilliput.interpret.head_scores import HeadSummary, Tally
     from lilliput.settings.tree import Config
 
@@ -58,7 +58,7 @@ class Looked(NamedTuple):
     """What there is to tell. `attention` is that of the text, if one was given; `tally` is over it, or over documents."""
 
     name: str
-    attention: Attention | None
+    attention: AttentionMaps | None
     tally: Tally
     folder: Path
     written: dict[str, int]
@@ -221,7 +221,7 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
 # Looking ------------------------------------------------------------------------------------------------------------------
 
 
-def capture(text: str, asked: AttentionRequest, writer: Writer, pad: bool, name: str) -> Attention:
+def capture(text: str, asked: AttentionRequest, writer: Writer, pad: bool, name: str) -> AttentionMaps:
     from lilliput.interpret import capture_text
 
     task, words = asked.task, " ".join(text.split())

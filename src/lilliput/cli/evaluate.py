@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `evaluate` is asked for; all mistakes at once."""
-    from lilliput.evaluation.evaluate import check_asked, settings_of
+    from lilliput.evaluation.evaluate import check_arguments, settings_of
 
     mistakes: list[UserError] = []
     task = gather(mistakes, lambda: values(OverlapTask, said(arguments, OverlapTask)))
@@ -122,7 +122,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
         overlap, stories = arguments.overlap, own.stories is not None
         gather(
             mistakes,
-            lambda: check_asked(config, arguments.on, own.stride, arguments.overlapping, overlap, stories),
+            lambda: check_arguments(config, arguments.on, own.stride, arguments.overlapping, overlap, stories),
         )
         if (overlap or stories) and not mistakes:
             how = gather(mistakes, lambda: way_of(config.generate, said(arguments, OverlapFlags)))
@@ -134,7 +134,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
         "stories": own.stories,
         "overlapping": arguments.overlapping,
         "overlap": task if arguments.overlap else None,
-        "how": how,
+        "settings": how,
         "baselines": arguments.baselines,
         "csv": arguments.csv,
         "overlap_csv": arguments.overlap_csv,

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from lilliput.reports.document import check_place
+    from lilliput.reports.report_files import check_place
 
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
@@ -40,9 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     study = find_study_folder(arguments.target, arguments.folder)
     if study is not None:
         from lilliput.studies.study_report import write_report
-        from lilliput.studies.study_results import read_outcome
+        from lilliput.studies.study_results import read_result
 
-        page, markdown = write_report(read_outcome(study), out)
+        page, markdown = write_report(read_result(study), out)
     else:
         found = find_trained(arguments.target, arguments.folder)
         from lilliput.reports.run_report import write_run_report

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lilliput.studies.grid import Study
     from lilliput.studies.job_plan import Job, Measurement, Training
     from lilliput.studies.runner import Event, Report
-    from lilliput.studies.study_results import Outcome
+    from lilliput.studies.study_results import StudyResult
     from lilliput.studies.time_estimate import Pace
 
 TAKES_SETTINGS = False
@@ -123,13 +123,13 @@ def list_studies(arguments: argparse.Namespace) -> int:
 def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
     from lilliput.studies.grid import budget_of, cells
     from lilliput.studies.job_plan import Training, plan, preparation_key
-    from lilliput.studies.study_results import PROCESSES, STUDY, read_lines, read_outcome
+    from lilliput.studies.study_results import PROCESSES, STUDY, read_lines, read_result
     from lilliput.studies.time_estimate import Pace
 
     work = plan(study)
     trainings = [job for job in work if isinstance(job, Training)]
     is_there = (folder / STUDY).exists()
-    measured = len(read_outcome(folder).rows) if is_there else 0
+    measured = len(read_result(folder).rows) if is_there else 0
     pace = Pace(work, read_lines(folder / PROCESSES) if is_there else [])
     data = {preparation_key(job): job.config.data for job in trainings}
     lacking = list(dict.fromkeys(error for settings in data.values() if (error := find_lack(settings))))
@@ -260,12 +260,12 @@ def clock(seconds: float) -> str:
 # What was found.
 
 
-def tell_outcome(outcome: Outcome, as_json: bool) -> int:
+def tell_outcome(outcome: StudyResult, as_json: bool) -> int:
     from lilliput.cli.report import tell_report
     from lilliput.studies.comparison import find_missing
     from lilliput.studies.study_report import write_report
     from lilliput.studies.study_results import TABLE
-    from lilliput.studies.study_text import verdict_lines
+    from lilliput.studies.study_verdict import verdict_lines
 
     page, markdown = write_report(outcome) if outcome.rows else (None, None)
     missing, failed, verdict = find_missing(outcome), outcome.about["failed"], verdict_lines(outcome)

@@ -94,12 +94,12 @@ def tell_size(found: dict[str, Any]) -> str:
 def show_texts(run: Run, config: Config, console: Console, chatter: Console) -> None:
     """Three, and of the storybook how many of a hundred are right."""
     from lilliput.decoding.writer import load
-    from lilliput.evaluation.generated_stories import judge_stories
+    from lilliput.evaluation.generated_stories import story_validity
 
     writer = load(run.folder)
     if config.data.source == STORYBOOK:
         with chatter.status(f"writing {STORIES} stories to judge them"):
-            judged = judge_stories(writer, STORIES, seed=1)
+            judged = story_validity(writer, STORIES, seed=1)
         temperature = config.generate.temperature
         console.print(f"valid stories     {judged.share:.0%} of {judged.count} written at temperature {temperature}")
     with chatter.status("writing"):

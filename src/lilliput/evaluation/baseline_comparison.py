@@ -21,55 +21,62 @@ from lilliput.evaluation.baselines import (
     mixed_baseline,
 )
 from lilliput.evaluation.intervals import paired_bootstrap
-from lilliput.evaluation.label_metrics import Labelled
-from lilliput.evaluation.language_metrics import BITS, Priced
+from lilliput.evaluation.label_metrics import LabelPredictions
+from lilliput.evaluation.language_metrics import BITS, PredictionScores
 
 if TYPE_CHECKING:
     from lilliput.evaluation.evaluate import Evaluation
 
 
-def language_rows(judged: Evaluation, priced: Priced) -> list[dict[str, Any]]:
+def language_rows(evaluation: Evaluation, scores: PredictionScores) -> list[dict[str, Any]]:
     """N-grams of the same tokens, the model mixed with the order that training prefers, and compressors of the same texts.
 
     A compressor writes all words out, and a model of tokens does not: the two are compared by `bits_per_byte_spelled`.
     """
-    train, writer = training_data(judged), judged.writer
+    train, writer = training_data(evaluation), evaluation.writer
     assert writer.config.model.vocab_size is not None
-    judged.report("counting n-grams", 0, None)
-    grams = language_baselines(train, judged.file, writer.tokenizer.start, writer.config.model.vocab_size)
-    mixed = [mixed_baseline(priced.scored.nats, one, judged.file) for one in grams if one.chosen]
-    judged.report("compressing", 0, None)
-    found = [*grams, *mixed, *compression_baselines(judged.train_texts, judged.texts)]
-    spelling = float((priced.spelled - priced.scored.nats).sum()) / BITS / max(1, judged.file.bytes)  # whoever predicts
+    evaluation.report("counting n-grams", 0, None)
+    grams = language_baselines(train, evaluation.file, writer.tokenizer.start, writer.config.model.vocab_size)
+    mixed = [mixed_baseline(scores.scored.nats, one, evaluation.file) for one in grams if one.chosen]
+    evaluation.report("compressing", 0, None)
+    found = [*grams, *mixed, *compression_baselines(evaluation.train_texts, evaluation.texts)]
+    spelling = (
+        float((scores.spelled - scores.scored.nats).sum()) / BITS / max(1, evaluation.file.bytes)
+    )  # whoever predicts
     rows = []
     for one in found:
         row, bits = as_row(one), one.figures["bits_per_byte"]
         row["bits_per_byte_spelled"] = bits if bits is None or one.nats is None else bits + spelling
-        rows.append(row | judged_by(loss_difference(judged, priced, one)))
+        rows.append(row | with_verdict(loss_difference(evaluation, scores, one)))
     return rows
 
 
-def label_rows(judged: Evaluation, labelled: Labelled) -> list[dict[str, Any]]:
+def label_rows(evaluation: Evaluation, labelled: LabelPredictions) -> list[dict[str, Any]]:
     """The commonest label, and a linear classifier of words."""
-    train, names = training_data(judged), judged.labels
-    assert train.labels is not None and judged.file.labels is not None and names is not None
-    judged.report("counting words", 0, None)
-    ours, theirs = ([names[number] for number in numbers] for numbers in (train.labels, judged.file.labels))
-    found = label_baselines(judged.train_texts, ours, judged.texts, theirs)
-    return [as_row(one) | judged_by(accuracy_difference(labelled, one)) for one in found]
+    train, names = training_data(evaluation), evaluation.labels
+    assert train.labels is not None and evaluation.file.labels is not None and names is not None
+    evaluation.report("counting words", 0, None)
+    ours, theirs = ([names[number] for number in numbers] for numbers in (train.labels, evaluation.file.labels))
+    found = label_baselines(evaluation.train_texts, ours, evaluation.texts, theirs)
+    return [as_row(one) | with_verdict(accuracy_difference(labelled, one)) for one in found]
 
 
-def training_data(judged: Evaluation) -> TokenFile:
-    if judged.train is None:
-        raise UserError("baselines learn from the training data, which is not at hand", None, "without --baselines")
-    return judged.train
+def training_data(evaluation: Evaluation) -> TokenFile:
+    if evaluation.train is None:
+        raise UserError(
+            "the training data, from which baselines are fitted, is not available",
+            fix="evaluate without baselines",
+            code="data.source",
+            setting="baselines",
+        )
+    return evaluation.train
 
 
 def as_row(one: Baseline) -> dict[str, Any]:
     return {"name": one.name, "chosen": one.chosen, **one.figures}
 
 
-def judged_by(difference: dict[str, Any] | None) -> dict[str, Any]:
+def with_verdict(difference: dict[str, Any] | None) -> dict[str, Any]:
     """`verdict`: the model loses, ties (the interval holds 0) or is ahead; None where there is no interval to say so."""
     if difference is None:
         verdict = None
@@ -80,13 +87,13 @@ def judged_by(difference: dict[str, Any] | None) -> dict[str, Any]:
     return {"difference": difference, "verdict": verdict}
 
 
-def loss_difference(judged: Evaluation, priced: Priced, other: Baseline) -> dict[str, Any] | None:
+def loss_difference(evaluation: Evaluation, scores: PredictionScores, other: Baseline) -> dict[str, Any] | None:
     """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens, or where
     there is one block, of which nothing can be drawn."""
     if other.nats is None:
         return None
-    units, _ = priced.units(judged.writer.config.model.context)
-    theirs, _ = priced.with_nats(other.nats).units(judged.writer.config.model.context)
+    units, _ = scores.units(evaluation.writer.config.model.context)
+    theirs, _ = scores.with_nats(other.nats).units(evaluation.writer.config.model.context)
 
     def loss(nats: NDArray[np.float64], drawn: NDArray[np.int64]) -> float:
         return float(nats[drawn].sum() / units.predictions[drawn].sum())
@@ -97,7 +104,7 @@ def loss_difference(judged: Evaluation, priced: Priced, other: Baseline) -> dict
     return None if found is None else {"figure": "loss", **found._asdict()}
 
 
-def accuracy_difference(labelled: Labelled, other: Baseline) -> dict[str, Any] | None:
+def accuracy_difference(labelled: LabelPredictions, other: Baseline) -> dict[str, Any] | None:
     """The model's accuracy less the other's, over the same drawn documents; None where the other tells no labels, or of one
     document."""
     if other.right is None:

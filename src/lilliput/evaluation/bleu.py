@@ -76,7 +76,7 @@ def count_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Counted:
     return count_matches(CHRF(), hypotheses, references)
 
 
-def tell_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+def bleu_figures(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """`{"1": .., "4": .., signature, interval: {"1": [low, high], ..}, single: {..}, sentence: {.., signature, interval}}`"""
     together = {order: count_bleu(hypotheses, references, order) for order in ORDERS}
     apart = {order: count_bleu(hypotheses, references, order, alone=True) for order in ORDERS}
@@ -84,18 +84,18 @@ def tell_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str,
         **{str(order): counted.score(counted.all) for order, counted in together.items()},
         "signature": together[max(ORDERS)].signature,
         "interval": {str(order): counted.interval() for order, counted in together.items()},
-        "single": tell_single(together[max(ORDERS)]),
-        "sentence": tell_means({str(order): counted.each() for order, counted in apart.items()})
+        "single": precision_figures(together[max(ORDERS)]),
+        "sentence": mean_figures({str(order): counted.each() for order, counted in apart.items()})
         | {"signature": apart[max(ORDERS)].signature},
     }
 
 
-def tell_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+def chrf_figures(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     counted = count_chrf(hypotheses, references)
     return {"score": counted.score(counted.all), "signature": counted.signature, "interval": counted.interval()}
 
 
-def tell_single(counted: Counted) -> dict[str, Any]:
+def precision_figures(counted: Counted) -> dict[str, Any]:
     """The share of the n-grams written that the references have, too, each as often as there: 100 x right / written."""
     right, written = np.hsplit(counted.counts[:, 2:], 2)  # after the two lengths: (texts, orders) each
     names = [str(order) for order in ORDERS]
@@ -111,7 +111,7 @@ def tell_single(counted: Counted) -> dict[str, Any]:
     }
 
 
-def tell_means(values: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+def mean_figures(values: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
     """The mean over texts of each named figure, and its interval."""
     return {
         **{name: float(each.mean()) for name, each in values.items()},

@@ -56,7 +56,7 @@ def sentence_bleu(hypothesis: Words, reference: Words, order: int, epsilon: floa
     return math.exp(brevity + math.fsum(logs) / order)
 
 
-def tell_convention(name: str, hypotheses: Sequence[Words], references: Sequence[Words]) -> dict[str, float | str]:
+def convention_bleu(name: str, hypotheses: Sequence[Words], references: Sequence[Words]) -> dict[str, float | str]:
     """`{"1": .., "4": .., meaning}`"""
     meaning, epsilon = CONVENTIONS[name]
     found: dict[str, float | str] = {"meaning": meaning}

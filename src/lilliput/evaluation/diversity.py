@@ -78,7 +78,7 @@ def self_bleu(texts: Sequence[Sequence[str]], order: int = max(ORDERS)) -> float
     return math.fsum(scores) / len(scores)
 
 
-def tell_diversity(texts: Sequence[str]) -> dict[str, Any]:
+def diversity_figures(texts: Sequence[str]) -> dict[str, Any]:
     """`{distinct: {"1": ..}, repetition: {"1": ..}, self_bleu, words}`; words: the mean length."""
     cut = cut_words(texts)
     return {

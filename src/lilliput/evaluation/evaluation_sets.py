@@ -57,12 +57,19 @@ def check_name(data: DataSettings, on: str) -> None:
     """Refuses what is neither a set of the run nor a path. A set comes before a path of the same name."""
     names = names_of_sets(data)
     if on == TESTS and not data.tests:
-        raise UserError("the run has no test sets", "data.tests is empty", "--on validation, or --on FILE")
+        raise UserError(
+            "the run has no test sets: its data.tests is empty",
+            fix="evaluate on validation, or on a file of texts",
+            code="evaluation.set",
+            setting="on",
+        )
     if on in (*names, TESTS) or os.path.exists(on):
         return
     known = [*names, *([TESTS] if data.tests else [])]
     fix = nearest(on, [*known, *os.listdir()]) or f"{', '.join(known)}, or the path of a file"
-    raise UserError(f"{on!r} is neither a set of the run nor a file", None, fix)
+    raise UserError(
+        f"{on!r} is neither a set of the run nor a file", fix=f"use {fix}", code="evaluation.set", setting="on"
+    )
 
 
 def is_set(data: DataSettings, on: str) -> bool:
@@ -98,7 +105,9 @@ def texts_of(hashes: NDArray[np.uint64], texts: Iterator[str], source: str) -> I
                 yield text
                 break
         else:
-            raise UserError("the texts are no longer those that were prepared", source, "the same command again")
+            raise UserError(
+                "the texts have changed since they were prepared", source, "run the command again", code="data.changed"
+            )
 
 
 def join(name: str, parts: list[Documents]) -> Documents:
@@ -149,7 +158,7 @@ def open_file(
         done += sum(len(document.text) for document in some)
         report("tokenizing", done, max(done, reading.size))
     if not gather(found, "lengths", OFFSETS).any():
-        raise UserError("the run's tokenizer finds no tokens in the texts", path, "other texts")
+        raise UserError("the run's tokenizer finds no tokens in the texts", path, "use other texts", code="data.empty")
     known = [name for name in named if name is not None]
     classes = labels or (order_labels(known) if known else None)
     return Documents(
@@ -178,4 +187,10 @@ def class_of(name: str, classes: list[str], path: str) -> int:
     if name in classes:
         return classes.index(name)
     known = ", ".join(classes[:8]) + (", ..." if len(classes) > 8 else "")
-    raise UserError(f"the label {name!r} is none of the model's: {known}", path, nearest(name, classes))
+    meant = nearest(name, classes)
+    raise UserError(
+        f"the model has no label {name!r}, only {known}",
+        path,
+        f"use the label {meant}" if meant else "use the model's labels",
+        code="data.label",
+    )

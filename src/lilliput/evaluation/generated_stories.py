@@ -17,7 +17,7 @@ from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.storybook import Validity, floor_bits_per_byte, validity
 from lilliput.decoding.writer import Writer
 from lilliput.evaluation.prompt_selection import choose_documents, first_tokens
-from lilliput.evaluation.text_statistics import Prose, measure_prose
+from lilliput.evaluation.text_statistics import TextStatistics, measure_texts
 from lilliput.settings.tree import Config, GenerateSettings
 
 
@@ -25,18 +25,18 @@ from lilliput.settings.tree import Config, GenerateSettings
 class Stories:
     """Texts that a model wrote beside as many documents; `validity` where the model learned from the book."""
 
-    written: Prose
-    reference: Prose
+    written: TextStatistics
+    reference: TextStatistics
     validity: Validity | None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: `valid` is a share, and `breaks` are the scenes in which the other stories leave the book."""
-        judged = self.validity
+        found = self.validity
         return {
             "written": asdict(self.written),
             "reference": asdict(self.reference),
-            "valid": None if judged is None else judged.share,
-            "breaks": None if judged is None else {place.scene: place.count for place in judged.breaks},
+            "valid": None if found is None else found.share,
+            "breaks": None if found is None else {place.scene: place.count for place in found.breaks},
         }
 
 
@@ -47,22 +47,22 @@ def storybook_floor(config: Config) -> float | None:
     return floor_bits_per_byte(document.text for document in open_corpus(config.data).documents("validation"))
 
 
-def judge_stories(writer: Writer, count: int, seed: int, batch: int = 50) -> Validity:
+def story_validity(writer: Writer, count: int, seed: int, batch: int = 50) -> Validity:
     """Write stories from nothing and see how many are stories of the book. One cut off by the length is not."""
     return validity(write_texts(writer, writer.config.generate, count, seed, batch))
 
 
 def measure_stories(
-    writer: Writer, file: TokenFile, how: GenerateSettings, count: int = 50, seed: int = 0, batch: int = 32
+    writer: Writer, file: TokenFile, settings: GenerateSettings, count: int = 50, seed: int = 0, batch: int = 32
 ) -> Stories:
     """Documents are evenly spread over the file. Both kinds of text have at most `how.tokens` tokens, and documents are read back
     from their ids: what a tokenizer loses is lost in both."""
-    texts = write_texts(writer, how, count, seed, batch)
+    texts = write_texts(writer, settings, count, seed, batch)
     documents = choose_documents(file, count, tokens=0).tolist()
-    references = [writer.tokenizer.decode(first_tokens(file, document, how.tokens)) for document in documents]
-    judged = validity(texts) if writer.config.data.source == "storybook" else None
-    return Stories(measure_prose(texts), measure_prose(references), judged)
+    references = [writer.tokenizer.decode(first_tokens(file, document, settings.tokens)) for document in documents]
+    found = validity(texts) if writer.config.data.source == "storybook" else None
+    return Stories(measure_texts(texts), measure_texts(references), found)
 
 
-def write_texts(writer: Writer, how: GenerateSettings, count: int, seed: int, batch: int) -> list[str]:
-    return [sample.text for sample in writer.samples([""] * count, seed, how, batch)]
+def write_texts(writer: Writer, settings: GenerateSettings, count: int, seed: int, batch: int) -> list[str]:
+    return [sample.text for sample in writer.samples([""] * count, seed, settings, batch)]

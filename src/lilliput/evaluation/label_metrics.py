@@ -19,10 +19,9 @@ from lilliput.data.batches import IGNORED, DocumentRows, LabelledWindowRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.progress import Report, silent
 from lilliput.errors import UserError
-from lilliput.evaluation.classification import batch_logits
 from lilliput.evaluation.intervals import ratio_interval
 from lilliput.evaluation.language_metrics import Columns, common_columns
-from lilliput.evaluation.multitask import both_nats
+from lilliput.model.loss import classifier_logits, multitask_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 if TYPE_CHECKING:
@@ -41,18 +40,18 @@ def score_labels(
     classes = model.settings.classes
     assert classes is not None
     logits, done = np.full((file.documents, classes), np.nan), 0
-    both = LabelledWindowRows(file, context, start) if model.causal else None
+    windows = LabelledWindowRows(file, context, start) if model.causal else None
     with evaluating(model):
-        if both is None:
+        if windows is None:
             for found in DocumentRows(file, context).in_order(batch):
-                logits[found.rows] = batch_logits(model, found).double().cpu().numpy()
+                logits[found.rows] = classifier_logits(model, found).double().cpu().numpy()
                 done += len(found.rows)
                 report("reading", done * file.bytes // file.documents, file.bytes)
         else:
-            first = np.flatnonzero(both.labels != IGNORED)  # the row of each document's first window
-            document = np.searchsorted(both.offsets, both.starts + 1, side="right") - 1
-            for some in both.cut(both.by_length(first), batch):
-                logits[document[some.rows]] = both_nats(model, some).logits.double().cpu().numpy()
+            first = np.flatnonzero(windows.labels != IGNORED)  # the row of each document's first window
+            document = np.searchsorted(windows.offsets, windows.starts + 1, side="right") - 1
+            for some in windows.cut(windows.by_length(first), batch):
+                logits[document[some.rows]] = multitask_loss(model, some).logits.double().cpu().numpy()
                 done += len(some.rows)
                 report("reading", done * file.bytes // file.documents, file.bytes)
     top = logits.max(axis=1, keepdims=True)
@@ -61,14 +60,14 @@ def score_labels(
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelPredictions:
     """Documents by their own label and by what a model says of them."""
 
     labels: NDArray[np.int64]  # (documents,)
     scores: Floats  # (documents, classes) log-probabilities
 
     @property
-    def said(self) -> NDArray[np.int64]:
+    def predicted(self) -> NDArray[np.int64]:
         """(documents,) the likeliest label."""
         found: NDArray[np.int64] = self.scores.argmax(axis=1)
         return found
@@ -79,21 +78,21 @@ class Labelled:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        return np.equal(self.said, self.labels)
+        return np.equal(self.predicted, self.labels)
 
     @property
-    def sure(self) -> Floats:
+    def confidence(self) -> Floats:
         """(documents,) the probability of what is said."""
         found: Floats = np.exp(self.scores.max(axis=1))
         return found
 
-    def only(self, which: NDArray[np.bool_]) -> Labelled:
-        return Labelled(self.labels[which], self.scores[which])
+    def only(self, which: NDArray[np.bool_]) -> LabelPredictions:
+        return LabelPredictions(self.labels[which], self.scores[which])
 
     def confusion(self) -> NDArray[np.int64]:
         """(classes, classes) documents by their own label, then by the one that is said."""
         classes = self.scores.shape[1]
-        return np.bincount(self.labels * classes + self.said, minlength=classes**2).reshape(classes, classes)
+        return np.bincount(self.labels * classes + self.predicted, minlength=classes**2).reshape(classes, classes)
 
     def figures(self) -> dict[str, Any]:
         return {"accuracy": float(self.right.mean()), "label_loss": float(self.nats.mean())}
@@ -105,53 +104,58 @@ class Labelled:
         return {name: list(ratio_interval(part, np.ones(len(part)))) for name, part in each.items()}
 
 
-def ask_labels(judged: Evaluation, batch: int) -> Labelled:
-    writer, file = judged.writer, judged.file
+def predict_labels(evaluation: Evaluation, batch: int) -> LabelPredictions:
+    writer, file = evaluation.writer, evaluation.file
     if file.labels is None:
-        raise UserError(f"the documents of {judged.name} have no labels", None, "a file of label TAB text lines")
+        raise UserError(
+            f"the documents of {evaluation.name} have no labels",
+            fix="use a file whose lines are label TAB text",
+            code="data.label",
+            setting="on",
+        )
     context, start = writer.config.model.context, writer.tokenizer.start
-    scores = score_labels(writer.model, file, context, start, batch, judged.report)
-    return Labelled(np.asarray(file.labels, np.int64), scores)
+    scores = score_labels(writer.model, file, context, start, batch, evaluation.report)
+    return LabelPredictions(np.asarray(file.labels, np.int64), scores)
 
 
-def judge_labels(judged: Evaluation, found: Labelled) -> tuple[dict[str, Any], Columns]:
+def evaluate_labels(evaluation: Evaluation, found: LabelPredictions) -> tuple[dict[str, Any], Columns]:
     """The figures of a classifier, and what it says of each document as columns."""
-    names = judged.labels
+    names = evaluation.labels
     assert names is not None
-    told = tell_labels(found, names) | {"labels": names, "leaked": tell_leaked(found, names, judged.leaked)}
+    figures = label_figures(found, names) | {"labels": names, "leaked": leaked_figures(found, names, evaluation.leaked)}
     columns: Columns = {
-        **common_columns(judged),
-        "said": [names[number] for number in found.said],
-        "probability": found.sure.tolist(),
+        **common_columns(evaluation),
+        "said": [names[number] for number in found.predicted],
+        "probability": found.confidence.tolist(),
         "label_nats": found.nats.tolist(),
     }
-    return told, columns
+    return figures, columns
 
 
-def tell_labels(found: Labelled, names: list[str]) -> dict[str, Any]:
+def label_figures(found: LabelPredictions, names: list[str]) -> dict[str, Any]:
     """All figures of some documents."""
     confusion = found.confusion()
     return found.figures() | {
         "interval": found.intervals(),
         "confusion": confusion.tolist(),
-        "classes": tell_classes(confusion, names),
+        "classes": class_figures(confusion, names),
         "macro_f1": macro_f1(confusion),
-        "calibration": tell_calibration(found),
+        "calibration": calibration_figures(found),
     }
 
 
-def tell_classes(confusion: NDArray[np.int64], names: list[str]) -> list[dict[str, Any]]:
+def class_figures(confusion: NDArray[np.int64], names: list[str]) -> list[dict[str, Any]]:
     """Precision is over what was said, recall over what is, F1 their harmonic mean; what has no documents counts as 0."""
     rows = []
     for number, name in enumerate(names):
-        right, said, own = confusion[number, number], confusion[:, number].sum(), confusion[number].sum()
+        right, predicted, own = confusion[number, number], confusion[:, number].sum(), confusion[number].sum()
         rows.append(
             {
                 "name": name,
                 "documents": int(own),
-                "precision": float(right / max(1, said)),
+                "precision": float(right / max(1, predicted)),
                 "recall": float(right / max(1, own)),
-                "f1": float(2 * right / max(1, said + own)),
+                "f1": float(2 * right / max(1, predicted + own)),
             }
         )
     return rows
@@ -163,27 +167,29 @@ def macro_f1(confusion: NDArray[np.int64]) -> float:
     return float((2 * confusion.diagonal()[each > 0] / each[each > 0]).mean())
 
 
-def tell_calibration(found: Labelled) -> dict[str, Any]:
+def calibration_figures(found: LabelPredictions) -> dict[str, Any]:
     """The expected calibration error (Guo et al. 2017): over tenths of the probability of what is said, the gap between how sure
     the model is and how often it is right, weighed by documents; with the table that it is the sum of."""
-    sure, right = found.sure, found.right
-    bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+    confidence, right = found.confidence, found.right
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     rows = []
     for number in range(BINS):
         here = bins == number
         if here.any():
-            means = {"sure": float(sure[here].mean()), "right": float(right[here].mean())}
+            means = {"sure": float(confidence[here].mean()), "right": float(right[here].mean())}
             rows.append({"from": number / BINS, "to": (number + 1) / BINS, "documents": int(here.sum()), **means})
     gaps = [row["documents"] * abs(row["sure"] - row["right"]) for row in rows]
-    return {"error": float(sum(gaps) / len(sure)), "bins": rows}
+    return {"error": float(sum(gaps) / len(confidence)), "bins": rows}
 
 
-def tell_leaked(found: Labelled, names: list[str], leaked: NDArray[np.bool_] | None) -> dict[str, Any] | None:
+def leaked_figures(
+    found: LabelPredictions, names: list[str], leaked: NDArray[np.bool_] | None
+) -> dict[str, Any] | None:
     """How many documents stand in training, and all figures without them. None: nobody knows."""
     if leaked is None:
         return None
     without = None
     if leaked.any() and not leaked.all():
         rest = found.only(~leaked)
-        without = {"documents": len(rest.labels), **tell_labels(rest, names)}
+        without = {"documents": len(rest.labels), **label_figures(rest, names)}
     return {"documents": int(leaked.sum()), "without": without}

@@ -29,7 +29,7 @@ from lilliput.evaluation.baselines import language_baselines
 from lilliput.evaluation.intervals import Interval, ratio_interval
 from lilliput.evaluation.likelihood import Likelihood, likelihood_of, measure_likelihood, to_perplexity
 from lilliput.evaluation.token_scores import Scored, score_tokens
-from lilliput.evaluation.unknown_words import spell_unknown, tell_lost
+from lilliput.evaluation.unknown_words import list_lost, spell_unknown
 from lilliput.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class Sums:
         loss = ratio_interval(self.nats, self.predictions)
         perplexity = Interval(*map(to_perplexity, loss))
         plain, spelled = (ratio_interval(nats / BITS, self.bytes) for nats in (self.nats, self.spelled))
-        told = {"loss": loss, "perplexity": perplexity, "bits_per_byte": plain, "bits_per_byte_spelled": spelled}
-        return {name: list(interval) for name, interval in told.items()}
+        reported = {"loss": loss, "perplexity": perplexity, "bits_per_byte": plain, "bits_per_byte_spelled": spelled}
+        return {name: list(interval) for name, interval in reported.items()}
 
 
 @dataclass(frozen=True)
-class Priced:
+class PredictionScores:
     """The predictions of a text and what each costs. All (N,)."""
 
     file: TokenFile
@@ -88,7 +88,7 @@ class Priced:
     is_end: NDArray[np.bool_]
     is_unknown: NDArray[np.bool_]
 
-    def with_nats(self, nats: Floats) -> Priced:
+    def with_nats(self, nats: Floats) -> PredictionScores:
         """The same predictions at the price of another model, which does not spell."""
         return replace(self, scored=replace(self.scored, nats=nats), spelled=nats)
 
@@ -123,69 +123,71 @@ class Priced:
         return self.by_block(context), f"blocks of {context:,} tokens"
 
 
-def price(judged: Evaluation, stride: int | None, batch: int) -> Priced:
+def score_predictions(evaluation: Evaluation, stride: int | None, batch: int) -> PredictionScores:
     """What each prediction costs. The spelling of a document's unknown words is spread evenly over its unknown tokens."""
-    file, writer = judged.file, judged.writer
+    file, writer = evaluation.file, evaluation.writer
     tokenizer, context = writer.tokenizer, writer.config.model.context
-    scored = score_tokens(writer.model, file, tokenizer.start, context, stride, batch, judged.report)
+    scored = score_tokens(writer.model, file, tokenizer.start, context, stride, batch, evaluation.report)
     last = np.diff(file.offsets)[scored.document] - 1
     is_end = (scored.place == last) & file.ends
     is_unknown = (scored.ids == (-1 if tokenizer.unknown is None else tokenizer.unknown)) & ~is_end
     counts = np.bincount(scored.document, is_unknown, file.documents).astype(np.int64)
     spelled = scored.nats
     if counts.any():
-        each = spell_unknown(tokenizer, judged.texts, counts) / np.maximum(1, counts)
+        each = spell_unknown(tokenizer, evaluation.texts, counts) / np.maximum(1, counts)
         spelled = scored.nats + is_unknown * each[scored.document]
-    return Priced(file, scored, spelled, is_end, is_unknown)
+    return PredictionScores(file, scored, spelled, is_end, is_unknown)
 
 
-def judge_language(judged: Evaluation, priced: Priced, stride: int | None) -> tuple[dict[str, Any], Columns]:
+def evaluate_language(
+    evaluation: Evaluation, scores: PredictionScores, stride: int | None
+) -> tuple[dict[str, Any], Columns]:
     """The figures of a language model, and those of each document as columns."""
-    writer, context = judged.writer, judged.writer.config.model.context
-    documents, (units, over) = priced.by_document(), priced.units(context)
+    writer, context = evaluation.writer, evaluation.writer.config.model.context
+    documents, (units, over) = scores.by_document(), scores.units(context)
     found = documents.figures()
-    words = max(1, judged.documents.words)
+    words = max(1, evaluation.documents.words)
     found |= {
         "word_perplexity": to_perplexity(float(documents.nats.sum()) / words),
         "word_perplexity_spelled": to_perplexity(float(documents.spelled.sum()) / words),
-        "words": judged.documents.words,
+        "words": evaluation.documents.words,
         "lossy": writer.tokenizer.lossy,
-        "lost": tell_lost(writer.tokenizer, writer.config.tokenizer, found["unknown_rate"] > 0),
+        "lost": list_lost(writer.tokenizer, writer.config.tokenizer, found["unknown_rate"] > 0),
         "context": context,
         "stride": context if stride is None else stride,
         "interval": units.intervals(),
         "interval_over": over,
-        **tell_floor(judged, found["bits_per_byte"]),
-        "leaked": tell_leaked(judged.leaked, documents),
+        **floor_figures(evaluation, found["bits_per_byte"]),
+        "leaked": leaked_figures(evaluation.leaked, documents),
         "by": {
-            "position": by_position(priced.scored, context),
-            "frequency": by_frequency(judged.train, priced),
-            "set": by_group(documents, judged.documents.sets, judged.documents.part),
-            "label": by_group(documents, judged.labels or [], judged.file.labels),
+            "position": by_position(scores.scored, context),
+            "frequency": by_frequency(evaluation.train, scores),
+            "set": by_group(documents, evaluation.documents.sets, evaluation.documents.part),
+            "label": by_group(documents, evaluation.labels or [], evaluation.file.labels),
         },
     }
-    return found, document_columns(judged, documents)
+    return found, document_columns(evaluation, documents)
 
 
-def measure_overlapping(judged: Evaluation, batch: int) -> dict[str, Any]:
+def measure_overlapping(evaluation: Evaluation, batch: int) -> dict[str, Any]:
     """A window at every offset, every token up to `context` times; of all sets, and of each. Windows of a long text are all of
     one length, so that this is the mean of the losses of batches of them, however they are batched: the figure of some
     published reports."""
-    writer, file, documents = judged.writer, judged.file, judged.documents
+    writer, file, documents = evaluation.writer, evaluation.file, evaluation.documents
     rows = OverlappingRows(file, writer.config.model.context, writer.tokenizer.start)
 
-    def told(chosen: Integers) -> Iterator[LanguageBatch]:
+    def reported(chosen: Integers) -> Iterator[LanguageBatch]:
         done = int(chosen[0])
         for found in rows.cut(rows.by_length(chosen), batch):
             yield found
             done += len(found.rows)
-            judged.report("measuring overlapping windows", done * file.bytes // len(rows), file.bytes)
+            evaluation.report("measuring overlapping windows", done * file.bytes // len(rows), file.bytes)
 
     parts = []
     for number, name in enumerate(documents.sets):
         within = np.flatnonzero(documents.part == number)
         chosen = np.arange(rows.windows.firsts[within[0]], rows.windows.after[within[-1]])
-        parts.append((name, len(chosen), measure_likelihood(writer.model, told(chosen), 1.0)))
+        parts.append((name, len(chosen), measure_likelihood(writer.model, reported(chosen), 1.0)))
     whole = likelihood_of([sum(one.nats for *_, one in parts), sum(one.tokens for *_, one in parts)], 1.0)
     each = [
         {"name": name, "loss": one.loss, "perplexity": one.perplexity, "windows": size} for name, size, one in parts
@@ -193,23 +195,23 @@ def measure_overlapping(judged: Evaluation, batch: int) -> dict[str, Any]:
     return {"loss": whole.loss, "perplexity": whole.perplexity, "windows": len(rows), "sets": each}
 
 
-def tell_floor(judged: Evaluation, bits_per_byte: float) -> dict[str, Any]:
+def floor_figures(evaluation: Evaluation, bits_per_byte: float) -> dict[str, Any]:
     """On the storybook: what a perfect model needs, and how much of the way to it is done from a model that only knows how often
     each token comes (the Kneser-Ney model of order 1, of the training split)."""
-    if not judged.documents.storybook:
+    if not evaluation.documents.storybook:
         return {"floor": None, "gap": None}
-    floor, gap = floor_bits_per_byte(judged.texts), None
-    if judged.train is not None:
-        start_token, vocab_size = judged.writer.tokenizer.start, judged.writer.config.model.vocab_size
+    floor, gap = floor_bits_per_byte(evaluation.texts), None
+    if evaluation.train is not None:
+        start_token, vocab_size = evaluation.writer.tokenizer.start, evaluation.writer.config.model.vocab_size
         assert vocab_size is not None
-        (unigram,) = language_baselines(judged.train, judged.file, start_token, vocab_size, orders=(1,))
+        (unigram,) = language_baselines(evaluation.train, evaluation.file, start_token, vocab_size, orders=(1,))
         start = unigram.figures["bits_per_byte"]
         assert start is not None
         gap = {"start": start, "floor": floor, "closed": (start - bits_per_byte) / (start - floor)}
     return {"floor": floor, "gap": gap}
 
 
-def tell_leaked(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[str, Any] | None:
+def leaked_figures(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[str, Any] | None:
     """How many documents stand in training, and the figures without them (None where nothing is left). None: nobody knows."""
     if leaked is None:
         return None
@@ -228,27 +230,28 @@ def by_position(scored: Scored, context: int) -> list[dict[str, Any]]:
     highs = [*(1 << power for power in range((context - 1).bit_length())), context]
     rows = []
     for low, high in zip([1, *(before + 1 for before in highs)], highs, strict=False):
-        rows.append({"from": low, "to": high} | tell_part(scored.nats[(scored.seen >= low) & (scored.seen <= high)]))
+        rows.append({"from": low, "to": high} | part_figures(scored.nats[(scored.seen >= low) & (scored.seen <= high)]))
     return [row for row in rows if row["tokens"]]
 
 
-def by_frequency(train: TokenFile | None, priced: Priced) -> list[dict[str, Any]]:
+def by_frequency(train: TokenFile | None, scores: PredictionScores) -> list[dict[str, Any]]:
     """By how often each token stands in the training split, in tens; the unknown token apart, for it is no word."""
     if train is None:
         return []
-    ids, nats = priced.scored.ids, priced.scored.nats
-    known = ~priced.is_unknown
+    ids, nats = scores.scored.ids, scores.scored.nats
+    known = ~scores.is_unknown
     times = np.bincount(train.tokens, minlength=int(ids.max(initial=0)) + 1)[ids]
     powers = range(len(str(int(times.max(initial=0)))))
     borders = [(0, 0), *((10**power, 10 ** (power + 1) - 1) for power in powers)]
     rows = [
-        {"from": low, "to": high} | tell_part(nats[known & (times >= low) & (times <= high)]) for low, high in borders
+        {"from": low, "to": high} | part_figures(nats[known & (times >= low) & (times <= high)])
+        for low, high in borders
     ]
-    rows.append({"from": None, "to": None} | tell_part(nats[priced.is_unknown]))
+    rows.append({"from": None, "to": None} | part_figures(nats[scores.is_unknown]))
     return [row for row in rows if row["tokens"]]
 
 
-def tell_part(nats: Floats) -> dict[str, Any]:
+def part_figures(nats: Floats) -> dict[str, Any]:
     loss = float(nats.mean()) if len(nats) else 0.0
     return {"tokens": len(nats), "loss": loss, "perplexity": to_perplexity(loss)}
 
@@ -268,10 +271,10 @@ def by_group(documents: Sums, names: Sequence[str], groups: NDArray[Any] | None)
 # A row for each document ----------------------------------------------------------------------------------------------
 
 
-def document_columns(judged: Evaluation, documents: Sums) -> Columns:
+def document_columns(evaluation: Evaluation, documents: Sums) -> Columns:
     losses = documents.nats / np.maximum(1.0, documents.predictions)
     return {
-        **common_columns(judged),
+        **common_columns(evaluation),
         "tokens": documents.predictions.astype(np.int64).tolist(),
         "bytes": documents.bytes.astype(np.int64).tolist(),
         "unknown": documents.unknown.astype(np.int64).tolist(),
@@ -283,15 +286,15 @@ def document_columns(judged: Evaluation, documents: Sums) -> Columns:
     }
 
 
-def common_columns(judged: Evaluation) -> Columns:
+def common_columns(evaluation: Evaluation) -> Columns:
     """What names a document, whatever is measured of it; `document` counts from 0, as `lilliput prepare` does."""
-    found, file = judged.documents, judged.file
+    found, file = evaluation.documents, evaluation.file
     numbers = np.arange(file.documents) - np.searchsorted(found.part, found.part)  # each set counts by itself
     columns: Columns = {"set": [found.sets[part] for part in found.part], "document": numbers.tolist()}
-    if judged.labels and file.labels is not None:
-        columns["label"] = [judged.labels[number] for number in file.labels]
-    if judged.leaked is not None:
-        columns["leaked"] = judged.leaked.astype(int).tolist()
+    if evaluation.labels and file.labels is not None:
+        columns["label"] = [evaluation.labels[number] for number in file.labels]
+    if evaluation.leaked is not None:
+        columns["leaked"] = evaluation.leaked.astype(int).tolist()
     return columns
 
 

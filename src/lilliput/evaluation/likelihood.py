@@ -1,8 +1,7 @@
 """How many nats a model needs for a text it has not seen.
 
-Owns: the loss over rows of a token file, each token scored once, summed and then divided once, and what
-follows from it (perplexity, bits per byte). Does not own: the choice of rows (`data.batches`) or when to
-evaluate (`training`).
+Owns: the mean loss over rows of a token file, each token scored once, and perplexity and bits per byte. Does not
+own: the loss of a batch (`model.loss`), the choice of rows (`data.batches`) or when to evaluate (`training`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from lilliput.data.batches import LanguageBatch
-from lilliput.model.loss import Nats, language_loss
+from lilliput.model.loss import batch_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 Total = Callable[[Sequence[float]], Sequence[float]]  # sums of what several processes have measured, each its part
@@ -49,14 +48,6 @@ class Likelihood:
         return self.nats / math.log(2) / self.bytes
 
 
-def batch_nats(model: Transformer, batch: LanguageBatch, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
-    """The loss of all targets of a batch, summed: what is learned from, and what is measured."""
-    pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(model.device)
-    doc = None if batch.doc is None else torch.from_numpy(batch.doc).to(model.device)
-    ids, targets = (torch.from_numpy(array).to(model.device) for array in (batch.ids, batch.targets))
-    return language_loss(model, ids, targets, pos, doc, smoothing, z_loss)
-
-
 @torch.inference_mode()
 def measure_likelihood(
     model: Transformer, batches: Iterable[LanguageBatch], bytes_per_prediction: float, total: Total = alone
@@ -64,7 +55,7 @@ def measure_likelihood(
     nats, tokens = 0.0, 0
     with evaluating(model):
         for batch in batches:
-            nats += batch_nats(model, batch).nats.item()
+            nats += batch_loss(model, batch).nats.item()
             tokens += batch.tokens
     return likelihood_of(total([nats, tokens]), bytes_per_prediction)
 

@@ -29,9 +29,9 @@ from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.stop_strings import text_after
 from lilliput.decoding.writer import Sample, Writer
 from lilliput.errors import UserError
-from lilliput.evaluation.bleu import ORDERS, count_bleu, tell_bleu, tell_chrf
-from lilliput.evaluation.bleu_conventions import Words, tell_convention
-from lilliput.evaluation.diversity import tell_diversity
+from lilliput.evaluation.bleu import ORDERS, bleu_figures, chrf_figures, count_bleu
+from lilliput.evaluation.bleu_conventions import Words, convention_bleu
+from lilliput.evaluation.diversity import diversity_figures
 from lilliput.evaluation.intervals import Paired, paired_bootstrap
 from lilliput.evaluation.likelihood import to_perplexity
 from lilliput.evaluation.overlap_settings import OverlapTask
@@ -69,7 +69,7 @@ class Overlap:
     """The outcome of a task. `unknown` is how the tokenizer writes a word that it does not know, if there are such."""
 
     task: OverlapTask
-    how: GenerateSettings
+    settings: GenerateSettings
     engine: str
     unknown: str | None
     continuations: list[Continuation]
@@ -99,12 +99,12 @@ class Overlap:
             "asked_prompts": self.task.prompts,  # there are fewer where too few documents are long enough and did not leak
             # Stories begin alike: a greedy model writes one text after all equal prompts.
             "different_prompts": len({one.sample.prompt for one in self.continuations}),
-            "generate": asdict(self.how),
-            "bleu": tell_bleu(self.hypotheses, self.references),
-            "chrf": tell_chrf(self.hypotheses, self.references),
+            "generate": asdict(self.settings),
+            "bleu": bleu_figures(self.hypotheses, self.references),
+            "chrf": chrf_figures(self.hypotheses, self.references),
             "conventions": self._conventions(),
-            "written": tell_diversity(self.hypotheses),
-            "reference": tell_diversity(self.references),
+            "written": diversity_figures(self.hypotheses),
+            "reference": diversity_figures(self.references),
             "tokens": tokens / count,
             "ended": sum(one.sample.finish == "end" for one in self.continuations) / count,
             "perplexity": to_perplexity(nats / tokens),
@@ -130,7 +130,7 @@ class Overlap:
             "tokens": ([one.ids for one in rows], ids),
             "forced": ([one.likeliest for one in rows], ids),
         }
-        return {name: tell_convention(name, *pair) for name, pair in texts.items()}
+        return {name: convention_bleu(name, *pair) for name, pair in texts.items()}
 
     def write_csv(self, path: Path) -> None:
         """A line for each sample, texts as they are scored; `bleu` is sacrebleu's sentence BLEU-4, 0 to 100."""
@@ -147,11 +147,11 @@ class Overlap:
 def measure_overlap(
     writer: Writer,
     file: TokenFile,
-    how: GenerateSettings,
+    settings: GenerateSettings,
     task: OverlapTask,
     without: NDArray[np.bool_] | None = None,
 ) -> Overlap:
-    """Write after the beginnings of documents, `how` but for the number of tokens, which is the task's.
+    """Write after the beginnings of documents, `settings` but for the number of tokens, which is the task's.
 
     `without` are documents that give no prompt: those that also stand in training. The clock runs while texts are written, not
     while an engine is chosen or compiled.
@@ -160,16 +160,24 @@ def measure_overlap(
     chosen = choose_documents(file, task.prompts, length, without).tolist()
     if not chosen:
         if len(choose_documents(file, 1, length)):
-            raise UserError(f"all documents of {length:,} tokens stand in the training split", None, "other documents")
+            raise UserError(
+                f"all documents of at least {length:,} tokens are also in the training split",
+                fix="evaluate on other documents",
+                code="evaluation.too-small",
+            )
         parts = f"{task.prompt_tokens:,} for a prompt, {task.tokens:,} for its reference"
-        raise UserError(f"no document has {length:,} tokens: {parts}", None, "fewer tokens, or longer documents")
+        raise UserError(
+            f"no document has {length:,} tokens: {parts}",
+            fix="use fewer tokens, or longer documents",
+            code="evaluation.too-small",
+        )
     texts = [first_tokens(file, document, length) for document in chosen]
     prompts = [ids[: task.prompt_tokens] for ids in texts]
-    how = writer.checked(replace(how, tokens=task.tokens))
+    settings = writer.checked(replace(settings, tokens=task.tokens))
     writer.encode_prompt("")  # a classifier is refused before an engine is made
-    engine = writer.engine_for(how)
+    engine = writer.engine_for(settings)
     begun = time.perf_counter()
-    samples = writer.samples(prompts, task.seed * task.prompts, how, task.batch)
+    samples = writer.samples(prompts, task.seed * task.prompts, settings, task.batch)
     seconds = time.perf_counter() - begun
     followed = follow(writer.model, tokenizer.start, texts)
     continuations = [
@@ -187,14 +195,16 @@ def measure_overlap(
         )
     ]
     unknown = None if tokenizer.unknown is None else tokenizer.piece(tokenizer.unknown)
-    return Overlap(task, how, engine.name, unknown, continuations, seconds)
+    return Overlap(task, settings, engine.name, unknown, continuations, seconds)
 
 
 def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired | None:
     """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004); None for one prompt."""
     if prompts_of(a) != prompts_of(b):
         raise UserError(
-            "the two did not write after the same prompts", fix="the same file, prompts and tokens for both"
+            "the two continuations have different prompts",
+            fix="use the same file, prompts and tokens for both",
+            code="evaluation.mismatch",
         )
     counted_a, counted_b = (count_bleu(one.hypotheses, one.references, order) for one in (a, b))
     return paired_bootstrap(counted_a.score, counted_b.score, len(a.continuations))

@@ -36,7 +36,7 @@ _SHORT_VERB = re.compile(r"['’](?:s|d|m|ll|re|ve)\Z")
 
 
 @dataclass(frozen=True)
-class Prose:
+class TextStatistics:
     """Shares are between 0 and 1, and None where there is nothing that they could be a share of."""
 
     texts: int
@@ -49,7 +49,7 @@ class Prose:
     repeated_sentences: float | None  # share of sentences
 
 
-def measure_prose(texts: Sequence[str]) -> Prose:
+def measure_texts(texts: Sequence[str]) -> TextStatistics:
     """Sums over all texts, divided once."""
     count = len(texts)
     assert count > 0
@@ -60,7 +60,7 @@ def measure_prose(texts: Sequence[str]) -> Prose:
     names = sum(map(len, named))
     kept = sum(times > 1 for own in named for times in own.values())
     repeated = sentences - sum(len({" ".join(one.casefold().split()) for one in own}) for own in cut)
-    return Prose(
+    return TextStatistics(
         texts=count,
         words=words / count,
         sentences=sentences / count,

@@ -80,7 +80,7 @@ def spell_unknown(tokenizer: Tokenizer, texts: Sequence[str], unknown: NDArray[n
     return nats
 
 
-def tell_lost(tokenizer: Tokenizer, settings: TokenizerSettings, unknown: bool) -> list[str]:
+def list_lost(tokenizer: Tokenizer, settings: TokenizerSettings, unknown: bool) -> list[str]:
     """What of a text the tokens do not hold, and no figure over them pays for; none where they hold all of it. `unknown`: some of
     its words are."""
     if not tokenizer.lossy:

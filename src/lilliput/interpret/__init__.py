@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lilliput.interpret.attention_page import write_page as write_page
     from lilliput.interpret.head_scores import HeadSummary as HeadSummary
     from lilliput.interpret.head_scores import summarise as summarise
-    from lilliput.interpret.head_scores_of_documents import summarise_documents as summarise_documents
+    from lilliput.interpret.head_scores import summarise_documents as summarise_documents
     from lilliput.interpret.heat_maps import draw_heads as draw_heads
     from lilliput.interpret.heat_maps import draw_layer as draw_layer
 
@@ -33,7 +33,7 @@ _PLACES = {
     "draw_heads": "heat_maps",
     "draw_layer": "heat_maps",
     "summarise": "head_scores",
-    "summarise_documents": "head_scores_of_documents",
+    "summarise_documents": "head_scores",
     "write_page": "attention_page",
 }
 

@@ -34,24 +34,24 @@ def capture_text(
     heads: Sequence[int] | None = None,
     generate: int | None = None,
     seed: int = 0,
-    how: GenerateSettings | None = None,
+    settings: GenerateSettings | None = None,
     pad: bool = False,
     title: str = "attention",
 ) -> AttentionMaps:
-    """AttentionMaps in a text, as the model reads it: a language model begins with its start token, a classifier does not.
+    """Return the attention in a text, as the model reads it: a language model begins with its start token, a classifier does not.
 
-    Of a text longer than the context the beginning is read, as in training. With `generate` the model writes at most so many
-    tokens after it, by `how` (the run's own settings; a beam search is none of them): row t is then what it looked at when it
-    chose token t + 1. `pad` fills the row up to the context, as a longer neighbour in a batch would.
+    A text longer than the context is cut to it, as in training. With `generate` the model writes at most so many tokens after
+    the text, by `settings` (None: the run's own; no beam search): row t is then the attention with which token t + 1 was
+    chosen. `pad` fills the row up to the context, as a longer neighbour in a batch would.
     """
     check_numbers("layer", layers, writer.config.model.layers)
     check_numbers("head", heads, writer.config.model.heads)
     if generate is not None:
-        return capture_writing(writer, text, HeadChoice(layers, heads), generate, seed, how, title)
+        return capture_writing(writer, text, HeadChoice(layers, heads), generate, seed, settings, title)
     ids = encode(writer, text)
     if len(ids) < 2:
-        what = "the text is empty" if not ids or not text else "the text has one token, which can look at nothing else"
-        raise UserError(what, fix="a longer text")
+        what = "the text is empty" if not ids or not text else "the text has one token, and attention needs two"
+        raise UserError(what, fix="use a longer text", code="attention.text")
     context = writer.config.model.context
     attention = capture_ids(writer, ids[:context], HeadChoice(layers, heads), context if pad else None, title)
     return dataclasses.replace(attention, after=[writer.tokenizer.token(id_) for id_ in ids[context:]])
@@ -75,7 +75,12 @@ class HeadChoice:
 def check_numbers(name: str, wanted: Sequence[int] | None, there: int) -> None:
     for number in wanted or []:
         if not 0 <= number < there:
-            raise UserError(f"there is no {name} {number}", fix=f"{name}s are numbered from 0 to {there - 1}")
+            raise UserError(
+                f"the model has no {name} {number}",
+                fix=f"use a {name} from 0 to {there - 1}",
+                code="attention.selection",
+                setting=f"{name}s",
+            )
 
 
 def encode(writer: Writer, text: str) -> list[int]:
@@ -99,12 +104,12 @@ def capture_ids(
         writer.model.trunk(read, writer.model.begin(read, pos if padding.any() else None, None, None, capture))
     real = (pos >= 0).long()
     layers = choice.layers_of(writer.model)
-    sights = [visible(pos, pos, real, real, writer.model.causal, writer.model.windows[layer]) for layer in layers]
+    masks = [visible(pos, pos, real, real, writer.model.causal, writer.model.windows[layer]) for layer in layers]
     pad = "<pad>" if writer.tokenizer.pad is None else writer.tokenizer.token(writer.tokenizer.pad)
     return AttentionMaps(
         tokens=[*map(writer.tokenizer.token, ids), *[pad] * (tokens - len(ids))],
         weights=[as_array(capture.weights[layer][0]) for layer in layers],
-        visible=[sight[0].cpu().numpy() for sight in sights],
+        visible=[mask[0].cpu().numpy() for mask in masks],
         layers=layers,
         heads=choice.heads,
         padding=padding if padding.any() else None,
@@ -117,19 +122,24 @@ def capture_ids(
 
 
 def capture_writing(
-    writer: Writer, text: str, choice: HeadChoice, tokens: int, seed: int, how: GenerateSettings | None, title: str
+    writer: Writer, text: str, choice: HeadChoice, tokens: int, seed: int, settings: GenerateSettings | None, title: str
 ) -> AttentionMaps:
     """The model writes, one row, through the engine that lets itself be watched."""
     prompt = writer.encode_prompt(text)
-    how = how or writer.config.generate
-    changes = {"tokens": tokens, "min_tokens": min(tokens, how.min_tokens), "engine": "torch", "quantise": None}
-    how = writer.checked(how, changes)
-    if how.beams is not None:
-        raise UserError("attention is shown of text that is written token by token", fix="generate.beams none")
+    settings = settings or writer.config.generate
+    changes = {"tokens": tokens, "min_tokens": min(tokens, settings.min_tokens), "engine": "torch", "quantise": None}
+    settings = writer.checked(settings, changes)
+    if settings.beams is not None:
+        raise UserError(
+            "attention cannot be captured during a beam search",
+            fix="set generate.beams to none",
+            code="setting.conflict",
+            setting="generate.beams",
+        )
     capture = choice.capture()
     engine = WatchedEngine(writer.model, capture)
     watched = dataclasses.replace(writer, engine=engine)
-    sample = watched.samples([text], seed, how)[0]
+    sample = watched.samples([text], seed, settings)[0]
     ids = [*prompt, *(piece.id for piece in sample.pieces)]
     layers = choice.layers_of(writer.model)
     seen = engine.views[0]  # of the prompt
@@ -139,7 +149,7 @@ def capture_writing(
     return AttentionMaps(
         tokens=names[cut:-1],
         weights=[weights for weights, _ in put],
-        visible=[sight for _, sight in put],
+        visible=[mask for _, mask in put],
         layers=layers,
         heads=choice.heads,
         ids=ids[cut:-1],
@@ -175,14 +185,14 @@ def put_together(passes: Sequence[Tensor], views: Mapping[int, int], window: int
     prompt = views[0]
     tokens = prompt + len(passes) - 1
     weights = np.zeros((passes[0].shape[1], tokens, tokens), as_array(passes[0]).dtype)
-    sight = np.zeros((tokens, tokens), np.bool_)
+    mask = np.zeros((tokens, tokens), np.bool_)
     start = 0  # of what the model has in view
     for number, found in enumerate(passes):
         end, new = prompt + number, prompt if number == 0 else 1
         start = end - views[number] if number in views else start
         weights[:, end - new : end, end - found.shape[3] : end] = as_array(found)[:, -new:]
-        sight[end - new : end, start:end] = allowed(np.arange(end - new, end), np.arange(start, end), window)
-    return weights, sight
+        mask[end - new : end, start:end] = allowed(np.arange(end - new, end), np.arange(start, end), window)
+    return weights, mask
 
 
 def allowed(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> Mask:

@@ -87,7 +87,7 @@ def write_picture(attention: AttentionMaps, layer: int, head: int | None, path: 
 def arrays(attention: AttentionMaps) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {"tokens": np.array(list(attention.tokens))}
     for place, layer in enumerate(attention.layer_numbers):
-        found |= {f"layer_{layer}": attention.weights[place], f"visible_{layer}": attention.sight(place)}
+        found |= {f"layer_{layer}": attention.weights[place], f"visible_{layer}": attention.mask(place)}
     optional = {"ids": attention.ids, "padding": attention.padding, "heads": attention.heads}
     return found | {name: np.asarray(value) for name, value in optional.items() if value is not None}
 

@@ -61,38 +61,48 @@ class AttentionMaps:
     def __post_init__(self) -> None:
         count = len(self.tokens)
         if not count or not len(self.weights):
-            raise UserError("there is no attention to show: no tokens, or no layers")
+            raise UserError("attention maps need at least one token and one layer", code="attention.weights")
         for name, number, of in (("layers", self.layers, len(self.weights)), ("ids", self.ids, count)):
             if number is not None and len(number) != of:
-                raise UserError(f"there are {len(number)} {name}, and {of} are needed")
+                raise UserError(f"got {len(number)} {name}, expected {of}", code="attention.weights")
         for name, number in (("layer", self.layers), ("head", self.heads)):
             if number is not None and len(set(number)) < len(number):
-                raise UserError(f"a {name} is named twice: {', '.join(map(str, number))}")
+                raise UserError(
+                    f"each {name} may be given once, got {', '.join(map(str, number))}", code="attention.selection"
+                )
         if self.visible is not None and len(self.visible) not in (1, len(self.weights)):
-            raise UserError(f"`visible` has {len(self.visible)} masks for {len(self.weights)} layers")
+            raise UserError(
+                f"`visible` has {len(self.visible)} masks for {len(self.weights)} layers", code="attention.weights"
+            )
         if self.prompt is not None and not 1 <= self.prompt <= count:
-            raise UserError(f"`prompt` is {self.prompt}, of {count} tokens")
+            raise UserError(
+                f"`prompt` must be from 1 to the {count} tokens, got {self.prompt}", code="attention.weights"
+            )
         if self.padding is not None and self.padding.shape != (count,):
-            raise UserError(f"`padding` has the shape {self.padding.shape}, and ({count},) is needed")
+            raise UserError(f"`padding` has shape {self.padding.shape}, expected ({count},)", code="attention.weights")
         for place, weights in enumerate(self.weights):
-            self.check(f"layer {self.layer_numbers[place]}", weights, self.sight(place))
+            self.check(f"layer {self.layer_numbers[place]}", weights, self.mask(place))
 
     def check(self, name: str, weights: Weights, visible: Mask) -> None:
         count = len(self.tokens)
         if weights.ndim != 3 or weights.shape[1:] != (count, count):
-            raise UserError(f"{name} has the shape {weights.shape}, and (heads, {count}, {count}) is needed")
+            raise UserError(
+                f"{name} has shape {weights.shape}, expected (heads, {count}, {count})", code="attention.weights"
+            )
         if self.heads is not None and len(self.heads) != len(weights):
-            raise UserError(f"{name} has {len(weights)} heads, and {len(self.heads)} are named")
+            raise UserError(f"{name} has {len(weights)} heads, `heads` has {len(self.heads)}", code="attention.weights")
         if visible.shape != (count, count):
-            raise UserError(f"`visible` of {name} has the shape {visible.shape}, and ({count}, {count}) is needed")
-        fix = "the weights after the softmax, of a model without dropout: model.eval()"
+            raise UserError(
+                f"`visible` of {name} has shape {visible.shape}, expected ({count}, {count})", code="attention.weights"
+            )
+        fix = "pass the weights after the softmax, of a model without dropout: model.eval()"
         if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):  # also where one is not a number
-            raise UserError(f"{name} has weights that are not between 0 and 1", fix=fix)
+            raise UserError(f"{name} has weights that are not between 0 and 1", fix=fix, code="attention.weights")
         if weights.sum(axis=-1, dtype=np.float64).max() > 1 + ROUNDED:  # less than 1: a head may also look at nothing
-            raise UserError(f"{name} has rows whose weights sum to more than 1", fix=fix)
+            raise UserError(f"{name} has rows whose weights sum to more than 1", fix=fix, code="attention.weights")
         if (weights * ~visible).max() > TOLERANCE:
-            what = f"{name} looks at what it may not see"
-            raise UserError(what, fix="the model's own mask: causal or not, its window, its padding")
+            what, fix = f"{name} has weights outside its mask", "pass the model's own mask: causal, window, padding"
+            raise UserError(what, fix=fix, code="attention.weights")
 
     @property
     def layer_numbers(self) -> list[int]:
@@ -102,12 +112,12 @@ class AttentionMaps:
         """Of the layer that stands at `place` of the list."""
         return list(range(len(self.weights[place])) if self.heads is None else self.heads)
 
-    def sight(self, place: int) -> Mask:
+    def mask(self, place: int) -> Mask:
         """(T, T): what the layer at `place` may look at; padding neither looks nor is looked at."""
-        return self.sights[place if len(self.sights) > 1 else 0]
+        return self.masks[place if len(self.masks) > 1 else 0]
 
     @cached_property
-    def sights(self) -> list[Mask]:
+    def masks(self) -> list[Mask]:
         count = len(self.tokens)
         masks = [np.ones((count, count), np.bool_)] if self.visible is None else self.visible
         real = np.ones(count, np.bool_) if self.padding is None else ~self.padding
@@ -175,7 +185,9 @@ def as_array(weights: Tensor | NDArray[Any]) -> Weights:
         plain = np.asarray(weights)
     if plain.ndim == 4:
         if len(plain) != 1:
-            raise UserError(f"there are {len(plain)} texts in one batch", fix="one text at a time: weights[:1]")
+            raise UserError(
+                f"expected a batch of one text, got {len(plain)}", fix="pass weights[:1]", code="attention.weights"
+            )
         plain = plain[0]
     found: Weights = plain
     return found

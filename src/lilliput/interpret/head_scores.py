@@ -1,8 +1,8 @@
 """Each head in seven numbers, over one text or many.
 
 Owns: the arithmetic of the scores that `head_score_definitions` defines, their sums over texts, sorting, and
-the CSV. Does not own: which texts (`attention_capture`, `head_scores_of_documents`) or how a table looks
-(`cli`, `attention_page`).
+the CSV; the scores over documents of a token file. Does not own: running the model (`attention_capture`) or how a
+table looks (`cli`, `attention_page`). Needs no torch except for `summarise_documents`.
 
 H heads, T tokens (queries, and keys), S scores.
 """
@@ -14,13 +14,19 @@ import io
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.data.progress import Report, silent
+from lilliput.errors import UserError
 from lilliput.interpret.attention_maps import AttentionMaps, Mask, Weights
 from lilliput.interpret.head_score_definitions import SCORES
+
+if TYPE_CHECKING:
+    from lilliput.data.prepare.token_files import TokenFile
+    from lilliput.decoding.writer import Writer
 
 Numbers = NDArray[np.float64]
 
@@ -52,11 +58,11 @@ class Tally:
         self.tokens += int(real.sum())
         known: dict[bytes, tuple[Aim, Numbers]] = {}
         for place, layer in enumerate(attention.layer_numbers):
-            sight = attention.sight(place)
-            key = sight.tobytes()
+            mask = attention.mask(place)
+            key = mask.tobytes()
             if key not in known:
-                aim = aim_of(attention, sight)
-                known[key] = aim, score_sums(spread(sight), aim)[0]
+                aim = aim_of(attention, mask)
+                known[key] = aim, score_sums(spread(mask), aim)[0]
             aim, even = known[key]
             self.counts[layer] = self.counts.get(layer, 0.0) + aim.counts
             self.sums[layer, None] = self.sums.get((layer, None), 0.0) + even
@@ -82,6 +88,37 @@ def summarise(attention: AttentionMaps) -> list[HeadSummary]:
     return Tally().add(attention).heads()
 
 
+def summarise_documents(
+    writer: Writer,
+    file: TokenFile,
+    documents: int = 100,
+    seed: int = 0,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    report: Report = silent,
+) -> Tally:
+    """Sum the scores over documents drawn by the seed (all, if there are no more), each cut to the context."""
+    from lilliput.interpret.attention_capture import HeadChoice, capture_ids
+
+    tally, choice = Tally(), HeadChoice(layers, heads)
+    chosen = np.sort(np.random.default_rng(seed).permutation(file.documents)[:documents])
+    context = writer.config.model.context
+    first = [] if writer.config.model.task == "classifier" else [writer.tokenizer.start]
+    for done, document in enumerate(chosen, start=1):
+        # Without the end token, which a model predicts and never reads.
+        ids = [*first, *file.tokens[file.offsets[document] : file.offsets[document + 1] - 1].tolist()][:context]
+        if len(ids) >= 2:
+            tally.add(capture_ids(writer, ids, choice))
+        report("looking at documents", done, len(chosen))
+    if not tally.texts:
+        raise UserError(
+            "no document has two tokens, and attention needs two",
+            fix="use a split with longer documents",
+            code="attention.text",
+        )
+    return tally
+
+
 @dataclass(frozen=True)
 class Aim:
     """What does not depend on the weights. `values` (T x T, S - 1): what a weight is multiplied by for each score but the
@@ -92,7 +129,7 @@ class Aim:
     counts: Numbers
 
 
-def aim_of(attention: AttentionMaps, sight: Mask) -> Aim:
+def aim_of(attention: AttentionMaps, mask: Mask) -> Aim:
     count = len(attention.tokens)
     at, kinds = np.arange(count), attention.kinds
     first = 0 if attention.padding is None else int(np.argmin(attention.padding))
@@ -108,10 +145,10 @@ def aim_of(attention: AttentionMaps, sight: Mask) -> Aim:
         "same": same,
         "induction": after_same & other,
     }
-    choosing: Mask = sight.sum(axis=1) >= 2
+    choosing: Mask = mask.sum(axis=1) >= 2
     values, counts = [np.abs(at[:, None] - at[None, :]) * choosing[:, None]], [choosing.sum(), choosing.sum()]
     for target in wanted.values():
-        counted = choosing & (target & sight).any(axis=1)
+        counted = choosing & (target & mask).any(axis=1)
         values.append(target & counted[:, None])
         counts.append(counted.sum())
     assert ["entropy", "distance", *wanted] == list(SCORES)
@@ -130,9 +167,9 @@ def score_sums(weights: Weights | Numbers, aim: Aim) -> Numbers:
     return np.concatenate((entropy[:, None], others), axis=1)
 
 
-def spread(sight: Mask) -> Numbers:
+def spread(mask: Mask) -> Numbers:
     """(1, T, T): the weights of a head that looks at all it may see alike."""
-    even: Numbers = sight / np.maximum(1, sight.sum(axis=1, keepdims=True))
+    even: Numbers = mask / np.maximum(1, mask.sum(axis=1, keepdims=True))
     return even[None]
 
 

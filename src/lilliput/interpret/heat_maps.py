@@ -52,8 +52,8 @@ def draw_heads(attention: AttentionMaps, layer: int, heads: Sequence[int]) -> Fi
     wide, high = ticks.side + ticks.margin + EDGE, ticks.side + ticks.margin + EDGE + 0.2
     # Laid out by hand: all sizes are known, and to let matplotlib find them takes 1.6 to 2 times as long as drawing.
     width = columns * wide + SCALE + EDGE
-    told = textwrap.wrap(notes(attention), letters_in(width - 2 * EDGE, SMALL))
-    foot = 0.4 + 0.15 * len(told)
+    lines = textwrap.wrap(notes(attention), letters_in(width - 2 * EDGE, SMALL))
+    foot = 0.4 + 0.15 * len(lines)
     size = (width, rows * high + foot + 0.35)
     # "$" in a token is a dollar, not the beginning of mathematics.
     with rc_context({"text.parse_math": False, "font.family": FONT}):
@@ -66,14 +66,14 @@ def draw_heads(attention: AttentionMaps, layer: int, heads: Sequence[int]) -> Fi
             box = (left / size[0], bottom / size[1], ticks.side / size[0], ticks.side / size[1])
             axis = figure.add_axes(box)
             weights = attention.weights[place][attention.head_numbers(place).index(head)]
-            image = draw_map(axis, attention, weights, attention.sight(place), ticks)
+            image = draw_map(axis, attention, weights, attention.mask(place), ticks)
             above = bottom + ticks.side + ticks.margin - 0.02
             figure.text(left / size[0], above / size[1], f"layer {layer}, head {head}", fontsize=9, color=INK)
         tall = min(3.0, ticks.side)
         top = foot + (rows - 1) * high + ticks.side - tall
         box = ((size[0] - SCALE + 0.05) / size[0], top / size[1], 0.14 / size[0], tall / size[1])
         add_scale(figure, figure.add_axes(box), image)
-        figure.text(EDGE / size[0], 0.17 / size[1], "\n".join(told), fontsize=SMALL, color=SOFT, va="bottom")
+        figure.text(EDGE / size[0], 0.17 / size[1], "\n".join(lines), fontsize=SMALL, color=SOFT, va="bottom")
     return figure
 
 
@@ -98,21 +98,21 @@ def choose_ticks(labels: Sequence[str], largest: float) -> Ticks:
 
 
 def draw_map(
-    axis: Axes, attention: AttentionMaps, weights: NDArray[np.floating[Any]], sight: NDArray[np.bool_], ticks: Ticks
+    axis: Axes, attention: AttentionMaps, weights: NDArray[np.floating[Any]], mask: NDArray[np.bool_], ticks: Ticks
 ) -> AxesImage:
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, PowerNorm
 
-    blind = np.zeros(sight.shape)
+    blind = np.zeros(mask.shape)
     if attention.padding is not None:
         blind[attention.padding, :] = blind[:, attention.padding] = 1.0
     axis.imshow(blind, cmap=ListedColormap([UNSEEN, PADDING]), vmin=0, vmax=1, interpolation="nearest")
-    shown = np.ma.masked_array(weights, ~sight)
+    shown = np.ma.masked_array(weights, ~mask)
     colours = LinearSegmentedColormap.from_list("attention", STOPS)
     image = axis.imshow(shown, cmap=colours, norm=PowerNorm(0.5, 0.0, 1.0), interpolation="nearest")
     axis.set_xticks(ticks.at, ticks.texts, rotation=90, fontsize=ticks.size)
     axis.set_yticks(ticks.at, ticks.texts, fontsize=ticks.size)
     axis.xaxis.tick_top()
-    axis.tick_params(length=0 if len(ticks.at) == len(sight) else 2, pad=2, color="#9a9c9f", labelcolor=INK)
+    axis.tick_params(length=0 if len(ticks.at) == len(mask) else 2, pad=2, color="#9a9c9f", labelcolor=INK)
     axis.spines[:].set_visible(False)
     mark_borders(axis, attention)
     return image

@@ -30,12 +30,12 @@ def running_mean(y: Numbers) -> Numbers:
     return np.asarray((sums[high] - sums[low]) / (high - low))
 
 
-def sight(curves: Sequence[Curve]) -> float:
+def visible_height(curves: Sequence[Curve]) -> float:
     """The height up to which curves are worth seeing: what comes after their beginning."""
     return max(float(y[~begins(x)].max()) for x, y in curves)
 
 
-def tell_beginning(curves: Sequence[Curve], top: float) -> str:
+def clipped_note(curves: Sequence[Curve], top: float) -> str:
     """The sentence for a caption where something of what is drawn begins above the picture, else nothing."""
     return " The beginning is above the picture." if any((y[begins(x)] > top).any() for x, y in curves) else ""
 

@@ -1,6 +1,6 @@
 """Numbers, durations, lists and settings as text, for every report.
 
-Owns: the format of one value. Does not own: sentences (`studies.study_text`) or tables.
+Owns: the format of one value. Does not own: sentences (`studies.study_verdict`) or tables.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def tell_value(value: object) -> str:
+def format_value(value: object) -> str:
     """As it would be typed."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(tell_value, value)) or "none"
+        return ", ".join(map(format_value, value)) or "none"
     return str(value)
 
 
@@ -54,5 +54,5 @@ def machine_facts(machine: dict[str, object]) -> list[tuple[str, str]]:
         if name.endswith("_bytes") and isinstance(value, int):
             facts.append((name.removesuffix("_bytes"), f"{value / 1e9:.1f} GB"))
         else:
-            facts.append((name.replace("_", " "), tell_value(value)))
+            facts.append((name.replace("_", " "), format_value(value)))
     return facts

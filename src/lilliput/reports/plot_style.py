@@ -224,8 +224,8 @@ def thousands(axis: Any) -> None:
     """1,000 and not 1000 at an axis; few digits."""
     from matplotlib.ticker import FuncFormatter
 
-    def tell(value: float, place: object) -> str:
+    def format_tick(value: float, place: object) -> str:
         text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
         return text.replace("-", "−")
 
-    axis.set_major_formatter(FuncFormatter(tell))
+    axis.set_major_formatter(FuncFormatter(format_tick))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.reports.curves import Curve, running_mean, sight, tell_beginning
+from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_height
 from lilliput.reports.document import Picture
 from lilliput.reports.plot_style import (
     INK,
@@ -59,22 +59,22 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     axes.plot(at, smooth, color=PALETTE[1])
     ends = [(float(smooth[-1]), "training", PALETTE[1])]
     drawn, seen = [Curve(at, loss)], [Curve(at, smooth)]
-    told = f"training loss falls from {loss[0]:.3f} to {smooth[-1]:.3f}"
-    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
-    if judged:
-        where, values = column(judged, "step"), column(judged, "loss")
+    description = f"training loss falls from {loss[0]:.3f} to {smooth[-1]:.3f}"
+    evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    if evaluations:
+        where, values = column(evaluations, "step"), column(evaluations, "loss")
         axes.plot(where, values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
         ends.append((float(values[-1]), "validation", PALETTE[2]))
-        told += f", validation loss from {values[0]:.3f} to {values[-1]:.3f}"
+        description += f", validation loss from {values[0]:.3f} to {values[-1]:.3f}"
         drawn.append(Curve(where, values))
-        seen += [Curve(where, values)] if len(judged) >= FEWEST else []
+        seen += [Curve(where, values)] if len(evaluations) >= FEWEST else []
     floor = floor_in_nats(events)
     if floor is not None:
         axes.axhline(floor, color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)))
         ends.append((floor, "the floor", SOFT))
-        told += f"; a perfect model would have {floor:.3f}"
+        description += f"; a perfect model would have {floor:.3f}"
     lowest = min(value for value, _, _ in ends)
-    top = sight(seen)
+    top = visible_height(seen)
     edge = top + 0.02 * (top - lowest)
     axes.set_ylim(min(lowest, float(smooth.min())) - 0.06 * (top - lowest), edge)
     axes.set_xlabel("updates")
@@ -82,19 +82,19 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     thousands(axes.xaxis)
     label_ends(axes, ends)
     caption = "Training loss (each logged batch faint, a running mean over a twentieth of the run strong)"
-    caption += " and validation loss on the sample that training looks at" if judged else ""
+    caption += " and validation loss on the sample that training looks at" if evaluations else ""
     caption += "; the floor is what a perfect model of this corpus would have" if floor is not None else ""
-    return finish(drawing, "loss", f"The {told}.", f"{caption}.{tell_beginning(drawn, edge)}")
+    return finish(drawing, "loss", f"The {description}.", f"{caption}.{clipped_note(drawn, edge)}")
 
 
 def draw_accuracy(events: Events) -> Picture | None:
-    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
-    judged = [event for event in judged if event["accuracy"] is not None]
-    if len(judged) < FEWEST:
+    evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    evaluations = [event for event in evaluations if event["accuracy"] is not None]
+    if len(evaluations) < FEWEST:
         return None
     drawing, (axes,) = new_drawing(3.0)
-    values = 100 * column(judged, "accuracy")
-    axes.plot(column(judged, "step"), values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
+    values = 100 * column(evaluations, "accuracy")
+    axes.plot(column(evaluations, "step"), values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
     axes.set_xlabel("updates")
     frame_upward(axes, "Accuracy on validation, %")
     thousands(axes.xaxis)

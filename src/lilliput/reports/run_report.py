@@ -1,7 +1,7 @@
 """The report of one run: its figures, curves, texts, heads, settings and machine, as a page and as Markdown.
 
 Owns: which sections it has and in which order. Does not own: pictures (`run_plots`), attention (`interpret`),
-HTML and Markdown (`document`), nor studies (`studies.study_report`).
+HTML and Markdown (`html`, `markdown`), nor studies (`studies.study_report`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from lilliput.data.corpora import STORYBOOK
 from lilliput.evaluation.figures import format_perplexity
 from lilliput.model.counting import count
 from lilliput.reports.document import (
-    REPORT,
     Block,
     Bullets,
     Document,
@@ -26,10 +25,10 @@ from lilliput.reports.document import (
     QuotedText,
     Section,
     Table,
-    write_document,
 )
-from lilliput.reports.formatting import counted, duration, fixed, listed, machine_facts, tell_value
+from lilliput.reports.formatting import counted, duration, fixed, format_value, listed, machine_facts
 from lilliput.reports.plot_style import finish, styled
+from lilliput.reports.report_files import REPORT, write_document
 from lilliput.reports.run_plots import draw_run
 from lilliput.settings.loading import config_from_dict
 from lilliput.storage.checkpoints import CONFIG
@@ -54,14 +53,14 @@ def describe_run(run: Run) -> Document:
     about, events = describe(run, verify=False), run.metrics()
     config = config_from_dict(about["config"], str(run.folder / CONFIG))
     sections = [
-        Section("Figures", tell_figures(about, config)),
-        Section("Tests", tell_tests(about)),
-        Section("Warnings", tell_warnings(events)),
+        Section("Figures", figure_blocks(about, config)),
+        Section("Tests", test_set_blocks(about)),
+        Section("Warnings", warning_blocks(events)),
         Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
-        *tell_writing(run, config),
-        Section("How it was made", tell_circumstances(run, about, config)),
+        *text_sections(run, config),
+        Section("How it was made", environment_blocks(run, about, config)),
         Section(
-            "Every setting", [Facts([(name, tell_value(value)) for name, value in flatten(about["config"]).items()])]
+            "Every setting", [Facts([(name, format_value(value)) for name, value in flatten(about["config"]).items()])]
         ),
     ]
     shape = config.model
@@ -69,7 +68,7 @@ def describe_run(run: Run) -> Document:
         shape.task
     ]
     size = f"{counted(shape.layers, 'layer')}, dim {shape.dim}, {counted(shape.heads, 'head')}"
-    lead = f"{kind} of {size}, trained on {tell_source(config)}."
+    lead = f"{kind} of {size}, trained on {source_name(config)}."
     line = [
         about["state"],
         counted(about["steps"], "update"),
@@ -79,21 +78,21 @@ def describe_run(run: Run) -> Document:
     return Document(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
 
 
-def tell_source(config: Config) -> str:
+def source_name(config: Config) -> str:
     source = config.data.source or ""
     return "the built-in storybook" if source == STORYBOOK else Path(source).name
 
 
-def tell_figures(about: dict[str, Any], config: Config) -> list[Block]:
+def figure_blocks(about: dict[str, Any], config: Config) -> list[Block]:
     found, parameters = about["validation"], count(config.model, config.vectors).parameters
     facts = quality(found) if found else []
     facts += [("parameters", f"{parameters.total:,}"), ("training time", duration(about["seconds"]))]
     facts += [("tokens seen", f"{about['tokens_seen']:,}")]
     if found is None:
         return [Paragraph("Nothing was evaluated yet.", warning=True), Facts(facts, large=True)]
-    judged = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
+    amounts = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
     split = "the whole validation split" if found["whole"] else "a sample of the validation split"
-    sentence = f"Judged on {split} ({', '.join(judged)}) with the weights of step {found['weights']:,}."
+    sentence = f"Judged on {split} ({', '.join(amounts)}) with the weights of step {found['weights']:,}."
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         sentence += f" A perfect model would need {found['floor']:.4f} bits per byte; this one is {over:.1%} above."
@@ -113,7 +112,7 @@ def quality(found: dict[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def tell_tests(about: dict[str, Any]) -> list[Block]:
+def test_set_blocks(about: dict[str, Any]) -> list[Block]:
     if not about["tests"]:
         return []
     columns = {
@@ -133,7 +132,7 @@ def tell_tests(about: dict[str, Any]) -> list[Block]:
     return [Table(["test", *(name.replace("_", " ") for name in known)], rows, note=note)]
 
 
-def tell_warnings(events: Sequence[dict[str, Any]]) -> list[Block]:
+def warning_blocks(events: Sequence[dict[str, Any]]) -> list[Block]:
     found = [(f"Step {event['step']:,}:", event["text"]) for event in events if event["event"] == "warning"]
     return [Bullets(found)] if found else []
 
@@ -141,7 +140,7 @@ def tell_warnings(events: Sequence[dict[str, Any]]) -> list[Block]:
 # What needs the model -------------------------------------------------------------------------------------------------
 
 
-def tell_writing(run: Run, config: Config) -> list[Section]:
+def text_sections(run: Run, config: Config) -> list[Section]:
     """Texts of a model that writes, and what its heads look at in one of them; nothing before the first checkpoint."""
     if config.model.task == "classifier" or not run.checkpoints():
         return []
@@ -154,14 +153,14 @@ def tell_writing(run: Run, config: Config) -> list[Section]:
         for number, sample in enumerate(samples, start=1)
     ]
     prompt = config.generate.prompt
-    how = f"By the run's own settings generate.*, {f'after the prompt “{prompt}”' if prompt else 'from nothing'}."
+    note = f"By the run's own settings generate.*, {f'after the prompt “{prompt}”' if prompt else 'from nothing'}."
     return [
-        Section("What it writes", [Paragraph(how), *texts]),
-        Section("What its heads look at", tell_heads(writer, samples[0])),
+        Section("What it writes", [Paragraph(note), *texts]),
+        Section("What its heads look at", head_blocks(writer, samples[0])),
     ]
 
 
-def tell_heads(writer: Writer, sample: Sample) -> list[Block]:
+def head_blocks(writer: Writer, sample: Sample) -> list[Block]:
     """Every head in numbers beside an even one, and a picture of the layer that has the sharpest."""
     from lilliput.interpret import capture_text, draw_heads
     from lilliput.interpret.head_score_definitions import SCORES
@@ -204,7 +203,7 @@ def name_layers(layers: Sequence[int] | None) -> str:
     return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(layer) for layer in layers])}"
 
 
-def tell_circumstances(run: Run, about: dict[str, Any], config: Config) -> list[Block]:
+def environment_blocks(run: Run, about: dict[str, Any], config: Config) -> list[Block]:
     """Its machine, its checkpoints, and its counts."""
     facts = machine_facts(run.last.machine() if run.last else {})
     for checkpoint in about["checkpoints"]:

@@ -1,7 +1,7 @@
 """What a study's figures carry: means over seeds with their intervals, and differences paired by seed.
 
 Owns: the summary of one figure in one cell, the difference of two cells and what may be said of it, and which
-cell is the best. Does not own: Student's t (`evaluation.intervals`), words (`study_text`) and tables
+cell is the best. Does not own: Student's t (`evaluation.intervals`), words (`study_verdict`) and tables
 (`study_tables`).
 
 A difference is only claimed where its 95% interval, paired by seed, leaves out zero; else it is a tie.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lilliput.evaluation.intervals import Interval, Paired, mean_and_error, mean_interval, paired_difference
+from lilliput.studies.figures import find_figure
 from lilliput.studies.grid import Axis, budget_of, cells
-from lilliput.studies.metric_display import find_figure
-from lilliput.studies.study_results import Outcome, Row
+from lilliput.studies.study_results import Row, StudyResult
 
 Labels = Mapping[str, str]  # axis -> label: which cell
 Finding = Literal["higher", "lower", "tie", "equal", "one seed", "missing"]
@@ -83,10 +83,10 @@ def compare(rows: Sequence[Row], cell: Labels, reference: Labels, figure: str) -
         return Difference(cell, reference, 1, base, differences[0], None, "one seed")
     paired = paired_difference([ours[seed] for seed in common], [theirs[seed] for seed in common])
     assert paired is not None
-    return Difference(cell, reference, len(common), base, paired.mean, paired, judge(paired, differences))
+    return Difference(cell, reference, len(common), base, paired.mean, paired, classify(paired, differences))
 
 
-def judge(paired: Paired, differences: Sequence[float]) -> Finding:
+def classify(paired: Paired, differences: Sequence[float]) -> Finding:
     if not any(differences):
         return "equal"
     if paired.low <= 0.0 <= paired.high:
@@ -111,25 +111,25 @@ def find_best(
     return best, all(finding == wanted for finding in rivals)
 
 
-def cell_labels(outcome: Outcome) -> list[Labels]:
+def cell_labels(result: StudyResult) -> list[Labels]:
     """Every cell of the grid, measured or not."""
-    return [cell.labels for cell in cells(outcome.study)]
+    return [cell.labels for cell in cells(result.study)]
 
 
-def what_differs(outcome: Outcome, figure: str) -> str | None:
+def what_differs(result: StudyResult, figure: str) -> str | None:
     """Cells may differ by what they were given or asked for, and none is then called the best of all by this figure."""
-    found = cells(outcome.study)
+    found = cells(result.study)
     if len({budget_of(cell) for cell in found}) > 1:
         return "budgets"
     lengths = {tuple(cell.settings.get(name) for name in LENGTHS) for cell in found}
     return "lengths of texts" if find_figure(figure).of_a_text and len(lengths) > 1 else None
 
 
-def axis_labels(outcome: Outcome) -> dict[str, list[str]]:
-    return {axis.name: list(axis.values) for axis in outcome.study.axes}
+def axis_labels(result: StudyResult) -> dict[str, list[str]]:
+    return {axis.name: list(axis.values) for axis in result.study.axes}
 
 
-def compared_axes(outcome: Outcome, figure: str) -> list[str]:
+def compared_axes(result: StudyResult, figure: str) -> list[str]:
     """Along which cells are compared by a figure: those of several labels. One that gives more to learn from, or asks for more of
     what the figure counts, is none of them, unless there is no other: a larger budget is not a technique."""
     of_a_text = find_figure(figure).of_a_text
@@ -138,17 +138,17 @@ def compared_axes(outcome: Outcome, figure: str) -> list[str]:
         names = {name for said in axis.values.values() for name in said}
         return any(name.startswith("budget.") or (of_a_text and name in LENGTHS) for name in names)
 
-    several = [axis for axis in outcome.study.axes if len(axis.values) > 1]
+    several = [axis for axis in result.study.axes if len(axis.values) > 1]
     return [axis.name for axis in [axis for axis in several if not is_amount(axis)] or several]
 
 
-def reference_labels(outcome: Outcome) -> dict[str, str]:
+def reference_labels(result: StudyResult) -> dict[str, str]:
     """The label of each axis that the others are compared with."""
-    return {axis.name: axis.compare for axis in outcome.study.axes}
+    return {axis.name: axis.compare for axis in result.study.axes}
 
 
-def find_missing(outcome: Outcome) -> list[tuple[Labels, int]]:
+def find_missing(result: StudyResult) -> list[tuple[Labels, int]]:
     """Cells and seeds of the grid that have no row."""
-    there = [(row.cell, row.seed) for row in outcome.rows]
-    wanted = [(cell, seed) for cell in cell_labels(outcome) for seed in outcome.study.seeds]
+    there = [(row.cell, row.seed) for row in result.rows]
+    wanted = [(cell, seed) for cell in cell_labels(result) for seed in result.study.seeds]
     return [pair for pair in wanted if pair not in there]

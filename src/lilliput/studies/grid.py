@@ -1,7 +1,7 @@
 """A study: which settings are compared, with which seeds, at which budget, and what is measured.
 
-Owns: a study with its quick form put in, the cells of its grid, the checked settings of a cell, and telling
-all mistakes of a study at once with their lines. Does not own: the shape of its file (`study_files`),
+Owns: a study with its quick form put in, the cells of its grid, the checked settings of a cell, and all errors of a
+study at once with their lines. Does not own: the shape of its file (`study_files`),
 settings themselves (`settings.loading`), how cells become processes (`job_plan`, `runner`), what can be
 measured (`measures`).
 
@@ -12,7 +12,6 @@ measured, `budget.*` how long it is trained, all others what is trained.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,12 +38,12 @@ from lilliput.studies.study_files import (
 
 MEASURED = ("generate.", "measure.")  # settings that need no training of their own
 UNITS = (*BUDGETS, "flops")
-# Settings that are not for a study to say, and what says it.
-NOT_SAID = {
-    "seed": "seeds = [1, 2, 3]",
-    "name": "leaving it out: a study names its runs",
-    "log.folder": "leaving it out: lilliput study --folder FOLDER",
-    **{f"train.{unit}": f"budget = {{ {unit} = N }}" for unit in BUDGETS},
+# Settings that a cell cannot have, and the fix of each.
+RESERVED = {
+    "seed": "use seeds = [1, 2, 3]",
+    "name": "remove it: a study names its runs",
+    "log.folder": "remove it: a study has one folder for all its runs",
+    **{f"train.{unit}": f"use budget = {{ {unit} = N }}" for unit in BUDGETS},
 }
 
 COLUMNS = ("seed", "run")  # of every outcome's table
@@ -87,9 +86,9 @@ class Study:
         return asdict(self)
 
 
-def study_from_dict(told: Mapping[str, Any]) -> Study:
+def study_from_dict(content: Mapping[str, Any]) -> Study:
     """What `as_dict` gave; ValidationError where it is something else."""
-    return TypeAdapter(Study).validate_python(dict(told))
+    return TypeAdapter(Study).validate_python(dict(content))
 
 
 class Cell(NamedTuple):
@@ -137,65 +136,64 @@ def cell_config(study: Study, settings: Mapping[str, Any], where: Where | None =
 
 
 def load_study(name_or_path: str | Path, quick: bool = False, seeds: Iterable[int] | None = None) -> Study:
-    """The study of a file, with its mistakes found; `seeds` in place of its own."""
+    """Return the checked study of a file; `seeds` replace its own."""
     path = find_study(str(name_or_path))
     text, written = read_study(path)
     if quick and written.quick is None:
-        raise UserError(f"study {path.stem} has no quick form", str(path), "[quick] in its file, or without --quick")
-    study, mistakes = build_study(path, text, written, quick)
+        what = f"study {path.stem} has no quick form"
+        raise UserError(what, str(path), "add [quick] to its file", code="study.file", setting="quick")
+    study, errors = build_study(path, text, written, quick)
     if seeds is not None:
         study = replace(study, seeds=tuple(seeds))
-    mistakes += check_study(study, path, text)
-    if mistakes:
-        raise UserErrors(mistakes)
+    errors += check_study(study, path, text)
+    if errors:
+        raise UserErrors(errors)
     return study
 
 
 def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple[Study, list[UserError]]:
     """The study with its quick form put in, and what is wrong with its parts."""
     short = (written.quick if quick else None) or QuickForm()
-    mistakes: list[UserError] = []
+    errors: list[UserError] = []
 
-    def at(name: str) -> str:
-        return f"{path.name}, line {line_of(text, name)}"
+    def add(what: str, name: str, fix: str | None = None) -> None:
+        errors.append(UserError(what, f"{path.name}, line {line_of(text, name)}", fix, code="study.file", setting=name))
 
     axes: list[Axis] = []
     for name, said in (written.axes or {}).items():
         labels = {label: value for label, value in said.items() if label != "compare"}
         for label, value in labels.items():
             if not isinstance(value, dict):
-                what = f"axes.{name}.{label} is {value!r}: a label has a table of settings"
-                where = f"{path.name}, line {label_line(text, name, label)}"
-                mistakes.append(UserError(what, where, "a table, {} for no settings of its own"))
+                what = f"axes.{name}.{label} must be a table of settings, got {value!r}"
+                where, fix = f"{path.name}, line {label_line(text, name, label)}", "use {} for no settings"
+                errors.append(UserError(what, where, fix, code="study.file", setting=f"axes.{name}"))
         kept = (short.axes or {}).get(name, tuple(labels))
         for label in kept:
             if label not in labels:
-                mistakes.append(
-                    UserError(f"axis {name} has no {label!r}", at(f"quick.axes.{name}"), nearest(label, labels))
-                )
+                add(f"axis {name} has no label {label!r}", f"quick.axes.{name}", nearest(label, labels))
         values = {label: flatten(labels[label]) for label in kept if isinstance(labels.get(label), dict)}
         compare = said.get("compare", next(iter(values), ""))
         if not kept:
-            mistakes.append(UserError(f"axis {name} has no values", at(f"axes.{name}")))
+            add(f"axis {name} has no labels", f"axes.{name}")
         elif values and compare not in values:
-            what, fix = f"axis {name} has no {compare!r} to compare with", f"one of {', '.join(values)}"
-            mistakes.append(UserError(what, at(f"axes.{name}.compare"), fix))
+            what = f"axis {name} has no label {compare!r} to compare with"
+            add(what, f"axes.{name}.compare", f"use one of {', '.join(values)}")
         if name in COLUMNS:
-            what = f"an axis cannot be called {name}: the table has that column already"
-            mistakes.append(UserError(what, at(f"axes.{name}")))
+            add(f"an axis cannot be named {name}: the table has that column already", f"axes.{name}")
         axes.append(Axis(name, values, str(compare)))
     for name in (short.axes or {}).keys() - (written.axes or {}).keys():
-        close = nearest(name, written.axes or {})
-        mistakes.append(UserError(f"there is no axis {name!r}", at(f"quick.axes.{name}"), close))
+        add(f"there is no axis {name!r}", f"quick.axes.{name}", nearest(name, written.axes or {}))
     if not (is_there(written.recipe) or (path.parent / written.recipe).exists()):
         close = nearest(written.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
-        mistakes.append(UserError(f"there is no recipe {written.recipe!r}", at("recipe"), close))
-    beside = path.parent / written.recipe
+        where = f"{path.name}, line {line_of(text, 'recipe')}"
+        what = f"there is no recipe {written.recipe!r}"
+        errors.append(UserError(what, where, f"use {close}" if close else None, code="recipe.missing"))
+    own_recipe = path.parent / written.recipe
     study = Study(
         name=path.stem,
         title=written.title,
         question=written.question,
-        recipe=str(beside) if beside.exists() else written.recipe,
+        recipe=str(own_recipe) if own_recipe.exists() else written.recipe,
         seeds=written.seeds if short.seeds is None else short.seeds,
         budget=short.budget or written.budget or {},
         measure=written.measure if short.measure is None else short.measure,
@@ -206,7 +204,7 @@ def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple
         published=written.published,
         quick=quick,
     )
-    return with_inputs(study, path.resolve().parent), mistakes
+    return with_inputs(study, path.resolve().parent), errors
 
 
 def with_inputs(study: Study, folder: Path) -> Study:
@@ -222,42 +220,44 @@ def with_inputs(study: Study, folder: Path) -> Study:
 
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
-    """What is wrong with its seeds, measures, figures and settings, each mistake once."""
-    from lilliput.studies.measures import MEASURES, givers
-    from lilliput.studies.metric_display import FIGURES, is_figure
+    """Return the errors of its seeds, measures, figures and settings, each once."""
+    from lilliput.studies.figures import FIGURES, find_figure, is_figure
+    from lilliput.studies.measures import MEASURES
 
-    def at(name: str) -> str:
-        return f"{path.name}, line {line_of(text, name)}"
+    errors: list[UserError] = []
 
-    mistakes = []
+    def add(what: str, name: str, fix: str | None) -> None:
+        errors.append(UserError(what, f"{path.name}, line {line_of(text, name)}", fix, code="study.file", setting=name))
+
     if not study.seeds or len(set(study.seeds)) < len(study.seeds):
-        mistakes.append(UserError("a study needs seeds, each once", at("seeds"), "seeds = [1, 2, 3]"))
+        add("a study needs at least one seed, and each seed once", "seeds", "use seeds = [1, 2, 3]")
     for name in study.measure:
         if name not in MEASURES:
             fix = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
-            mistakes.append(UserError(f"there is no measure {name!r}", at("measure"), fix))
+            add(f"there is no measure {name!r}", "measure", f"use {fix}")
     plotted = [name for plot in study.plots for name in (plot.x, plot.y) if name is not None]
     for place, names in (("show", study.show), ("plots", plotted)):
         for name in names:
             if not is_figure(name):
-                mistakes.append(UserError(f"there is no figure {name!r}", at(place), nearest(name, FIGURES)))
-            elif not set(found := givers(name)) & set(study.measure):
-                what = f"the figure {name} is of the measure {' or '.join(found)}, which this study does not take"
+                close = nearest(name, FIGURES)
+                add(f"there is no figure {name!r}", place, f"use {close}" if close else None)
+            elif not set(found := find_figure(name).measures) & set(study.measure):
+                what = f"the figure {name} needs the measure {' or '.join(found)}, which this study does not have"
                 measures = ", ".join(f'"{one}"' for one in (*study.measure, found[0]))
-                mistakes.append(UserError(what, at(place), f"measure = [{measures}]"))
+                add(what, place, f"use measure = [{measures}]")
     for plot in study.plots:
         if plot.kind in ("scatter", "fit") and (plot.x is None or plot.y is None):
             what = f"a plot of kind {plot.kind} needs two figures, x and y"
-            mistakes.append(UserError(what, at("plots"), 'x = "train.seconds" and y = "validation.loss"'))
+            add(what, "plots", 'use, for example, x = "train.seconds" and y = "validation.loss"')
     if not is_there(study.recipe):
-        return mistakes  # told already, and without it no setting can be checked
+        return errors  # reported already, and without it no setting can be checked
     for cell in cells(study):
 
         def where(name: str, cell: Cell = cell) -> str:
-            return f"{path.name}, line {said_at(study, cell, name, text)}"
+            return f"{path.name}, line {setting_line(study, cell, name, text)}"
 
-        mistakes += check_cell(study, cell, where)
-    return list({(mistake.what, mistake.where): mistake for mistake in mistakes}.values())
+        errors += check_cell(study, cell, where)
+    return list({(error.what, error.where): error for error in errors}.values())
 
 
 def is_there(recipe: str) -> bool:
@@ -267,47 +267,54 @@ def is_there(recipe: str) -> bool:
 def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
     from lilliput.studies.measures import read_settings
 
-    mistakes = refused(study, cell, where)
+    errors = reserved_settings(study, cell, where)
     budgets = [name for name in cell.settings if name.startswith("budget.")]
     if len(budgets) != 1:
-        place = where(budgets[0]) if budgets else None
-        mistakes.append(UserError("one budget is needed, and only one", place, "budget = { steps = 500 }"))
-    if mistakes:
-        return mistakes  # the settings would be told to conflict with each other
+        what, place = f"a study needs one budget, got {len(budgets)}", where(budgets[0]) if budgets else None
+        errors.append(UserError(what, place, "use budget = { steps = 500 }", code="study.file", setting="budget"))
+    if errors:
+        return errors  # the settings would also be reported to conflict with each other
     try:
         cell_config(study, cell.settings, where)
-    except UserErrors as error:
-        mistakes += error.errors
+    except UserErrors as several:
+        errors += several.errors
     except UserError as error:
-        mistakes.append(error)
+        errors.append(error)
     try:
         read_settings(cell.settings)
-    except UserErrors as error:
-        for mistake in error.errors:
-            name = next(name for name in cell.settings if re.search(rf"\b{re.escape(name)}\b", mistake.what))
-            mistakes.append(UserError(mistake.what, where(name), mistake.fix))
-    return mistakes
+    except UserErrors as several:
+        for one in several.errors:
+            assert one.setting is not None
+            errors.append(UserError(one.what, where(one.setting), one.fix, code=one.code, setting=one.setting))
+    return errors
 
 
-def refused(study: Study, cell: Cell, where: Where) -> list[UserError]:
-    """Settings that belong to the study itself."""
+def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]:
+    """Return an error for each setting of a cell that only the study itself may have."""
     found = [
-        UserError(f"{name} is not a setting of a study", where(name), fix)
-        for name, fix in NOT_SAID.items()
+        UserError(f"{name} cannot be a setting of a study", where(name), fix, code="study.cell", setting=name)
+        for name, fix in RESERVED.items()
         if name in cell.settings
     ]
     found += [
-        UserError(f"there is no budget in {name.removeprefix('budget.')}", where(name), f"one of {', '.join(UNITS)}")
+        UserError(
+            f"there is no budget in {name.removeprefix('budget.')}",
+            where(name),
+            f"use one of {', '.join(UNITS)}",
+            code="study.cell",
+            setting=name,
+        )
         for name in cell.settings
         if name.startswith("budget.") and name.removeprefix("budget.") not in UNITS
     ]
     if any("data.seed" in axis.values[cell.labels[axis.name]] for axis in study.axes):
         what = "data.seed on an axis would compare cells on different validation splits"
-        found.append(UserError(what, where("data.seed"), "data.seed in [settings], the same for all"))
+        fix = "set data.seed in [settings], the same for all cells"
+        found.append(UserError(what, where("data.seed"), fix, code="study.cell", setting="data.seed"))
     return found
 
 
-def said_at(study: Study, cell: Cell, name: str, text: str) -> int:
+def setting_line(study: Study, cell: Cell, name: str, text: str) -> int:
     """The line on which a cell's setting was said."""
     for axis in reversed(study.axes):
         label = cell.labels[axis.name]

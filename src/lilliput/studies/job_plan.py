@@ -85,13 +85,14 @@ def plan(study: Study) -> list[Training | Measurement]:
             config = cell_config(study, settings)
             key = json.dumps([config_to_dict(config), budget_of(cell)])
             name = names.setdefault(key, name_run(study, cell))
-            run = f"{name}-seed{seed}" if name else f"seed{seed}"
+            run, where = f"{name}-seed{seed}" if name else f"seed{seed}", f"study {study.name}"
             if list(names.values()).count(name) > 1:
                 what = f"the labels {', '.join(cell.labels.values())} and others give runs of the same name, {name}"
-                raise UserError(what, f"study {study.name}", "labels that differ in letters or digits")
+                raise UserError(what, where, "use labels that differ in letters or digits", code="run.name")
             if len(os.fsencode(run)) > LONGEST_NAME:
                 what = f"the labels {', '.join(cell.labels.values())} are too long for the name of a run"
-                raise UserError(what, f"study {study.name}", f"labels of together at most {LONGEST_NAME - 10} letters")
+                fix = f"use labels of at most {LONGEST_NAME - 10} letters in total"
+                raise UserError(what, where, fix, code="run.name")
             if key not in done:
                 done.add(key)
                 training = Training(run, seed, settings, config)
@@ -131,28 +132,28 @@ def name_run(study: Study, cell: Cell) -> str:
 # Command lines.
 
 
-def preparing(study: Study, training: Training) -> list[str]:
+def prepare_command(study: Study, training: Training) -> list[str]:
     return [*LILLIPUT, "prepare", study.recipe, *flags(training.settings), "--json"]
 
 
 def preparation_key(training: Training) -> str:
     """Runs with the same key are trained on the same prepared data."""
-    told = config_to_dict(training.config)
-    return json.dumps([told["data"], told["tokenizer"], told["vectors"]])
+    settings = config_to_dict(training.config)
+    return json.dumps([settings["data"], settings["tokenizer"], settings["vectors"]])
 
 
-def beginning(study: Study, training: Training, folder: Path, tokens: int | None = None) -> list[str]:
+def train_command(study: Study, training: Training, folder: Path, tokens: int | None = None) -> list[str]:
     """`tokens` are what a budget of FLOPs comes to."""
     places = {"seed": training.seed, "name": training.run, "log.folder": str(folder)} | QUIET
     settings = training.settings if tokens is None else training.settings | {"budget.tokens": tokens}
     return [*LILLIPUT, "train", study.recipe, *flags(settings | places), "--json"]
 
 
-def resuming(training: Training, folder: Path) -> list[str]:
+def resume_command(training: Training, folder: Path) -> list[str]:
     return [*LILLIPUT, "train", str(folder / training.run), "--resume", "--json"]
 
 
-def measuring(measurement: Measurement, folder: Path) -> list[str]:
+def measure_command(measurement: Measurement, folder: Path) -> list[str]:
     spec = {"measures": measurement.measures, "settings": measurement.settings, "seed": measurement.seed}
     return [
         sys.executable,
@@ -166,14 +167,14 @@ def measuring(measurement: Measurement, folder: Path) -> list[str]:
 
 def typed(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as texts, by which a study's run can be trained again by hand."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in settings.items():
         if name.startswith("budget."):
             unit = name.removeprefix("budget.")
-            told |= {} if unit == "flops" else {f"train.{unit}": type_value(value)}
+            texts |= {} if unit == "flops" else {f"train.{unit}": type_value(value)}
         else:
-            told[name] = type_value(value)
-    return told
+            texts[name] = type_value(value)
+    return texts
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:
@@ -190,14 +191,15 @@ def type_value(value: Any) -> str:
 
 
 def check_typed(study: Study, training: Training) -> None:
-    """A list of texts that hold commas is the one thing that a recipe can say and a flag cannot."""
+    """Raise an error for a setting that a recipe can express and a flag cannot: a list of texts that hold commas."""
     budget = dict.fromkeys((f"train.{unit}" for unit in BUDGETS), None)
     wanted = flatten(config_to_dict(training.config)) | budget
     given = flatten(config_to_dict(load_config(study.recipe, typed(training.settings)))) | budget
     for name in wanted:
         if wanted[name] != given[name]:
-            what = f"{name} is {wanted[name]!r}, and no flag of `lilliput train` can say that"
-            raise UserError(what, f"study {study.name}", "a recipe of your own that says it, as the study's recipe")
+            what = f"{name} is {wanted[name]!r}, which no flag of `lilliput train` can express"
+            fix = "set it in a recipe of your own, and use that as the study's recipe"
+            raise UserError(what, f"study {study.name}", fix, code="study.cell", setting=name)
 
 
 def tokens_for(config: Config, flops: float, vocab_size: int, width: int | None) -> int:

@@ -5,7 +5,7 @@ Owns: the measures, the settings `measure.*` that they take, and the process in 
     python -m lilliput.studies.measures RUN --spec '{"measures": ["training"], "settings": {}, "seed": 1}'
 
 prints one JSON object. Does not own: how a figure is computed (`evaluation`, `storage.run_folders`,
-`model.counting`), nor how it is shown (`metric_display`). torch is imported by those measures that need a
+`model.counting`), nor how it is shown (`figures`). torch is imported by those measures that need a
 model; `training` reads the run's own log and needs none.
 
 A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the seed of
@@ -34,7 +34,7 @@ from lilliput.settings.loading import replace as change
 from lilliput.settings.tree import STRICT, Config, Count
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
-from lilliput.studies.metric_display import OF_A_SPLIT, ORDERS
+from lilliput.studies.figures import OF_A_SPLIT, ORDERS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,23 +63,25 @@ class MeasureSettings:
 
 
 def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
-    """Those of `measure.*` among a cell's settings; all mistakes at once."""
+    """Return the `measure.*` settings of a cell; raise all errors at once."""
     known = [field.name for field in fields(MeasureSettings)]
     given = {name.removeprefix("measure."): value for name, value in settings.items() if name.startswith("measure.")}
-    mistakes = []
+    errors = []
     for name in [name for name in given if name not in known]:
         close = nearest(name, known)
-        fix = f"measure.{close}" if close else ", ".join(f"measure.{one}" for one in known)
-        mistakes.append(UserError(f"there is no setting measure.{name}", None, fix))
+        fix = f"use measure.{close}" if close else f"use one of {', '.join(f'measure.{one}' for one in known)}"
+        what = f"there is no setting measure.{name}"
+        errors.append(UserError(what, fix=fix, code="setting.unknown", setting=f"measure.{name}"))
     try:
         right = {name: None if value == "none" else value for name, value in given.items() if name in known}
         found = TypeAdapter(MeasureSettings).validate_python(right)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
-            mistakes.append(UserError(f"measure.{name} is {given[name]!r}: it {sentence(detail['msg'])}"))
-    if mistakes:
-        raise UserErrors(mistakes)
+            what = f"measure.{name} is {given[name]!r}: it {sentence(detail['msg'])}"
+            errors.append(UserError(what, code="setting.value", setting=f"measure.{name}"))
+    if errors:
+        raise UserErrors(errors)
     return found
 
 
@@ -93,7 +95,7 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     events, config = opened.metrics(), config_from_dict(opened.config(), str(run / CONFIG))
     steps = [event for event in events if event["event"] == "step"]
     if not steps:
-        raise UserError(f"run {opened.name} has no update yet", str(run))
+        raise UserError(f"run {opened.name} has no update yet", str(run), code="run.no-figures")
     last = steps[-1]
     losses = [step["loss"] for step in steps[-max(1, round(LAST * len(steps))) :]]
     found: dict[str, float | None] = {
@@ -139,11 +141,11 @@ def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dic
     from lilliput.evaluation.evaluate import evaluate
 
     task = read_settings(settings)
-    judged = evaluate(run, on=task.on, stride=task.stride)
+    evaluation = evaluate(run, on=task.on, stride=task.stride)
     split = name_split(task.on)
-    found = split_figures(split, judged)
-    if judged.get("floor"):
-        found[f"{split}.above_floor"] = judged["bits_per_byte"] / judged["floor"] - 1.0
+    found = split_figures(split, evaluation)
+    if evaluation.get("floor"):
+        found[f"{split}.above_floor"] = evaluation["bits_per_byte"] / evaluation["floor"] - 1.0
     return finite(found)
 
 
@@ -151,10 +153,15 @@ def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     """Of a classifier, on `measure.on`."""
     from lilliput.evaluation.evaluate import evaluate
 
-    judged = evaluate(run, on=read_settings(settings).on)
-    if "accuracy" not in judged:
-        raise UserError("a language model has no accuracy", str(run), 'measure = ["likelihood"]')
-    return finite({"accuracy": judged["accuracy"], "calibration_error": judged["calibration"]["error"]})
+    evaluation = evaluate(run, on=read_settings(settings).on)
+    if "accuracy" not in evaluation:
+        raise UserError(
+            "accuracy needs a classifier, and the model is a language model",
+            str(run),
+            'use measure = ["likelihood"]',
+            code="model.task",
+        )
+    return finite({"accuracy": evaluation["accuracy"], "calibration_error": evaluation["calibration"]["error"]})
 
 
 # What the model writes.
@@ -167,24 +174,26 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     from lilliput.evaluation.overlap_settings import OverlapTask
 
     task = read_settings(settings)
-    judged = open_evaluation(run, on=task.on)
-    writer = with_settings(judged.writer, settings)
-    asked = OverlapTask(
+    evaluation = open_evaluation(run, on=task.on)
+    writer = with_settings(evaluation.writer, settings)
+    overlap_task = OverlapTask(
         prompts=task.prompts, prompt_tokens=task.prompt_tokens, tokens=task.tokens, seed=seed, batch=task.batch
     )
-    told = overlap.measure_overlap(writer, judged.file, writer.config.generate, asked, judged.leaked).as_dict()
-    written = told["written"]
+    figures = overlap.measure_overlap(
+        writer, evaluation.file, writer.config.generate, overlap_task, evaluation.leaked
+    ).as_dict()
+    written = figures["written"]
     return finite(
         {
-            **{f"bleu.{order}": told["bleu"][str(order)] for order in ORDERS},
-            "chrf": told["chrf"]["score"],
+            **{f"bleu.{order}": figures["bleu"][str(order)] for order in ORDERS},
+            "chrf": figures["chrf"]["score"],
             **{f"distinct.{order}": written["distinct"][str(order)] for order in ORDERS},
             "repetition": written["repetition"][str(max(ORDERS))],
             "self_bleu": written["self_bleu"],
-            "writing.tokens": told["tokens"],
-            "writing.perplexity": told["perplexity"],
-            "tokens_per_second": told["tokens_per_second"],
-            "seconds_per_sample": told["seconds_per_sample"],
+            "writing.tokens": figures["tokens"],
+            "writing.perplexity": figures["perplexity"],
+            "tokens_per_second": figures["tokens_per_second"],
+            "seconds_per_sample": figures["seconds_per_sample"],
         }
     )
 
@@ -195,16 +204,16 @@ def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     from lilliput.decoding.writer import load
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
-    how = writer.config.generate
-    how = replace(how, min_tokens=how.tokens)  # an early end would be another amount of work
-    watched = Watched(writer.engine_for(how))
-    writer, prompts = replace(writer, engine=watched), [how.prompt] * task.batch
-    writer.samples(prompts, seed, replace(how, tokens=WARM_UP, min_tokens=WARM_UP))
+    generate = writer.config.generate
+    generate = replace(generate, min_tokens=generate.tokens)  # an early end would be another amount of work
+    watched = Watched(writer.engine_for(generate))
+    writer, prompts = replace(writer, engine=watched), [generate.prompt] * task.batch
+    writer.samples(prompts, seed, replace(generate, tokens=WARM_UP, min_tokens=WARM_UP))
     took: list[float] = []
     samples: list[Sample] = []
     for repeat in range(task.repeats):
         began = time.perf_counter()
-        samples += writer.samples(prompts, seed + repeat, how)
+        samples += writer.samples(prompts, seed + repeat, generate)
         took.append(time.perf_counter() - began)
     tokens, seconds = sum(sample.tokens for sample in samples), statistics.median(took)
     return finite(
@@ -239,10 +248,10 @@ class Watched:
 def measure_stories(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """The share of stories, written from nothing, that are stories of the built-in book."""
     from lilliput.decoding.writer import load
-    from lilliput.evaluation.generated_stories import judge_stories
+    from lilliput.evaluation.generated_stories import story_validity
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
-    return {"stories.valid": judge_stories(writer, task.stories, seed).share}
+    return {"stories.valid": story_validity(writer, task.stories, seed).share}
 
 
 MEASURES: dict[str, Measure] = {
@@ -253,24 +262,6 @@ MEASURES: dict[str, Measure] = {
     "writing": measure_writing,
     "stories": measure_stories,
 }
-COSTS = ("updates", "tokens", "flops", "parameters", "trainable_parameters")
-WRITTEN = ("writing", "tokens_per_second", "seconds_per_sample")
-# The figures of each, or the first part of their names.
-GIVES = {
-    "training": ("train", "validation", "test", *COSTS),
-    "likelihood": ("training", "validation", "test"),
-    "accuracy": ("accuracy", "calibration_error"),
-    "overlap": ("bleu", "chrf", "distinct", "repetition", "self_bleu", *WRITTEN),
-    "writing": ("cache_bytes", *WRITTEN),
-    "stories": ("stories",),
-}
-ALWAYS = "train.peak_memory_bytes"  # is of the process that trained, and comes with every measure
-
-
-def givers(figure: str) -> list[str]:
-    """The measures that may give a figure."""
-    names = (figure, figure.partition(".")[0])
-    return [name for name, given in GIVES.items() if figure == ALWAYS or any(one in given for one in names)]
 
 
 # Help of all.

@@ -32,22 +32,22 @@ from lilliput.studies.job_plan import (
     Measurement,
     Preparation,
     Training,
-    beginning,
-    measuring,
+    measure_command,
     plan,
     preparation_key,
-    preparing,
-    resuming,
+    prepare_command,
+    resume_command,
     tokens_for,
+    train_command,
 )
 from lilliput.studies.study_results import (
     METRICS,
     PROCESSES,
-    Outcome,
+    StudyResult,
     append_line,
-    close_outcome,
+    close_result,
     now,
-    open_outcome,
+    open_result,
     read_lines,
 )
 from lilliput.studies.subprocesses import LOOK, Signals, last_lines
@@ -115,28 +115,28 @@ def study(
     folder: str | Path = "runs",
     overwrite: bool = False,
     report: Report = ignore,
-) -> Outcome:
+) -> StudyResult:
     """Run a study to its end from Python, as `lilliput study` does, and write its report."""
     loaded = load_study(name_or_path, quick, seeds)
-    outcome = run_study(loaded, Path(folder) / loaded.folder_name, report, overwrite)
+    result = run_study(loaded, Path(folder) / loaded.folder_name, report, overwrite)
     from lilliput.studies.study_report import write_report
 
-    write_report(outcome)
-    return outcome
+    write_report(result)
+    return result
 
 
 def run_study(
     study: Study, folder: Path, report: Report = ignore, overwrite: bool = False, command: str = "lilliput.study"
-) -> Outcome:
+) -> StudyResult:
     """Whatever of the study is not done yet; a process that fails is told, and the others go on."""
     work = plan(study)
-    with open_outcome(study, folder, command, overwrite) as outcome, Signals() as signals:
-        measured = {key_of(row.cell, row.seed): row.measures for row in outcome.rows}
+    with open_result(study, folder, command, overwrite) as result, Signals() as signals:
+        measured = {key_of(row.cell, row.seed): row.measures for row in result.rows}
         runner = Runner(study, folder, report, signals, Pace(work, read_lines(folder / PROCESSES)), measured)
         with signals.alone(folder / MARK, lambda: report(Waiting("a process of an earlier call is still at work"))):
             for runner.number, job in enumerate(work, start=1):
                 runner.do(job)
-        return close_outcome(folder, sum(line["seconds"] for line in read_lines(folder / PROCESSES)), runner.failures)
+        return close_result(folder, sum(line["seconds"] for line in read_lines(folder / PROCESSES)), runner.failures)
 
 
 @dataclass
@@ -169,9 +169,9 @@ class Runner:
             found = self.prepare(job)
             if found is None:
                 return
-            command = resuming(job, self.folder)
+            command = resume_command(job, self.folder)
             if not looks_like_run(self.folder / job.run):
-                command = beginning(self.study, job, self.folder, self.tokens(job, found))
+                command = train_command(self.study, job, self.folder, self.tokens(job, found))
             if self.process(job, command, lambda: training_left(self.folder / job.run)) is None:
                 return
             self.trained.add(job.run)
@@ -193,7 +193,9 @@ class Runner:
         """What preparation tells of the data; once for all runs on the same."""
         key = preparation_key(job)
         if key not in self.prepared:
-            out = self.process(Preparation(f"data{len(self.prepared) + 1}"), preparing(self.study, job), lambda: None)
+            out = self.process(
+                Preparation(f"data{len(self.prepared) + 1}"), prepare_command(self.study, job), lambda: None
+            )
             self.prepared[key] = None if out is None else json.loads(out)
         return self.prepared[key]
 
@@ -208,7 +210,7 @@ class Runner:
         is_done = before is not None and {*job.measures} <= {*before} and job.run not in self.trained
         if is_done or job.run in self.lost:
             return
-        out = self.process(job, measuring(job, self.folder), lambda: None)
+        out = self.process(job, measure_command(job, self.folder), lambda: None)
         if out is not None:
             figures = json.loads(out) | self.peak_of(job.run)
             line = {"cell": job.cell, "seed": job.seed, "run": job.run, "measures": job.measures, "figures": figures}
@@ -238,7 +240,7 @@ class Runner:
         with tempfile.TemporaryFile() as out, log.open("ab") as err:
             code, peak = self.signals.run(command, out, err, look)
             out.seek(0)
-            told = out.read().decode("utf-8")
+            written = out.read().decode("utf-8")
         seconds = time.monotonic() - started
         line = {"kind": job.kind, "name": job.name, "code": code, "seconds": seconds, "peak_memory_bytes": peak}
         append_line(self.folder / PROCESSES, line | {"began": began, "command": by_hand(command)})
@@ -248,7 +250,7 @@ class Runner:
             return None
         self.pace.learn(job, seconds)
         self.report(Ended(job, seconds))
-        return told
+        return written
 
     def fail(self, job: Job, lines: list[str]) -> None:
         self.failures.append({"kind": job.kind, "name": job.name, "what": "; ".join(line.strip() for line in lines)})

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.reports.curves import Curve, running_mean, sight, tell_beginning
+from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_height
 from lilliput.reports.document import Picture
 from lilliput.reports.formatting import capital
 from lilliput.reports.plot_style import PALETTE, finish, frame_upward, label_ends, new_drawing, thousands
 from lilliput.studies.comparison import Labels, axis_labels, cell_labels, reference_labels
 from lilliput.studies.grid import budget_of, cells
-from lilliput.studies.study_results import Outcome
-from lilliput.studies.study_text import name_cell
+from lilliput.studies.study_results import StudyResult
+from lilliput.studies.study_verdict import name_cell
 
 PANELS = 3  # beside each other, at most
 POINTS = 200  # of a curve
@@ -38,16 +38,19 @@ class Band(NamedTuple):
     high: Numbers
 
 
-def draw_curves(outcome: Outcome, name: str, training: bool, title: str | None = None) -> Picture | None:
+def draw_curves(result: StudyResult, name: str, training: bool, title: str | None = None) -> Picture | None:
     """The loss of training, or of validation; None where too little was logged."""
-    unit, _ = budget_of(cells(outcome.study)[0])
-    bands = [band for cell in distinct_cells(outcome) if (band := read_band(outcome, cell, training, unit))]
+    unit, _ = budget_of(cells(result.study)[0])
+    bands = [band for cell in distinct_cells(result) if (band := read_band(result, cell, training, unit))]
     if not bands:
         return None
-    panels = split_panels(outcome, bands)
+    panels = split_panels(result, bands)
     drawing, all_axes = new_drawing(3.5, len(panels))
-    colour = colours(outcome)
-    top, bottom = sight([Curve(band.x, band.high) for band in bands]), min(float(band.low.min()) for band in bands)
+    colour = colours(result)
+    top, bottom = (
+        visible_height([Curve(band.x, band.high) for band in bands]),
+        min(float(band.low.min()) for band in bands),
+    )
     for axes, (heading, members) in zip(all_axes, panels, strict=True):
         ends = []
         for band, label in members:
@@ -62,44 +65,44 @@ def draw_curves(outcome: Outcome, name: str, training: bool, title: str | None =
         label_ends(axes, ends)
     what = "training loss" if training else "validation loss"
     drawing.suptitle(title or f"{capital(what)}, nats", x=0.01, horizontalalignment="left", size=11)
-    told = "; ".join(f"{name_cell(band.cell)} ends at {band.mean[-1]:.3f}" for band in bands)
+    listing = "; ".join(f"{name_cell(band.cell)} ends at {band.mean[-1]:.3f}" for band in bands)
     manner = "a running mean over a twentieth of the run" if training else "on the sample that training looks at"
-    seeds = "; the band goes from the lowest to the highest seed" if len(outcome.study.seeds) > 1 else ""
+    seeds = "; the band goes from the lowest to the highest seed" if len(result.study.seeds) > 1 else ""
     drawn = [Curve(band.x, band.high) for _, members in panels for band, _ in members]
-    caption = f"{capital(what)}, {manner}{seeds}.{tell_beginning(drawn, top)}"
+    caption = f"{capital(what)}, {manner}{seeds}.{clipped_note(drawn, top)}"
     caption += f" {len(drawn)} of {len(bands)} curves are drawn." if len(drawn) < len(bands) else ""
-    return finish(drawing, name, f"Curves of the {what} by {UNITS[unit]}: {told}.", caption)
+    return finish(drawing, name, f"Curves of the {what} by {UNITS[unit]}: {listing}.", caption)
 
 
-def colours(outcome: Outcome) -> dict[str, str]:
+def colours(result: StudyResult) -> dict[str, str]:
     """Of each cell by its name: one for each label of the axis that has most of them, grey for the one that the others are
     compared with."""
-    axes = axis_labels(outcome)
+    axes = axis_labels(result)
     if not axes:
         return {name_cell({}): PALETTE[0]}
     axis = max(axes, key=lambda one: len(axes[one]))
-    origin = reference_labels(outcome)[axis]
+    origin = reference_labels(result)[axis]
     others = [label for label in axes[axis] if label != origin]
     tints = {origin: PALETTE[0]} | {label: PALETTE[1 + at % (len(PALETTE) - 1)] for at, label in enumerate(others)}
-    return {name_cell(cell): tints[cell[axis]] for cell in cell_labels(outcome)}
+    return {name_cell(cell): tints[cell[axis]] for cell in cell_labels(result)}
 
 
-def distinct_cells(outcome: Outcome) -> list[Labels]:
+def distinct_cells(result: StudyResult) -> list[Labels]:
     """Cells that share their runs, because they differ only in how a model writes or is measured, have one curve."""
     seen: set[str] = set()
     found = []
-    for cell in cell_labels(outcome):
-        runs = {row.run for row in outcome.rows if row.cell == cell}
+    for cell in cell_labels(result):
+        runs = {row.run for row in result.rows if row.cell == cell}
         if not runs <= seen:
             found.append(cell)
         seen |= runs
     return found
 
 
-def split_panels(outcome: Outcome, bands: Sequence[Band]) -> list[tuple[str, list[tuple[Band, str]]]]:
+def split_panels(result: StudyResult, bands: Sequence[Band]) -> list[tuple[str, list[tuple[Band, str]]]]:
     """The bands with their labels: in one panel, or where several axes would have lines of one colour, in one for each label of
     the axis that has the fewest."""
-    axes = {axis: labels for axis, labels in axis_labels(outcome).items() if len(labels) > 1}
+    axes = {axis: labels for axis, labels in axis_labels(result).items() if len(labels) > 1}
     if len(axes) < 2:
         return [("", [(band, name_cell(band.cell)) for band in bands])]
     apart = min(axes, key=lambda axis: len(axes[axis]))
@@ -111,10 +114,10 @@ def split_panels(outcome: Outcome, bands: Sequence[Band]) -> list[tuple[str, lis
     return [panel for panel in panels if panel[1]]
 
 
-def read_band(outcome: Outcome, cell: Labels, training: bool, unit: str) -> Band | None:
+def read_band(result: StudyResult, cell: Labels, training: bool, unit: str) -> Band | None:
     """Over the stretch that all seeds have."""
-    runs = [row.run for row in outcome.rows if row.cell == cell]
-    curves = [curve for run in runs if (curve := read_curve(outcome, run, training, unit))]
+    runs = [row.run for row in result.rows if row.cell == cell]
+    curves = [curve for run in runs if (curve := read_curve(result, run, training, unit))]
     if not curves:
         return None
     start, end = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
@@ -123,12 +126,12 @@ def read_band(outcome: Outcome, cell: Labels, training: bool, unit: str) -> Band
     return Band(cell, x, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def read_curve(outcome: Outcome, run: str, training: bool, unit: str) -> Curve | None:
+def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curve | None:
     """Of one run: the loss by what the budget is counted in; None where there are too few points."""
-    events = outcome.curve(run)
+    events = result.curve(run)
     steps = [event for event in events if event["event"] == "step"]
-    judged = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
-    if len(steps) < FEWEST or (not training and len(judged) < FEWEST):
+    evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    if len(steps) < FEWEST or (not training and len(evaluations) < FEWEST):
         return None
     at = np.array([event["step"] for event in steps], np.float64)
     if unit == "steps":
@@ -140,5 +143,6 @@ def read_curve(outcome: Outcome, run: str, training: bool, unit: str) -> Curve |
     if training:
         return Curve(passed, np.array([event["loss"] for event in steps]))
     return Curve(
-        np.interp([event["step"] for event in judged], at, passed), np.array([event["loss"] for event in judged])
+        np.interp([event["step"] for event in evaluations], at, passed),
+        np.array([event["loss"] for event in evaluations]),
     )

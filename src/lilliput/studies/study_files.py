@@ -78,30 +78,38 @@ def find_study(name_or_path: str) -> Path:
     if name in known:
         return known[name]
     if path.exists():
-        raise UserError(f"{name_or_path} is no study", str(path), "a .toml file; `lilliput study` lists those shipped")
+        raise UserError(
+            f"{name_or_path} is not a study, expected a .toml file",
+            str(path),
+            "run `lilliput study` to list the shipped studies",
+            code="study.file",
+        )
     close = nearest(path.stem, known)
-    raise UserError(f"there is no study {name_or_path!r}", None, close or "`lilliput study` to list those shipped")
+    fix = f"use {close}" if close else "run `lilliput study` to list the shipped studies"
+    raise UserError(f"there is no study {name_or_path!r}", fix=fix, code="study.missing")
 
 
 def read_study(path: Path) -> tuple[str, StudyFile]:
-    """The file's text, in which lines can be found, and what it says; all mistakes at once."""
+    """Return the text of the file and its content; raise all errors at once."""
     text, said = read_toml(path, "study")
     try:
         return text, TypeAdapter(StudyFile).validate_python(said)
     except ValidationError as error:
-        mistakes = []
+        errors = []
         for detail in error.errors(include_url=False):
             names = [str(part) for part in detail["loc"]]
+            name = ".".join(name for name in names if name != "[key]")
             where = f"{path.name}, line {line_of(text, '.'.join(names))}"
             if detail["type"] == "unexpected_keyword_argument":
                 close = nearest(names[-1], (field.name for field in fields(KEYS.get(".".join(names[:-1]), Plot))))
-                mistakes.append(UserError(f"a study has no {'.'.join(names)}", where, close))
+                what, fix = f"a study has no key {name}", f"use {close}" if close else None
+                errors.append(UserError(what, where, fix, code="study.file", setting=name))
             elif detail["type"] == "missing":
-                mistakes.append(UserError(f"the study lacks {'.'.join(names)}", path.name))
+                errors.append(UserError(f"the study has no {name}", path.name, code="study.file", setting=name))
             else:
-                name, given = ".".join(name for name in names if name != "[key]"), detail["input"]
-                mistakes.append(UserError(f"{name} is {given!r}: it {sentence(detail['msg'])}", where))
-        raise UserErrors(mistakes) from None
+                what = f"{name} is {detail['input']!r}: it {sentence(detail['msg'])}"
+                errors.append(UserError(what, where, code="study.file", setting=name))
+        raise UserErrors(errors) from None
 
 
 def label_line(text: str, axis: str, label: str) -> int:

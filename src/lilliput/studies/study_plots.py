@@ -32,13 +32,13 @@ from lilliput.studies.comparison import (
     find_values,
     summarise_cell,
 )
-from lilliput.studies.metric_display import Figure, find_figure
+from lilliput.studies.figures import Figure, find_figure
 from lilliput.studies.power_laws import Law, fit_law
 from lilliput.studies.study_curves import POINTS, colours, draw_curves
 from lilliput.studies.study_files import Plot
-from lilliput.studies.study_results import Outcome
+from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_tables import column_title
-from lilliput.studies.study_text import name_cell, number, shown_figures, spread
+from lilliput.studies.study_verdict import name_cell, number, shown_figures, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,9 +59,9 @@ class Fitted(NamedTuple):
     law: Law | None
 
 
-def draw_study(outcome: Outcome) -> list[Picture]:
+def draw_study(result: StudyResult) -> list[Picture]:
     """The pictures that the study asks for, or those that rules choose; what was not measured is left out."""
-    drawers: dict[str, Callable[[Outcome, Plot, str], Picture | None]] = {
+    drawers: dict[str, Callable[[StudyResult, Plot, str], Picture | None]] = {
         "curves": draw_losses,
         "bars": draw_bars,
         "scatter": draw_scatter,
@@ -69,18 +69,18 @@ def draw_study(outcome: Outcome) -> list[Picture]:
     }
     found = []
     with styled():
-        for at, plot in enumerate(outcome.study.plots or choose_plots(outcome), start=1):
-            picture = drawers[plot.kind](outcome, plot, f"figure-{at}-{plot.kind}")
+        for at, plot in enumerate(result.study.plots or choose_plots(result), start=1):
+            picture = drawers[plot.kind](result, plot, f"figure-{at}-{plot.kind}")
             found += [picture] if picture else []
     return found
 
 
-def choose_plots(outcome: Outcome) -> list[Plot]:
+def choose_plots(result: StudyResult) -> list[Plot]:
     """Curves where trainings differ, bars of the figures that do, and the first figure against what it costs."""
-    shown = shown_figures(outcome)
-    varied = [name for name in shown if len({row.figures.get(name) for row in outcome.rows}) > 1]
+    shown = shown_figures(result)
+    varied = [name for name in shown if len({row.figures.get(name) for row in result.rows}) > 1]
     plots = []
-    if len({row.run for row in outcome.rows}) > len({row.seed for row in outcome.rows}):
+    if len({row.run for row in result.rows}) > len({row.seed for row in result.rows}):
         plots = [Plot("curves", y="validation.loss"), Plot("curves", y="train.loss")]
     plots += [Plot("bars", y=name) for name in varied[:BARS]]
     costs = [name for name in varied[1:] if find_figure(name).unit in COSTS]
@@ -89,27 +89,25 @@ def choose_plots(outcome: Outcome) -> list[Plot]:
     return plots
 
 
-def draw_losses(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
-    return draw_curves(outcome, name, training=bool(plot.y and plot.y.startswith("train")), title=plot.title)
+def draw_losses(result: StudyResult, plot: Plot, name: str) -> Picture | None:
+    return draw_curves(result, name, training=bool(plot.y and plot.y.startswith("train")), title=plot.title)
 
 
 # Bars -----------------------------------------------------------------------------------------------------------------
 
 
-def draw_bars(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
+def draw_bars(result: StudyResult, plot: Plot, name: str) -> Picture | None:
     """The mean of each cell with its interval, and every seed as a dot."""
-    y_name = plot.y or next(iter(shown_figures(outcome)), "")
+    y_name = plot.y or next(iter(shown_figures(result)), "")
     figure = find_figure(y_name)
-    found = [
-        (cell, summary) for cell in cell_labels(outcome) if (summary := summarise_cell(outcome.rows, cell, y_name))
-    ]
+    found = [(cell, summary) for cell in cell_labels(result) if (summary := summarise_cell(result.rows, cell, y_name))]
     if not found:
         return None
     drawing, (axes,) = new_drawing(0.95 + 0.36 * len(found))
     values = [value * figure.scale for _, summary in found for value in summary.values]
     flat = min(values) > FLAT * max(values) > 0
     for at, (cell, summary) in enumerate(found):
-        draw_bar(axes, at, summary, figure, colours(outcome)[name_cell(cell)], flat)
+        draw_bar(axes, at, summary, figure, colours(result)[name_cell(cell)], flat)
     axes.set_yticks(range(len(found)), [name_cell(cell) for cell, _ in found])
     axes.tick_params(axis="y", colors=INK)
     axes.set_ylim(len(found) - 0.4, -0.6)
@@ -124,7 +122,7 @@ def draw_bars(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
         axes.text(
             1.02, at, number(summary.mean, figure), transform=axes.get_yaxis_transform(), va="center", clip_on=False
         )
-    told = "; ".join(f"{name_cell(cell)} {spread(summary, figure)}" for cell, summary in found)
+    listing = "; ".join(f"{name_cell(cell)} {spread(summary, figure)}" for cell, summary in found)
     several = any(summary.interval for _, summary in found)
     caption = f"{capital(figure.title)}: {'mean, 95% interval over seeds, and each seed' if several else 'one seed'}."
     caption += (
@@ -132,7 +130,7 @@ def draw_bars(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     )
     caption += " The axis does not begin at zero." if flat else ""
     caption += CUT if any(is_cut(summary, figure) for _, summary in found) else ""
-    return finish(drawing, name, f"{capital(figure.title)} of each cell: {told}.", caption)
+    return finish(drawing, name, f"{capital(figure.title)} of each cell: {listing}.", caption)
 
 
 def ends_of(summary: Summary, figure: Figure) -> tuple[float, float] | None:
@@ -169,20 +167,20 @@ def draw_bar(axes: Axes, at: int, summary: Summary, figure: Figure, colour: str,
 # Trade-offs -----------------------------------------------------------------------------------------------------------
 
 
-def draw_scatter(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
+def draw_scatter(result: StudyResult, plot: Plot, name: str) -> Picture | None:
     """One figure against another: the mean of each cell with both intervals."""
     if plot.x is None or plot.y is None:
         return None
     across, upward = find_figure(plot.x), find_figure(plot.y)
     found = []
-    for cell in cell_labels(outcome):
-        x, y = summarise_cell(outcome.rows, cell, plot.x), summarise_cell(outcome.rows, cell, plot.y)
+    for cell in cell_labels(result):
+        x, y = summarise_cell(result.rows, cell, plot.x), summarise_cell(result.rows, cell, plot.y)
         if x and y:
             found.append((cell, x, y))
     if not found:
         return None
     drawing, (axes,) = new_drawing(3.6)
-    colour = colours(outcome)
+    colour = colours(result)
     points, lines = [], []
     for cell, x, y in found:
         tint, place = colour[name_cell(cell)], (x.mean * across.scale, y.mean * upward.scale)
@@ -199,7 +197,9 @@ def draw_scatter(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     axes.set_title(plot.title or capital(column_title(upward)))
     axes.set_xlabel(column_title(across))
     label_points(axes, points, lines)
-    told = "; ".join(f"{name_cell(cell)} {number(y.mean, upward)} at {number(x.mean, across)}" for cell, x, y in found)
+    listing = "; ".join(
+        f"{name_cell(cell)} {number(y.mean, upward)} at {number(x.mean, across)}" for cell, x, y in found
+    )
     wanted = [
         corner
         for corner, better in (("right", across.better == "higher"), ("left", across.better == "lower"))
@@ -213,19 +213,19 @@ def draw_scatter(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     )
     caption += f" The best corner is the {' '.join(wanted)}." if wanted else ""
     caption += CUT if any(is_cut(x, across) or is_cut(y, upward) for _, x, y in found) else ""
-    return finish(drawing, name, f"{capital(upward.title)} against {across.title}: {told}.", caption)
+    return finish(drawing, name, f"{capital(upward.title)} against {across.title}: {listing}.", caption)
 
 
 # Laws -----------------------------------------------------------------------------------------------------------------
 
 
-def fit_groups(outcome: Outcome, x: str, y: str) -> list[Fitted]:
+def fit_groups(result: StudyResult, x: str, y: str) -> list[Fitted]:
     """A law for each choice on the axes that x does not depend on, through the points of all seeds."""
     across, upward = find_figure(x), find_figure(y)
-    apart = [axis for axis in axis_labels(outcome) if not depends(outcome, x, axis)]
+    apart = [axis for axis in axis_labels(result) if not depends(result, x, axis)]
     groups: dict[str, list[tuple[float, float]]] = {}
-    for cell in cell_labels(outcome):
-        xs, ys = find_values(outcome.rows, cell, x), find_values(outcome.rows, cell, y)
+    for cell in cell_labels(result):
+        xs, ys = find_values(result.rows, cell, x), find_values(result.rows, cell, y)
         label = ", ".join(cell[axis] for axis in apart)
         points = [(xs[seed] * across.scale, ys[seed] * upward.scale) for seed in sorted(xs.keys() & ys.keys())]
         groups.setdefault(label, []).extend(points)
@@ -237,19 +237,19 @@ def fit_groups(outcome: Outcome, x: str, y: str) -> list[Fitted]:
     return fitted
 
 
-def depends(outcome: Outcome, figure: str, axis: str) -> bool:
+def depends(result: StudyResult, figure: str, axis: str) -> bool:
     """Whether the figure changes along the axis while all else stays."""
     found: dict[tuple[str, ...], set[float]] = {}
-    for row in outcome.rows:
+    for row in result.rows:
         if figure in row.figures:
             key = (*(label for name, label in row.cell.items() if name != axis), str(row.seed))
             found.setdefault(key, set()).add(row.figures[figure])
     return any(len(values) > 1 for values in found.values())
 
 
-def draw_fit(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
+def draw_fit(result: StudyResult, plot: Plot, name: str) -> Picture | None:
     """Every seed as a dot, and the fitted law through them."""
-    if plot.x is None or plot.y is None or not (groups := fit_groups(outcome, plot.x, plot.y)):
+    if plot.x is None or plot.y is None or not (groups := fit_groups(result, plot.x, plot.y)):
         return None
     across, upward = find_figure(plot.x), find_figure(plot.y)
     drawing, (axes,) = new_drawing(3.6)
@@ -271,9 +271,9 @@ def draw_fit(outcome: Outcome, plot: Plot, name: str) -> Picture | None:
     spread_ticks(axes.xaxis, [value for group in groups for value in group.x])
     if len(groups) > 1:
         label_ends(axes, ends)
-    told = " ".join(tell_law(group, upward.title, across.title) for group in groups)
+    listing = " ".join(describe_law(group, upward.title, across.title) for group in groups)
     caption = f"{capital(upward.title)} against {across.title}, every seed a dot, and the law fitted by least squares."
-    return finish(drawing, name, f"{capital(upward.title)} against {across.title}. {told}", caption)
+    return finish(drawing, name, f"{capital(upward.title)} against {across.title}. {listing}", caption)
 
 
 def scale_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
@@ -297,7 +297,7 @@ def spread_ticks(axis: Axis, values: Sequence[float]) -> None:
     thousands(axis)
 
 
-def tell_law(group: Fitted, upward: str, across: str) -> str:
+def describe_law(group: Fitted, upward: str, across: str) -> str:
     begin = f"{group.label}: " if group.label else ""
     if group.law is None:
         return f"{begin}no law: it needs three different values of {across} along which {upward} falls."

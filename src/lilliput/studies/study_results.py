@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StudyResult:
     """A study with what is known of it so far, the rows in the order of its cells, each with all its seeds."""
 
     folder: Path
@@ -66,16 +66,17 @@ class Outcome:
 
 
 @contextmanager
-def open_outcome(study: Study, folder: Path, command: str, overwrite: bool = False) -> Iterator[Outcome]:
+def open_result(study: Study, folder: Path, command: str, overwrite: bool = False) -> Iterator[StudyResult]:
     """The folder of a study, made, or gone on with if it is this study's, and locked; of another's, the refusal."""
     files.clean_leftovers(folder.parent, folder.name)
     if overwrite and (folder / STUDY).exists():
         remove_study(folder)
     if looks_like_run(folder):
-        what = f"{folder} is a run, and the study would be kept in its place"
-        raise UserError(what, str(folder), "--folder FOLDER for another place")
+        what = f"{folder} is the folder of a run, not of a study"
+        raise UserError(what, str(folder), "use another folder", code="run.exists", setting="folder")
     if folder.is_dir() and not (folder / STUDY).exists() and any(entry.name != LOCK for entry in folder.iterdir()):
-        raise UserError(f"{folder} exists and is not a study", str(folder), "--folder FOLDER; it is left alone")
+        what = f"{folder} exists and is not a study"
+        raise UserError(what, str(folder), "use another folder", code="run.exists", setting="folder")
     settings = [{"labels": cell.labels, "settings": complete} for cell, complete in complete_settings(study)]
     about: dict[str, Any] = {"command": command, "versions": versions(), "machine": machine()}
     try:
@@ -91,9 +92,9 @@ def open_outcome(study: Study, folder: Path, command: str, overwrite: bool = Fal
             about["changed"] = find_changes(before["about"], about)
         for name in (METRICS, PROCESSES):
             drop_tail(folder / name)
-        told = {"format": FORMAT, "study": study.as_dict(), "about": about, "cells": settings}
-        files.write_whole(folder / STUDY, files.json_bytes(told))
-        yield read_outcome(folder)
+        content = {"format": FORMAT, "study": study.as_dict(), "about": about, "cells": settings}
+        files.write_whole(folder / STUDY, files.json_bytes(content))
+        yield read_result(folder)
 
 
 def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -116,7 +117,7 @@ def remove_study(folder: Path) -> None:
 
 def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
     """A study may gain and lose cells and seeds; a cell that stays must be what it was."""
-    fix = "--overwrite to begin it anew, or --folder FOLDER for another place"
+    fix = "use another folder, or overwrite the study"
     common = [
         (old["labels"], old["settings"], new["settings"])
         for old in before
@@ -124,13 +125,14 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
         if old["labels"] == new["labels"]
     ]
     if not common:
-        raise UserError(f"{folder} holds another study named {study.name}: no cell is the same", str(folder), fix)
+        what = f"{folder} holds another study named {study.name}: no cell is the same"
+        raise UserError(what, str(folder), fix, code="study.changed")
     for labels, old, new in common:
         for name, (was, wanted) in differences(as_begun(old, str(folder / STUDY)), new).items():
             if name in old or name in new:  # others are no part of a cell
                 cell = f" of {', '.join(labels.values())}" if labels else ""
                 what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"
-                raise UserError(what, str(folder), fix)
+                raise UserError(what, str(folder), fix, code="study.changed", setting=name)
 
 
 def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -149,36 +151,37 @@ def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
         yield cell, json.loads(text)
 
 
-def close_outcome(folder: Path, seconds: float, failed: Sequence[Mapping[str, str]]) -> Outcome:
+def close_result(folder: Path, seconds: float, failed: Sequence[Mapping[str, str]]) -> StudyResult:
     """When all is done that could be: the times, what failed, and the table."""
-    told = read_study(folder)
-    told["study"] = told["study"].as_dict()
-    told["about"] |= {"ended": now(), "seconds": seconds, "failed": list(failed)}
-    files.write_whole(folder / STUDY, files.json_bytes(told))
-    outcome = read_outcome(folder)
-    files.write_whole(folder / TABLE, table(outcome).encode("utf-8"))
-    return outcome
+    content = read_study(folder)
+    content["study"] = content["study"].as_dict()
+    content["about"] |= {"ended": now(), "seconds": seconds, "failed": list(failed)}
+    files.write_whole(folder / STUDY, files.json_bytes(content))
+    result = read_result(folder)
+    files.write_whole(folder / TABLE, table(result).encode("utf-8"))
+    return result
 
 
 def read_study(folder: Path) -> dict[str, Any]:
     path = folder / STUDY
     try:
-        told = files.parse_object(path.read_bytes())
-        if told.get("format") != FORMAT:
-            raise ValueError(f"format {told.get('format')}, not {FORMAT}")
-        return told | {"study": study_from_dict(told["study"])}
+        content = files.parse_object(path.read_bytes())
+        if content.get("format") != FORMAT:
+            raise ValueError(f"format {content.get('format')}, not {FORMAT}")
+        return content | {"study": study_from_dict(content["study"])}
     except OSError as error:
-        raise UserError(f"{folder} is not the folder of a study: it has no {STUDY}", str(folder)) from error
+        what = f"{folder} is not the folder of a study: it has no {STUDY}"
+        raise UserError(what, str(folder), code="study.missing") from error
     except (ValueError, KeyError, ValidationError) as error:
-        told_why = str(error).splitlines()[0]
-        raise UserError(f"{STUDY} is damaged: {told_why}", str(path), "--overwrite to begin the study anew") from error
+        what = f"{STUDY} is damaged: {str(error).splitlines()[0]}"
+        raise UserError(what, str(path), "overwrite the study", code="file.damaged") from error
 
 
-def read_outcome(folder: str | Path) -> Outcome:
+def read_result(folder: str | Path) -> StudyResult:
     """What the folder of a study holds. Of a cell and seed that were measured twice, the later figures go before."""
     place = Path(folder)
-    told = read_study(place)
-    study: Study = told["study"]
+    content = read_study(place)
+    study: Study = content["study"]
     found: dict[tuple[tuple[tuple[str, str], ...], int], Row] = {}
     for number, line in enumerate(read_lines(place / METRICS), start=1):
         try:
@@ -186,10 +189,11 @@ def read_outcome(folder: str | Path) -> Outcome:
             found[tuple(sorted(row.cell.items())), row.seed] = row
         except (KeyError, TypeError, AttributeError) as error:
             where = f"{place / METRICS}, line {number}"
-            raise UserError(f"{METRICS} is damaged: not a line of a study", where, "removing that line") from error
+            what = f"{METRICS} is damaged: a line has not the keys of a measurement"
+            raise UserError(what, where, "remove that line", code="file.damaged") from error
     wanted = [(tuple(sorted(cell.labels.items())), seed) for cell in cells(study) for seed in study.seeds]
-    about = told["about"] | {"config": told["cells"][0]["settings"]}
-    return Outcome(place, study, [found[key] for key in wanted if key in found], about)
+    about = content["about"] | {"config": content["cells"][0]["settings"]}
+    return StudyResult(place, study, [found[key] for key in wanted if key in found], about)
 
 
 # Lines.
@@ -217,7 +221,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             found.append(files.parse_object(line))
         except ValueError as error:
-            raise UserError(f"{path.name} is damaged", f"{path}, line {number}", "removing that line") from error
+            what, where = f"{path.name} is damaged: a line is not a JSON object", f"{path}, line {number}"
+            raise UserError(what, where, "remove that line", code="file.damaged") from error
     return found
 
 
@@ -229,14 +234,14 @@ def drop_tail(path: Path) -> None:
             files.write_whole(path, data[: data.rfind(b"\n") + 1])
 
 
-def table(outcome: Outcome) -> str:
+def table(result: StudyResult) -> str:
     """A row for each cell and seed, a column for each figure that any of them has."""
-    axes = [axis.name for axis in outcome.study.axes]
-    figures = list(dict.fromkeys(name for row in outcome.rows for name in row.figures))
+    axes = [axis.name for axis in result.study.axes]
+    figures = list(dict.fromkeys(name for row in result.rows for name in row.figures))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*axes, "seed", "run", *figures])
-    for row in outcome.rows:
+    for row in result.rows:
         writer.writerow(
             [*(row.cell[axis] for axis in axes), row.seed, row.run, *(row.figures.get(name, "") for name in figures)]
         )
@@ -252,8 +257,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0.3)  # as long as it takes another one to look
     except filelock.Timeout:
-        what = f"the study in {folder} is being run by another process"
-        raise UserError(what, str(folder), "again when it has ended, or --folder FOLDER") from None
+        what, fix = f"another process runs the study in {folder}", "wait until it has ended, or use another folder"
+        raise UserError(what, str(folder), fix, code="run.locked", setting="folder") from None
     except OSError as error:
         raise files.cannot_write(error, folder / LOCK) from error
     try:

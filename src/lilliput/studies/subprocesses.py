@@ -24,7 +24,7 @@ from typing import IO, Any
 
 LOOK = 0.2  # seconds between looks at a process
 NEAR = 16_000_000  # bytes by which a peak must be above ours to be another's: the system counts pages in batches
-TOLD = 3  # last lines of a process that failed
+LAST_LINES = 3  # last lines of a process that failed
 STOP = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if sys.platform != "win32" else ())
 
 
@@ -59,9 +59,9 @@ class Signals:
 
     def hand_on(self, number: int, frame: object) -> None:
         self.received.append(number)
-        self.tell_child(number)
+        self.signal_child(number)
 
-    def tell_child(self, number: int) -> None:
+    def signal_child(self, number: int) -> None:
         if self.child is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.child, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
@@ -76,16 +76,16 @@ class Signals:
         import fcntl
 
         self.mark = os.open(mark, os.O_RDWR | os.O_CREAT, 0o644)
-        told = False
+        reported = False
         try:
             while True:
                 try:
                     fcntl.flock(self.mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if not told:
+                    if not reported:
                         waiting()
-                        told = True
+                        reported = True
                     self.check()
                     time.sleep(LOOK)
                 except OSError:  # a file system without locks
@@ -111,7 +111,7 @@ class Signals:
         self.child = process.pid
         try:
             for number in tuple(self.received):  # while it was started
-                self.tell_child(number)
+                self.signal_child(number)
             return wait_for(process, look)
         finally:
             self.child = None
@@ -150,4 +150,4 @@ def own_peak() -> int:
 
 def last_lines(log: Path) -> list[str]:
     lines = [line.rstrip() for line in log.read_text("utf-8", errors="replace").splitlines()]
-    return [line for line in lines if line][-TOLD:]
+    return [line for line in lines if line][-LAST_LINES:]

@@ -30,10 +30,10 @@ from lilliput.data.batches import (
     RowSource,
 )
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.evaluation.classification import batch_logits, label_nats, measure_classification
-from lilliput.evaluation.likelihood import Total, alone, batch_nats, measure_likelihood
-from lilliput.evaluation.multitask import both_nats, measure_both
-from lilliput.model.loss import Nats
+from lilliput.evaluation.classification import measure_classification
+from lilliput.evaluation.likelihood import Total, alone, measure_likelihood
+from lilliput.evaluation.multitask import measure_multitask
+from lilliput.model.loss import Nats, batch_loss, classifier_logits, classifier_loss, multitask_loss
 from lilliput.model.transformer import Transformer
 from lilliput.training.events import EvaluationFigures
 
@@ -108,7 +108,7 @@ class NextToken:
         return Split(kind(file, self.context, self.start), file.predictions, file.bytes / file.predictions)
 
     def losses(self, model: Transformer, batch: LanguageBatch) -> Losses:
-        return side_by_side(batch_nats(model, batch, self.smoothing, self.z_loss))
+        return side_by_side(batch_loss(model, batch, self.smoothing, self.z_loss))
 
     def measure(
         self, model: Transformer, split: Split[LanguageBatch], batches: Iterable[LanguageBatch], total: Total = alone
@@ -140,7 +140,9 @@ class DocumentLabel:
         return Split(rows, len(rows), None)
 
     def losses(self, model: Transformer, batch: LabelledBatch) -> Losses:
-        return side_by_side(label_nats(batch_logits(model, batch), batch.labels, self.smoothing, self.class_weights))
+        return side_by_side(
+            classifier_loss(classifier_logits(model, batch), batch.labels, self.smoothing, self.class_weights)
+        )
 
     def measure(
         self, model: Transformer, split: Split[LabelledBatch], batches: Iterable[LabelledBatch], total: Total = alone
@@ -173,14 +175,14 @@ class TokenAndLabel:
         return Split(rows, file.predictions, file.bytes / file.predictions)
 
     def losses(self, model: Transformer, batch: BothBatch) -> Losses:
-        found = both_nats(model, batch, self.smoothing, self.z_loss, self.class_weights)
+        found = multitask_loss(model, batch, self.smoothing, self.z_loss, self.class_weights)
         return side_by_side(found.tokens, found.labels)
 
     def measure(
         self, model: Transformer, split: Split[BothBatch], batches: Iterable[BothBatch], total: Total = alone
     ) -> EvaluationFigures:
         assert split.bytes_per_prediction is not None
-        text, label = measure_both(model, batches, split.bytes_per_prediction, total)
+        text, label = measure_multitask(model, batches, split.bytes_per_prediction, total)
         some = label.documents > 0  # a sample of later windows has none
         of_token, of_label = self.weights
         return EvaluationFigures(

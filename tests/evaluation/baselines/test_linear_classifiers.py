@@ -9,8 +9,8 @@ import pytest
 
 from helpers.labelled_corpora import SPEAKERS
 from helpers.shared_data import DATA, needs_data
-from lilliput.errors import UserError
-from lilliput.evaluation.baselines.linear_classifiers import commonest, tell_by_bayes, tell_by_words
+from helpers.user_errors import refused
+from lilliput.evaluation.baselines.linear_classifiers import commonest, predict_by_naive_bayes, predict_by_tfidf
 
 Teller = Callable[[list[str], list[str], list[str]], list[str] | None]
 
@@ -20,7 +20,7 @@ def said(times: int) -> tuple[list[str], list[str]]:
     return [text for text, _ in pairs], [label for _, label in pairs]
 
 
-tellers = pytest.mark.parametrize("teller", [tell_by_words, tell_by_bayes])
+tellers = pytest.mark.parametrize("teller", [predict_by_tfidf, predict_by_naive_bayes])
 
 
 @tellers
@@ -32,11 +32,11 @@ def test_words_tell_who_said_it(times: int, teller: Teller) -> None:
 
 
 def test_nothing_to_tell_by() -> None:
-    assert tell_by_words(["one text", "another"], ["bee", "bee"], ["text"]) is None
-    assert tell_by_bayes(["one text", "another"], ["bee", "bee"], ["text"]) is None
-    assert tell_by_bayes(["", " "], ["bee", "owl"], ["!"]) is None
-    assert tell_by_bayes(["!", "?"], ["bee", "owl"], ["?", "!"]) == ["owl", "bee"]
-    assert tell_by_words(["!", "?", ""], ["bee", "owl", "owl"], ["!"]) is None
+    assert predict_by_tfidf(["one text", "another"], ["bee", "bee"], ["text"]) is None
+    assert predict_by_naive_bayes(["one text", "another"], ["bee", "bee"], ["text"]) is None
+    assert predict_by_naive_bayes(["", " "], ["bee", "owl"], ["!"]) is None
+    assert predict_by_naive_bayes(["!", "?"], ["bee", "owl"], ["?", "!"]) == ["owl", "bee"]
+    assert predict_by_tfidf(["!", "?", ""], ["bee", "owl", "owl"], ["!"]) is None
 
 
 def test_the_commonest_label() -> None:
@@ -48,11 +48,8 @@ def test_the_commonest_label() -> None:
 @pytest.mark.parametrize("missing", ["feature_extraction.text", "pipeline"])
 def test_without_scikit_learn(missing: str, teller: Teller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"sklearn.{missing}", None)
-    with pytest.raises(UserError) as caught:
-        teller(["a bee", "an owl"], ["bee", "owl"], ["bee"])
-    assert str(caught.value) == (
-        'the baselines of labels need scikit-learn, which is not installed\n  try pip install "lilliput[baselines]"'
-    )
+    error = refused(lambda: teller(["a bee", "an owl"], ["bee", "owl"], ["bee"]))
+    assert error.code == "package.missing" and "lilliput[baselines]" in (error.fix or "")
 
 
 @needs_data
@@ -69,8 +66,8 @@ def test_the_published_speakers() -> None:
     new = [index for index, text in enumerate(texts) if text not in known]
     for some, linear, bayes in ((range(len(texts)), 671, 683), (new, 468, 501)):
         learned = [texts[at] for at in some], [labels[at] for at in some]
-        by_words = tell_by_words(*learned, judged, strengths=[100.0])
-        by_bayes = tell_by_bayes(*learned, judged, smoothings=[0.1])
+        by_words = predict_by_tfidf(*learned, judged, strengths=[100.0])
+        by_bayes = predict_by_naive_bayes(*learned, judged, smoothings=[0.1])
         for told, expected in ((by_words, linear), (by_bayes, bayes)):
             assert told is not None
             found = sum(one == other for one, other in zip(told, right, strict=True))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.baselines.compression import BORDER, Compressor, find_zstandard, join, measure_sizes, xz
-from lilliput.evaluation.baselines.linear_classifiers import commonest, tell_by_bayes, tell_by_words
+from lilliput.evaluation.baselines.linear_classifiers import commonest, predict_by_naive_bayes, predict_by_tfidf
 from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
 from lilliput.evaluation.baselines.ngrams import Floats, NGrams, choose_order, lay_out
 from lilliput.evaluation.likelihood import Likelihood
@@ -54,7 +54,7 @@ class Baseline:
 
 def language_baselines(
     train: TokenFile,
-    judged: TokenFile,
+    test: TokenFile,
     start: int,
     vocab_size: int,
     orders: tuple[int, ...] = (1, 2, 3, 4, 5),
@@ -66,42 +66,42 @@ def language_baselines(
     if train.predictions + train.documents > MOST_TOKENS:
         note += f", first {MOST_TOKENS:,} tokens of training"
     chosen = choose_order(text, vocab_size, orders, discount) if len(orders) > 1 else orders[0]
-    found = NGrams(text, vocab_size, max(orders)).nats(lay_out(judged, start), discount)
+    found = NGrams(text, vocab_size, max(orders)).nats(lay_out(test, start), discount)
     return [
-        Baseline(f"Kneser-Ney, order {order}{note}", likelihood_figures(nats, judged), nats, chosen=order == chosen)
+        Baseline(f"Kneser-Ney, order {order}{note}", likelihood_figures(nats, test), nats, chosen=order == chosen)
         for order, nats in enumerate(found, start=1)
         if order in orders
     ]
 
 
-def mixed_baseline(net: Floats, other: Baseline, judged: TokenFile, weight: float | None = None) -> Baseline:
+def mixed_baseline(net: Floats, other: Baseline, test: TokenFile, weight: float | None = None) -> Baseline:
     """A net and n-grams as one model. `weight` is the net's, chosen elsewhere; None: in each half by the other half."""
     assert other.nats is not None
     where = ""
     if weight is None:
-        document = np.repeat(np.arange(judged.documents), predictions_of(np.asarray(judged.offsets), judged.ends))
+        document = np.repeat(np.arange(test.documents), predictions_of(np.asarray(test.offsets), test.ends))
         nats, weight = cross_mix(net, other.nats, document)
         where = ", each half weighted by the other"
     else:
         nats = mix(net, other.nats, weight)
-    return Baseline(f"{weight:.2f} net + {1 - weight:.2f} {other.name}{where}", likelihood_figures(nats, judged), nats)
+    return Baseline(f"{weight:.2f} net + {1 - weight:.2f} {other.name}{where}", likelihood_figures(nats, test), nats)
 
 
-def likelihood_figures(nats: Floats, judged: TokenFile) -> dict[str, float | None]:
-    found = Likelihood(float(nats.sum()), len(nats), judged.bytes)
+def likelihood_figures(nats: Floats, test: TokenFile) -> dict[str, float | None]:
+    found = Likelihood(float(nats.sum()), len(nats), test.bytes)
     return {
         "loss": found.loss,
         "perplexity": found.perplexity,
-        "bits_per_byte": found.bits_per_byte if judged.bytes else None,
+        "bits_per_byte": found.bits_per_byte if test.bytes else None,
     }
 
 
-def compression_baselines(train_texts: Iterable[str], judged_texts: Iterable[str]) -> list[Baseline]:
+def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str]) -> list[Baseline]:
     """xz and zstd, of the judged texts alone and after the training texts: what both together take beyond training alone."""
-    judged, train, note = join(judged_texts), join(train_texts, MOST_BYTES), "training"
+    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "training"
     if len(train) > MOST_BYTES:
         train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of training"
-    text_bytes = len(judged) - judged.count(BORDER)
+    text_bytes = len(test) - test.count(BORDER)
 
     def row(name: str, size: int) -> Baseline:
         return Baseline(name, {"bits_per_byte": 8 * size / text_bytes if text_bytes else None})
@@ -112,13 +112,13 @@ def compression_baselines(train_texts: Iterable[str], judged_texts: Iterable[str
         if compressor is None:
             rows.append(Baseline(f"{name} (not installed: lilliput[data])", {"bits_per_byte": None}))
             continue
-        alone, before, both = measure_sizes(compressor, (judged, train, train + judged))
-        rows += [row(name, alone), row(f"{name} after {note}", both - before)]
+        alone, before, together = measure_sizes(compressor, (test, train, train + test))
+        rows += [row(name, alone), row(f"{name} after {note}", together - before)]
     return rows
 
 
 def label_baselines(
-    train_texts: Sequence[str], train_labels: Sequence[str], judged_texts: Sequence[str], judged_labels: Sequence[str]
+    train_texts: Sequence[str], train_labels: Sequence[str], test_texts: Sequence[str], test_labels: Sequence[str]
 ) -> list[Baseline]:
     """Always the commonest label of training, and two classifiers of words and word pairs."""
     note = ""
@@ -127,14 +127,14 @@ def label_baselines(
         train_texts, train_labels = [train_texts[at] for at in some], [train_labels[at] for at in some]
         note = f", {MOST_DOCUMENTS:,} documents of training"
     often = commonest(train_labels)
-    rows = [label_row(f"always {often}{note}", [often] * len(judged_labels), judged_labels)]
-    for name, teller in (("TF-IDF + logistic regression", tell_by_words), ("naive Bayes", tell_by_bayes)):
-        told = teller(train_texts, train_labels, judged_texts)
-        if told is not None:
-            rows.append(label_row(f"{name}{note}", told, judged_labels))
+    rows = [label_row(f"always {often}{note}", [often] * len(test_labels), test_labels)]
+    for name, predict in (("TF-IDF + logistic regression", predict_by_tfidf), ("naive Bayes", predict_by_naive_bayes)):
+        predicted = predict(train_texts, train_labels, test_texts)
+        if predicted is not None:
+            rows.append(label_row(f"{name}{note}", predicted, test_labels))
     return rows
 
 
-def label_row(name: str, told: Sequence[str], labels: Sequence[str]) -> Baseline:
-    right = np.array(told) == np.array(labels)
+def label_row(name: str, predicted: Sequence[str], labels: Sequence[str]) -> Baseline:
+    right = np.array(predicted) == np.array(labels)
     return Baseline(name, {"accuracy": float(right.mean())}, right=right)

@@ -29,8 +29,8 @@ def commonest(labels: Sequence[str]) -> str:
     return min(counts, key=lambda label: (-counts[label], label))
 
 
-def tell_by_words(
-    texts: Sequence[str], labels: Sequence[str], judged: Sequence[str], strengths: Sequence[float] = STRENGTHS
+def predict_by_tfidf(
+    texts: Sequence[str], labels: Sequence[str], test_texts: Sequence[str], strengths: Sequence[float] = STRENGTHS
 ) -> list[str] | None:
     """The label of each judged text; None where training has one label only, or no word to tell labels by."""
     try:
@@ -38,13 +38,19 @@ def tell_by_words(
         from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
     except ImportError as error:
         raise without_scikit_learn() from error
-    return tell(
-        TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression(max_iter=5000), "C", strengths, texts, labels, judged
+    return fit_and_predict(
+        TfidfVectorizer(ngram_range=(1, 2)),
+        LogisticRegression(max_iter=5000),
+        "C",
+        strengths,
+        texts,
+        labels,
+        test_texts,
     )
 
 
-def tell_by_bayes(
-    texts: Sequence[str], labels: Sequence[str], judged: Sequence[str], smoothings: Sequence[float] = SMOOTHINGS
+def predict_by_naive_bayes(
+    texts: Sequence[str], labels: Sequence[str], test_texts: Sequence[str], smoothings: Sequence[float] = SMOOTHINGS
 ) -> list[str] | None:
     """The same by multinomial naive Bayes, to which no label is likelier than another before it reads."""
     try:
@@ -53,17 +59,17 @@ def tell_by_bayes(
     except ImportError as error:
         raise without_scikit_learn() from error
     words = CountVectorizer(ngram_range=(1, 2), token_pattern=WORDS_AND_MARKS)
-    return tell(words, MultinomialNB(fit_prior=False), "alpha", smoothings, texts, labels, judged)
+    return fit_and_predict(words, MultinomialNB(fit_prior=False), "alpha", smoothings, texts, labels, test_texts)
 
 
-def tell(
+def fit_and_predict(
     words: Any,
     classifier: Any,
     setting: str,
     values: Sequence[float],
     texts: Sequence[str],
     labels: Sequence[str],
-    judged: Sequence[str],
+    test_texts: Sequence[str],
 ) -> list[str] | None:
     """By the value of the setting that is best in folds of training; by the first where there are none."""
     try:
@@ -74,15 +80,15 @@ def tell(
     analyse = words.build_analyzer()
     if len(set(labels)) < 2 or not any(analyse(text) for text in texts):
         return None
-    both = Pipeline([("words", words), ("classifier", classifier.set_params(**{setting: values[0]}))])
+    model = Pipeline([("words", words), ("classifier", classifier.set_params(**{setting: values[0]}))])
     folds = min(FOLDS, *Counter(labels).values())
     if folds > 1 and len(values) > 1:  # a label that has one text only cannot be in both parts
         parts = StratifiedKFold(folds, shuffle=True, random_state=0)
-        both = GridSearchCV(both, {f"classifier__{setting}": list(values)}, cv=parts)
-    both.fit(texts, labels)
-    return [str(label) for label in both.predict(judged)]
+        model = GridSearchCV(model, {f"classifier__{setting}": list(values)}, cv=parts)
+    model.fit(texts, labels)
+    return [str(label) for label in model.predict(test_texts)]
 
 
 def without_scikit_learn() -> UserError:
     what = "the baselines of labels need scikit-learn, which is not installed"
-    return UserError(what, None, 'pip install "lilliput[baselines]"')
+    return UserError(what, fix='pip install "lilliput[baselines]"', code="package.missing")

@@ -1,14 +1,13 @@
-"""One file that shows all of it in a browser: no network, no server, no notebook.
+"""The attention page: one HTML file that shows all attention weights of a text in a browser, without a network.
 
-Owns: how the numbers are packed, and putting data, style and script into one page. Does not own: what the
-page does with them (`assets/`), the scores (`head_scores`).
+Owns: how the weights are packed, and putting data, style and scripts into one page. The template, the style sheet and
+the scripts are beside this file (`page.html`, `page.css`, `page.js` and the parts that it uses). Does not own: the
+scores (`head_scores`).
 
-Each head is a script element of its own that is no script: base64 of zlib of its visible cells, row by row, which the
-browser does not look at until somebody does. A weight is kept as round(levels x sqrt(weight)), since most are small:
-with 65,535
-levels it is right to 0.002 percentage points, with 255, where a text is so long that a page would take tens of
-megabytes, to
-0.2 at 25% and 0.04 at 1%. The page shows no more digits than that.
+Each head is a `<script>` element of a type that browsers do not execute: base64 of zlib of its visible cells, row by
+row, decoded when the head is shown. A weight is stored as round(levels x sqrt(weight)), since most are small: with
+65,535 levels it is right to 0.002 percentage points; with 255, used where a text is so long that a page would take
+tens of megabytes, to 0.2 at 25% and 0.04 at 1%. The page shows no more digits than that.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ def write_page(attention: AttentionMaps, path: str | Path, tally: Tally | None =
 
 
 def page_of(attention: AttentionMaps, tally: Tally | None = None) -> str:
-    sights = [attention.sight(place) for place in range(len(attention.weights))]
-    unlike = list({sight.tobytes(): sight for sight in sights}.values())
-    numbers = {sight.tobytes(): number for number, sight in enumerate(unlike)}
-    cells = sum(int(sight.sum()) * len(weights) for sight, weights in zip(sights, attention.weights, strict=True))
+    masks = [attention.mask(place) for place in range(len(attention.weights))]
+    unlike = list({mask.tobytes(): mask for mask in masks}.values())
+    numbers = {mask.tobytes(): number for number, mask in enumerate(unlike)}
+    cells = sum(int(mask.sum()) * len(weights) for mask, weights in zip(masks, attention.weights, strict=True))
     levels = 255 if cells > MANY_CELLS else 65_535
-    about = describe(attention, tally, levels, [numbers[sight.tobytes()] for sight in sights])
-    blocks = [embed(f"mask-{number}", np.packbits(sight).tobytes()) for number, sight in enumerate(unlike)]
-    for place, (weights, sight) in enumerate(zip(attention.weights, sights, strict=True)):
-        blocks += [embed(f"head-{place}-{at}", pack(head, sight, levels)) for at, head in enumerate(weights)]
+    about = describe(attention, tally, levels, [numbers[mask.tobytes()] for mask in masks])
+    blocks = [embed(f"mask-{number}", np.packbits(mask).tobytes()) for number, mask in enumerate(unlike)]
+    for place, (weights, mask) in enumerate(zip(attention.weights, masks, strict=True)):
+        blocks += [embed(f"head-{place}-{at}", pack(head, mask, levels)) for at, head in enumerate(weights)]
     return fill(
         read_asset("page.html"),
         {
@@ -96,9 +95,9 @@ def cut_labels(tokens: list[str], from_end: bool) -> dict[str, Any]:
     return {"count": len(tokens), "labels": [label(token) for token in near]}
 
 
-def pack(weights: Weights, sight: Mask, levels: int) -> bytes:
+def pack(weights: Weights, mask: Mask, levels: int) -> bytes:
     """The visible cells of one head (T, T), row by row; of two-byte numbers first all high bytes, which shrink better so."""
-    whole = np.rint(levels * np.sqrt(np.clip(weights[sight].astype(np.float64), 0.0, 1.0)))
+    whole = np.rint(levels * np.sqrt(np.clip(weights[mask].astype(np.float64), 0.0, 1.0)))
     if levels <= 255:
         return bytes(whole.astype(np.uint8))
     return bytes(whole.astype(">u2").view(np.uint8).reshape(-1, 2).T.copy())
@@ -125,4 +124,4 @@ def fill(template: str, parts: Mapping[str, str]) -> str:
 
 
 def read_asset(name: str) -> str:
-    return resources.files("lilliput.interpret").joinpath("attention_page_assets", name).read_text("utf-8")
+    return resources.files(__name__).joinpath(name).read_text("utf-8")

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.study_results import exact, make_outcome, make_study, windows
+from helpers.study_results import exact, make_result, make_study, windows
+from lilliput.reports.formatting import duration, fixed, listed
 from lilliput.studies.comparison import summarise
-from lilliput.studies.metric_display import Figure, find_figure
-from lilliput.studies.study_text import (
-    duration,
-    fixed,
-    listed,
+from lilliput.studies.figures import Figure, find_figure
+from lilliput.studies.study_verdict import (
     number,
     share,
     shown_figures,
@@ -30,7 +28,7 @@ FULL = (10.0, 11.0, 12.0)
 def told(table: dict[str, tuple[float, ...]], figure: str = "validation.perplexity") -> str:
     labels = {label: {} for label in table}
     study = make_study({"window": labels}, tuple(range(1, len(next(iter(table.values()))) + 1)), (figure,))
-    ((_, words),) = verdict(make_outcome(study, exact(table, figure)))
+    ((_, words),) = verdict(make_result(study, exact(table, figure)))
     return words
 
 
@@ -99,7 +97,7 @@ def test_what_is_equal_with_every_seed_is_equal_and_not_a_tie() -> None:
 
 def test_one_seed_carries_no_claim() -> None:
     study = make_study(AXES, (1,))
-    lines = verdict_lines(make_outcome(study, exact({"full": (10.0,), "a": (99.0,), "b": (1.0,)})))
+    lines = verdict_lines(make_result(study, exact({"full": (10.0,), "a": (99.0,), "b": (1.0,)})))
     assert lines[0] == "One seed: no interval, no claim. What follows is what was measured, once."
     assert (
         lines[1]
@@ -123,9 +121,9 @@ def test_a_figure_that_never_changes_is_said_once() -> None:
 
 
 def test_one_run_alone_is_compared_with_nothing() -> None:
-    outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": FULL, "b": FULL}))
-    del outcome.rows[1:]
-    ((_, words),) = verdict(outcome)
+    result = make_result(make_study(AXES), exact({"full": FULL, "a": FULL, "b": FULL}))
+    del result.rows[1:]
+    ((_, words),) = verdict(result)
     assert words == "10.00, and nothing to compare it with."
 
 
@@ -140,31 +138,31 @@ def test_the_best_is_named_only_where_it_beats_all() -> None:
 def test_no_best_is_named_among_unequal_budgets() -> None:
     budgets = {"few": {"budget.steps": 10}, "more": {"budget.steps": 20}, "most": {"budget.steps": 40}}
     table = {"few": (20.0, 21.0, 22.5), "more": FULL, "most": (5.0, 6.1, 7.0)}
-    ((_, words),) = verdict(make_outcome(make_study({"budget": budgets}), exact(table)))
+    ((_, words),) = verdict(make_result(make_study({"budget": budgets}), exact(table)))
     assert words.endswith("Budgets differ, so that no cell is called the best of all.") and "ahead" not in words
 
 
 def test_the_mean_of_easy_seeds_is_not_called_the_best() -> None:
     """Of seed 1, which is easy with all of them, a has more than full."""
-    outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": (10.5, 0.0, 0.0), "b": (20.0, 21.0, 22.5)}))
-    outcome.rows[:] = [row for row in outcome.rows if (row.cell["window"], row.seed) not in {("a", 2), ("a", 3)}]
-    ((_, words),) = verdict(outcome)
+    result = make_result(make_study(AXES), exact({"full": FULL, "a": (10.5, 0.0, 0.0), "b": (20.0, 21.0, 22.5)}))
+    result.rows[:] = [row for row in result.rows if (row.cell["window"], row.seed) not in {("a", 2), ("a", 3)}]
+    ((_, words),) = verdict(result)
     assert words.endswith("The best mean is that of full, but a cannot be told from it.")
 
 
 @pytest.mark.parametrize("axes", [{}, {"window": {"full": {}}}, {"window": {"full": {}}, "size": {"small": {}}}])
 def test_one_cell_alone_has_its_interval(axes: dict[str, dict[str, dict[str, int]]]) -> None:
-    outcome = make_outcome(make_study(axes), lambda cell, seed: {"validation.perplexity": FULL[seed - 1]})
-    ((_, words),) = verdict(outcome)
+    result = make_result(make_study(axes), lambda cell, seed: {"validation.perplexity": FULL[seed - 1]})
+    ((_, words),) = verdict(result)
     assert words.endswith(" has 11.00 (mean of 3 seeds), interval 8.52 to 13.48, and nothing to compare it with.")
 
 
 def test_a_cell_that_has_fewer_seeds_says_so() -> None:
-    outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": (11.0, 12.1, 99.0), "b": FULL}))
-    outcome.rows[:] = [
-        row for row in outcome.rows if (row.cell["window"], row.seed) != ("a", 3) and row.cell["window"] != "b"
+    result = make_result(make_study(AXES), exact({"full": FULL, "a": (11.0, 12.1, 99.0), "b": FULL}))
+    result.rows[:] = [
+        row for row in result.rows if (row.cell["window"], row.seed) != ("a", 3) and row.cell["window"] != "b"
     ]
-    ((_, words),) = verdict(outcome)
+    ((_, words),) = verdict(result)
     assert "a 11.55 (+1.05, +10%; interval +0.41 to +1.69, 2 seeds only)" in words, "of their 10.5"
     assert "Not to be compared with full: b (no seed in common)." in words
 
@@ -183,7 +181,7 @@ def test_several_axes_are_judged_at_every_place() -> None:
         "large, full": (5.0, 6.1, 7.0),
         "large, short": (5.1, 6.0, 7.05),
     }
-    ((_, words),) = verdict(make_outcome(study, exact(table)))
+    ((_, words),) = verdict(make_result(study, exact(table)))
     assert words == (
         "By size. Better than small at each of 2 choices of window: large (means −6.05 to −4.97). "
         "By window. It depends for short: worse than full at small (+1.10); ties with full at large (+0.02). "
@@ -193,22 +191,22 @@ def test_several_axes_are_judged_at_every_place() -> None:
 
 def test_what_is_shown() -> None:
     study = make_study(AXES, show=("tokens", "nothing", "bleu.4"))
-    outcome = make_outcome(study, lambda cell, seed: {"bleu.4": 1.0, "tokens": 2.0, "train.seconds": 3.0})
-    assert shown_figures(outcome) == ["tokens", "bleu.4"]
-    silent = make_outcome(make_study(AXES, show=()), lambda cell, seed: {"tokens": 2.0, "train.seconds": 3.0})
+    result = make_result(study, lambda cell, seed: {"bleu.4": 1.0, "tokens": 2.0, "train.seconds": 3.0})
+    assert shown_figures(result) == ["tokens", "bleu.4"]
+    silent = make_result(make_study(AXES, show=()), lambda cell, seed: {"tokens": 2.0, "train.seconds": 3.0})
     assert shown_figures(silent) == ["train.seconds"], "a budget is not judged"
 
 
 def test_what_nothing_has_is_said() -> None:
     study = make_study(AXES, show=("validation.perplexity", "validation.accuracy"))
-    outcome = make_outcome(study, exact(dict.fromkeys(AXES["window"], (1.0, 2.0, 3.0))))
-    assert verdict_lines(outcome)[-1] == "Asked for and not measured: validation accuracy."
+    result = make_result(study, exact(dict.fromkeys(AXES["window"], (1.0, 2.0, 3.0))))
+    assert verdict_lines(result)[-1] == "Asked for and not measured: validation accuracy."
 
 
 def test_nothing_measured_yet() -> None:
-    outcome = make_outcome(make_study(AXES), exact({"full": FULL, "a": FULL, "b": FULL}))
-    outcome.rows.clear()
-    assert verdict_lines(outcome) == ["Nothing was measured yet."]
+    result = make_result(make_study(AXES), exact({"full": FULL, "a": FULL, "b": FULL}))
+    result.rows.clear()
+    assert verdict_lines(result) == ["Nothing was measured yet."]
 
 
 def test_an_unknown_figure_is_shown_by_its_name() -> None:
@@ -222,6 +220,6 @@ def test_a_larger_budget_is_not_a_technique() -> None:
     study = make_study({"update": {"small": {}, "large": {"train.batch": 8}}, "text": text})
     few, many = {"small, few": (2.0, 2.1, 2.2), "large, few": (1.5, 1.6, 1.71)}, (1.0, 1.1, 1.2)
     table = few | {"small, many": many, "large, many": (1.21, 1.3, 1.4)}
-    ((_, words),) = verdict(make_outcome(study, exact(table)))
+    ((_, words),) = verdict(make_result(study, exact(table)))
     assert words.startswith("It depends for large: better than small at few") and "worse than small at many" in words
     assert "By " not in words and "than few" not in words
