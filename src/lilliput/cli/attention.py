@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
+from lilliput.cli.error_flags import flag, flags_in_errors, gather
 from lilliput.cli.generation_flags import (
     add_flags,
     apply_given,
     check_flags,
-    flag,
-    flags_in_errors,
-    gather,
     given_flags,
 )
 from lilliput.cli.output import chatter, figures, print_json, progress, readable, say
@@ -98,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with flags_in_errors():
+    with flags_in_errors(flag_of):
         request = check(arguments)
         with progress(chatter()) as report:
             looked = look(arguments, request, report)
@@ -256,10 +254,15 @@ def generate_settings(run: GenerateSettings, task: AttentionFlags) -> GenerateSe
     given: dict[str, Any] = {"tokens": str(task.generate), "beams": "none"}
     if task.temperature is not None:
         given["temperature"] = str(task.temperature)
-    settings, notes = apply_given(run, given, lambda name: "--generate" if name == "tokens" else flag(name))
+    settings, notes = apply_given(run, given, flag_of)
     for note in notes:
         say(note)
     return settings
+
+
+def flag_of(setting: str) -> str:
+    """Return the flag of a `generate` setting."""
+    return "--generate" if setting == "tokens" else flag(setting)
 
 
 # Printing ---------------------------------------------------------------------------------------------------------------

@@ -27,13 +27,13 @@ from pydantic.dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from lilliput.cli.error_flags import flags_in_errors
 from lilliput.cli.generation_flags import (
     add_generation_flags,
     apply_given,
     as_typed,
     check_flags,
     check_generation_flags,
-    flags_in_errors,
     given_flags,
     is_list,
     kinds,

@@ -12,14 +12,12 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
+from lilliput.cli.error_flags import flag, flags_in_errors, gather
 from lilliput.cli.generation_flags import (
     add_flags,
     apply_given,
     check_flags,
     check_generate,
-    flag,
-    flags_in_errors,
-    gather,
     given_flags,
 )
 from lilliput.cli.output import chatter, print_json, progress, say

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
+from lilliput.cli.error_flags import flags_in_errors, gather
 from lilliput.cli.generation_flags import (
     add_generation_flags,
     apply_given,
     check_generation_flags,
-    flags_in_errors,
-    gather,
     given_flags,
 )
 from lilliput.cli.output import print_json, say

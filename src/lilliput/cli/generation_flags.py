@@ -1,8 +1,8 @@
 """Plain flags made of settings, for the commands that generate text: name, type and help come from the settings' types.
 
-Owns: the flags of a dataclass of settings, values from flags, a run's `generate` settings with those given, and the
-flag in errors about `generate` settings. Does not own: the settings and their bounds (`settings.tree`), which of
-them conflict (`settings.rules`), which are dropped (`decoding.generation_settings`), nor dotted settings (`parsing`).
+Owns: the flags of a dataclass of settings, values from flags, and a run's `generate` settings with those given. Does
+not own: the settings and their bounds (`settings.tree`), which of them conflict (`settings.rules`), which are dropped
+(`decoding.generation_settings`), nor dotted settings (`parsing`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import argparse
 import dataclasses
 import shlex
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from lilliput.cli.error_flags import flag, flags_in_errors, gather, with_fields
 from lilliput.cli.parsing import kind_name
 from lilliput.decoding.generation_settings import PREFIX, Dropped, override_settings
 from lilliput.errors import UserError, UserErrors
@@ -25,12 +25,7 @@ from lilliput.settings.loading import Layer, admits_none, parse_flag, with_none,
 from lilliput.settings.tree import Config, GenerateSettings
 
 Settings = TypeVar("Settings")
-Outcome = TypeVar("Outcome")
 Given = dict[str, Any]  # name -> text, texts, or a switch: as the user gave it, unchecked
-
-
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def add_generation_flags(parser: argparse.ArgumentParser, own: type) -> None:
@@ -102,7 +97,7 @@ def check_flags(flags: type[Settings], given: Given, call: Callable[[str], str] 
     except ValidationError as error:
         layer: Layer = {name: (value, call(name)) for name, value in given.items()}
         errors = wrong_values(error, layer)
-    raise UserErrors([changed(one, code="flag.value", setting=None) for one in errors])
+    raise UserErrors([with_fields(one, code="flag.value", setting=None) for one in errors])
 
 
 def check_generate(given: Given, call: Callable[[str], str] = flag) -> GenerateSettings:
@@ -135,42 +130,3 @@ def apply_given(
     with flags_in_errors(call):
         settings, left_out = override_settings(run, {name: getattr(checked, name) for name in given}, dropped)
     return settings, [f"left out {call(one.name)}: {one.reason}" for one in left_out]
-
-
-@contextmanager
-def flags_in_errors(call: Callable[[str], str] = flag) -> Iterator[None]:
-    """Give errors about a `generate` setting, the device or an argument its flag (or other name, by `call`) as their place."""
-
-    def placed(error: UserError) -> UserError:
-        setting = error.setting or ""
-        if setting.startswith(PREFIX) or setting == "train.device":
-            return changed(error, where=call(setting.rpartition(".")[2]))
-        if (
-            setting and "." not in setting and error.where is None
-        ):  # an argument of a function, which the command has as a flag
-            return changed(error, where=call(setting))
-        return error
-
-    try:
-        yield
-    except UserErrors as error:
-        raise UserErrors([placed(one) for one in error.errors]) from None
-    except UserError as error:
-        raise placed(error) from None
-
-
-def changed(error: UserError, **fields: str | None) -> UserError:
-    """Return a copy of the error with other fields."""
-    values = vars(error) | fields
-    return UserError(values["what"], values["where"], values["fix"], code=values["code"], setting=values["setting"])
-
-
-def gather(errors: list[UserError], part: Callable[[], Outcome]) -> Outcome | None:
-    """Return what the part returns, or None after adding its errors, so that those of all parts are reported at once."""
-    try:
-        return part()
-    except UserErrors as error:
-        errors += error.errors
-    except UserError as error:
-        errors.append(error)
-    return None

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lilliput.cli.error_flags import flags_in_errors
 from lilliput.cli.output import figures, print_json
 from lilliput.errors import UserError
 
@@ -33,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from lilliput.reports.document import check_place
-
-    from lilliput.cli.generation_flags import flags_in_errors
 
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
