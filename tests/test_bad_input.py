@@ -76,12 +76,12 @@ CASES = [
     Case("another ending", "train a.pdf SMALL", "file.format", fact=".pdf", prepare=write("a.pdf", "text")),
     Case("no such file", "train nothere.txt SMALL", "recipe.missing", fact="nothere.txt"),
     Case("a recipe nearly", "train dmo SMALL", "recipe.missing", fact="dmo", suggestion="demo"),
-    Case("folder without texts", "train empty SMALL", "data.empty", prepare=lambda: os.mkdir("empty")),
+    Case("folder without texts", "train empty SMALL", "file.format", prepare=lambda: os.mkdir("empty")),
     Case("folder of pictures", "train p SMALL", "file.format", fact=".png", prepare=write("p/a.png", b"\x89PNG")),
     Case(
         "validation source missing",
         "train mytext.txt SMALL --data.validation_source no.txt",
-        "data.source",
+        "file.missing",
         setting="data.validation_source",
         fact="no.txt",
     ),
@@ -201,7 +201,7 @@ CASES = [
     Case(
         "source of a recipe missing",
         "train r.toml",
-        "data.source",
+        "file.missing",
         setting="data.source",
         fact="gone.txt",
         prepare=recipe('[data]\nsource = "gone.txt"'),
@@ -218,14 +218,14 @@ CASES = [
     Case(
         "no such tokenizer",
         "train mytext.txt SMALL --tokenizer.path t.json",
-        "tokenizer.missing",
+        "file.missing",
         setting="tokenizer.path",
         fact="t.json",
     ),
     Case(
         "tokenizer is no JSON",
         "train mytext.txt SMALL --tokenizer.path t.json",
-        "tokenizer.invalid",
+        "file.syntax",
         fact="t.json",
         prepare=write("t.json", "{"),
     ),
@@ -239,7 +239,7 @@ CASES = [
     Case(
         "dry run of no tokenizer",
         "train mytext.txt --dry-run --tokenizer.path t.json",
-        "tokenizer.missing",
+        "file.missing",
         setting="tokenizer.path",
         fact="t.json",
     ),
@@ -289,7 +289,7 @@ CASES = [
     Case(
         "resume without its data",
         "train runs/mine --resume",
-        "data.source",
+        "file.missing",
         setting="data.source",
         fact="mytext.txt",
         prepare=lambda: forget_the_data(),

@@ -316,7 +316,7 @@ def test_flags_that_conflict() -> None:
     (error,) = errors_of("--n-best", "3")
     assert error.code == "flag.conflict" and "--beams 3" in str(error.fix)
     (error,) = errors_of("--n-best", "3", "--beams", "2")
-    assert (error.code, error.setting, error.where) == ("setting.conflict", "generate.beams", "--beams")
+    assert (error.code, error.setting, error.where) == ("request.invalid", "generate.beams", "--beams")
     samples, alternatives = errors_of("--beams", "2", "--samples", "3", "--alternatives", "2")
     assert samples.code == alternatives.code == "flag.conflict"
     assert "--n-best 3" in str(samples.fix) and "--beams none" in str(samples.fix)

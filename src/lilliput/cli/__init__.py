@@ -35,7 +35,7 @@ COMMANDS = {
 HELP = f"""\
 lilliput: a workbench for small transformer language models
 
-usage: lilliput COMMAND ...        lilliput COMMAND --help for examples and flags
+usage: lilliput COMMAND ...   lilliput COMMAND --help for examples and flags
 
 {chr(10).join(f"  {command:10} {what}" for command, what in COMMANDS.items())}
 
