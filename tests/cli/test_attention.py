@@ -96,8 +96,8 @@ def test_json_while_it_writes(home: Path) -> None:
 def test_what_it_wrote_is_told_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of a vocabulary of words, whose tokens have no spaces."""
     monkeypatch.chdir(judged_runs())
-    how = ("A bee saw", "--generate", "9", "--seed", "7")
-    told = lilliput("attention", "words", *how, "--pictures", "none", "--out", str(tmp_path))
+    words = ("A bee saw", "--generate", "9", "--seed", "7")
+    told = lilliput("attention", "words", *words, "--pictures", "none", "--out", str(tmp_path))
     assert told.code == 0, told.err
     flags = ("--prompt", "A bee saw", "--tokens", "9", "--seed", "7", "--json")
     (written,) = json.loads(lilliput("generate", "words", *flags).out)["samples"]
@@ -147,7 +147,8 @@ def test_a_classifier_padded_as_in_a_batch(tmp_path: Path, monkeypatch: pytest.M
     assert text["padding"] == 4 and len(text["tokens"]) == 8
     assert text["tokens"][:4] == ["the", "honey", "the", "moon"]
     told = lilliput("attention", "mine", "the honey", "--generate", "4")
-    assert told.code == 2 and "this model is a classifier: it cannot write" in told.err
+    assert told.code == 2
+    assert [(error.code, error.setting) for error in told.errors] == [("model.task", "model.task")]
     code, out, err = lilliput("attention", "mine", "--on", "heard", "--json")
     assert code == 0 and json.loads(out)["texts"] == 11, err
 

@@ -18,7 +18,7 @@ import pytest
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import lilliput
 from lilliput.cli.evaluate import EXAMPLES, OverlapFlags
-from lilliput.cli.evaluation_tables import sentences, tell_verdicts, tell_way
+from lilliput.cli.evaluation_tables import format_generation, format_verdicts, sentences
 from lilliput.settings.tree import GenerateSettings
 
 
@@ -119,12 +119,12 @@ def test_all_that_can_be_said_beside_baselines() -> None:
     """Of a row without an interval no more than whose figure is better."""
     verdicts = {1.0: "ahead", 2.0: "ties", 4.0: "loses", 5.0: None, 2.5: None, 3.0: None}
     rows: list[dict[str, Any]] = [{"name": f"#{one:g}", "accuracy": one, "verdict": verdicts[one]} for one in verdicts]
-    assert tell_verdicts([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy") == (
+    assert format_verdicts([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy") == (
         "by accuracy it loses to #4; ties with #2; is ahead of #1; has no interval beside #5, whose figure is better; "
         "has no interval beside #2.5 / #3, whose figure is no better"
     )
     rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "net", "bits_per_byte": 2.0, "own": True}]
-    assert tell_verdicts(rows, "bits_per_byte") == "by loss it has no interval beside [xz], whose figure is better"
+    assert format_verdicts(rows, "bits_per_byte") == "by loss it has no interval beside [xz], whose figure is better"
 
 
 def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> None:
@@ -164,8 +164,8 @@ def test_one_short_document_has_no_interval(tmp_path: Path) -> None:
 def test_two_tables_need_two_files(tmp_path: Path) -> None:
     flags = ("--csv", "a.csv", "--overlap-csv", f"{tmp_path.name}/../a.csv")
     (judged_runs() / tmp_path.name).mkdir()
-    code, _, err = lilliput("evaluate", "words", "--overlap", *flags)
-    assert code == 2 and "--csv and --overlap-csv are one file" in err
+    result = lilliput("evaluate", "words", "--overlap", *flags)
+    assert result.code == 2 and [error.code for error in result.errors] == ["flag.conflict"]
     assert not Path("a.csv").exists()
 
 
@@ -198,7 +198,7 @@ def test_what_was_written_can_be_set_beside_other_figures() -> None:
 
 def test_ways_to_write_are_told_by_what_shapes_them() -> None:
     def told(**changes: Any) -> str:
-        return tell_way(asdict(GenerateSettings(**changes)), 3)
+        return format_generation(asdict(GenerateSettings(**changes)), 3)
 
     assert told() == "temperature 0.7, seed 3"
     assert told(temperature=0.0, min_tokens=4, tokens=9, engine="torch") == "greedy, min_tokens 4"
@@ -225,12 +225,15 @@ def test_its_flags_are_those_of_the_settings() -> None:
     assert vars(OverlapFlags()).items() <= vars(GenerateSettings()).items()
 
 
-def test_mistakes_come_before_torch() -> None:
+def test_errors_come_before_torch() -> None:
     words = ["evaluate", "words", "--on", "nobody", "--stride", "99"]
-    code = f"import sys; from lilliput.cli import main; assert main({words!r}) == 2; assert 'torch' not in sys.modules"
+    code = (
+        f"import sys; from lilliput.cli import run_command; ended = run_command({words!r})\n"
+        "assert 'torch' not in sys.modules; print(ended.code, *(error.code for error in ended.error.errors))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "'nobody'" in done.stderr and "stride" in done.stderr and "99" in done.stderr
+    assert done.stdout.split() == ["2", "evaluation.set", "setting.value"]
 
 
 def test_every_example_runs(tmp_path: Path) -> None:

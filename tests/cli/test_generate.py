@@ -1,4 +1,4 @@
-"""`lilliput generate` as its user meets it: flags, prompts, what is shown, JSON, mistakes."""
+"""`lilliput generate`: flags, prompts, what is printed, JSON, errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from helpers.small_runs import FLAGS, CommandResult, lilliput, small_config, train_small, trained, write_text
+from lilliput.cli.error_flags import flag
 from lilliput.cli.generate import count_written
-from lilliput.cli.generation_flags import changed, flag
-from lilliput.errors import UserErrors
+from lilliput.errors import UserError
 from lilliput.settings.tree import GenerateSettings
 
 
@@ -38,10 +38,16 @@ def texts(*argv: str) -> list[str]:
     return [sample["text"] for sample in as_json(*argv)["samples"]]
 
 
-def refused(*argv: str) -> str:
-    code, out, err = lilliput("generate", "mine", *argv)
-    assert (code, out) == (2, "")
-    return err.removeprefix("lilliput: ")
+def errors_of(*argv: str) -> list[UserError]:
+    result = lilliput("generate", "mine", *argv)
+    assert (result.code, result.out) == (2, "")
+    assert len(result.err.splitlines()) <= max(3, len(result.errors))
+    return result.errors
+
+
+def codes(*argv: str) -> list[tuple[str, str | None]]:
+    """The code and the place of each error."""
+    return [(error.code, error.where) for error in errors_of(*argv)]
 
 
 @pytest.fixture
@@ -139,7 +145,8 @@ def test_the_engine_is_told_where_it_is_not_the_expected_one() -> None:
     code, out, err = lilliput("generate", "mine", "--engine", "auto", "--json")
     assert code == 0 and err.startswith("torch engine: "), err
     assert json.loads(out)["engine"] == "torch"
-    assert "float64" in refused("--engine", "numba")
+    (error,) = errors_of("--engine", "numba")
+    assert (error.code, error.setting, error.where) == ("model.unsupported", "generate.engine", "--engine")
 
 
 # ---- what is shown
@@ -205,13 +212,14 @@ def test_of_a_search_only_its_best_text_counts() -> None:
 
 
 def test_a_value_that_begins_with_a_dash_is_joined_to_its_flag() -> None:
-    told = refused("--stop", "The end", "--prompt", "-hello")
-    assert told == "argument --prompt: expected one argument\n  try --prompt=-hello\n"
-    assert refused("--stop", "a", "--stop", "--$", "--tokens", "3").endswith("\n  try --stop='--$'\n")
+    (error,) = errors_of("--stop", "The end", "--prompt", "-hello")
+    assert (error.code, error.fix) == ("flag.missing", "--prompt=-hello")
+    (error,) = errors_of("--stop", "a", "--stop", "--$", "--tokens", "3")
+    assert (error.code, error.fix) == ("flag.missing", "--stop='--$'")
     assert lilliput("generate", "mine", "--prompt=-hello", "--tokens", "2").out.startswith("-hello")
     for words in (["--prompt", "--tokens", "3"], ["--prompt", "--tokens=3"], ["--tokens", "3", "--prompt"]):
-        told = refused(*words)
-        assert told == "argument --prompt: expected one argument\n  try lilliput generate --help\n"
+        (error,) = errors_of(*words)
+        assert (error.code, error.fix) == ("flag.missing", "lilliput generate --help")
 
 
 def test_headings_count_what_was_found(prompts: Path) -> None:
@@ -293,76 +301,37 @@ def test_prompts_longer_than_the_context_are_told(tmp_path: Path) -> None:
 # ---- mistakes
 
 
-def test_all_mistakes_at_once_by_the_names_of_their_flags() -> None:
-    err = refused("--top-p", "2", "--beams", "few", "--samples", "0", "--engine", "steam", "--seed", "-1").splitlines()
-    assert [line.split(":")[0] for line in err] == [
-        "--samples is '0'",
-        "--seed is '-1'",
-        "--top-p is '2'",
-        "--beams is 'few'",
-        "--engine is 'steam'",
-    ]
-    assert err[2] == "--top-p is '2': it should be less than or equal to 1"
-
-
-def test_flags_that_do_not_fit_each_other() -> None:
-    assert refused("--n-best", "3") == "--n-best tells the texts of a beam search\n  try --beams 3\n"
-    told = refused("--n-best", "3", "--beams", "2")
-    assert told == "the 3 best texts are more than --beams 2 finds\n  try --beams 3\n"
-    both = refused("--beams", "2", "--samples", "3", "--alternatives", "2").splitlines()
-    assert len(both) == 2
-    assert both[0].endswith("--n-best 3 in place of --samples, or --beams none")
-    groups = refused("--beams", "4", "--beam-groups", "2", "--sample-beams")
-    assert groups.startswith("drawn beams have no groups") and "(--sample-beams)" in groups
-    assert "--length-penalty is '11'" in refused("--beams", "4", "--length-penalty", "11")
-    assert "--prompt is one prompt" in refused("--prompt", "a", "--prompts", "b.txt")
-
-
-def test_settings_that_do_not_fit_each_other_are_told_as_flags() -> None:
-    told = refused("--diversity", "0.3", "--min-tokens", "50", "--tokens", "9").splitlines()
-    assert told == [
-        "--diversity is for a beam search: set --beams, too",
-        "--min-tokens 50 is more than --tokens 9",
+def test_all_errors_at_once_with_their_flags() -> None:
+    flags = ("--top-p", "2", "--beams", "few", "--samples", "0", "--engine", "steam", "--seed", "-1")
+    assert [(error.code, error.setting, error.where) for error in errors_of(*flags)] == [
+        ("flag.value", None, "--samples"),
+        ("flag.value", None, "--seed"),
+        ("setting.value", "generate.top_p", "--top-p"),
+        ("setting.value", "generate.beams", "--beams"),
+        ("setting.choice", "generate.engine", "--engine"),
     ]
 
 
-def test_what_the_run_says_gives_way_to_what_is_said_now() -> None:
-    run = GenerateSettings(top_k=5, min_tokens=20, length_penalty=2.0, beams=4, sample_beams=True)
-    how, left_out = changed(run, {"temperature": "0", "tokens": "9", "beams": "none"})
-    assert how == GenerateSettings(temperature=0.0, tokens=9)
-    assert left_out[0] == "left out --top-k: at --temperature 0 nothing is drawn, so --top-k would do nothing"
-    assert [sentence.split(":")[0] for sentence in left_out[1:]] == [
-        "left out --length-penalty",
-        "left out --sample-beams",
-        "left out --min-tokens",
+def test_flags_that_conflict() -> None:
+    (error,) = errors_of("--n-best", "3")
+    assert error.code == "flag.conflict" and "--beams 3" in str(error.fix)
+    (error,) = errors_of("--n-best", "3", "--beams", "2")
+    assert (error.code, error.setting, error.where) == ("request.invalid", "generate.beams", "--beams")
+    samples, alternatives = errors_of("--beams", "2", "--samples", "3", "--alternatives", "2")
+    assert samples.code == alternatives.code == "flag.conflict"
+    assert "--n-best 3" in str(samples.fix) and "--beams none" in str(samples.fix)
+    assert codes("--beams", "4", "--beam-groups", "2", "--sample-beams") == [("setting.conflict", "--beam-groups")]
+    assert codes("--beams", "4", "--length-penalty", "11") == [("setting.value", "--length-penalty")]
+    assert codes("--prompt", "a", "--prompts", "b.txt") == [("flag.conflict", None)]
+    assert codes("--beams", "3", "--temperature", "0.5") == [("setting.conflict", "--temperature")]
+
+
+def test_settings_that_conflict_are_reported_with_their_flags() -> None:
+    found = errors_of("--diversity", "0.3", "--min-tokens", "50", "--tokens", "9")
+    assert [(error.code, error.setting, error.where) for error in found] == [
+        ("setting.conflict", "generate.diversity", "--diversity"),
+        ("setting.conflict", "generate.min_tokens", "--min-tokens"),
     ]
-    with pytest.raises(UserErrors, match="--top-k would do nothing"):
-        changed(run, {"temperature": "0", "top_k": "5"})
-
-
-def test_beams_of_the_run_give_way_to_what_is_said_now() -> None:
-    run = GenerateSettings(beams=4, length_penalty=2.0)
-    how, left_out = changed(run, {"top_p": "0.9"})
-    assert how == GenerateSettings(top_p=0.9)
-    assert [sentence.split(":")[0] for sentence in left_out] == ["left out --beams", "left out --length-penalty"]
-    assert "--top-p would do nothing" in left_out[0]
-    for said in ({"top_p": "0.9", "beams": "3"}, {"beam_groups": "3"}, {"top_p": "0.9", "length_penalty": "0.5"}):
-        with pytest.raises(UserErrors):
-            changed(run, said)
-
-
-def test_a_temperature_that_was_said_is_not_ignored() -> None:
-    """Beams that are not drawn have none; 0 is none, too."""
-    run = GenerateSettings(beams=4)
-    how, left_out = changed(run, {"temperature": "1.5"})
-    assert how == GenerateSettings(temperature=1.5)
-    (told,) = left_out
-    assert told == ("left out --beams: beams are not drawn without --sample-beams, so --temperature would do nothing")
-    for said in ({"temperature": "0"}, {"temperature": "1.5", "sample_beams": True}, {"beams": "3"}):
-        assert changed(run, said)[1] == []
-    assert changed(GenerateSettings(), {"temperature": "0", "beams": "3"})[1] == []
-    told = refused("--beams", "3", "--temperature", "0.5")
-    assert told == "beams are not drawn without --sample-beams, so --temperature would do nothing\n"
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +350,6 @@ def test_a_run_that_writes_with_beams(run_with_beams: Path, flags: list[str]) ->
     code, out, err = lilliput(*write, *flags)
     assert code == 0, err
     assert [line.split(":")[0] for line in err.splitlines()] == ["left out --beams", "left out --length-penalty"]
-    assert flags[0] in err.splitlines()[0]
     assert out.count('"rank": null') == (2 if flags[0] == "--samples" else 1)
     plain = lilliput(*write, *flags, "--beams", "none", "--length-penalty", "1")
     assert json.loads(plain.out)["samples"] == json.loads(out)["samples"]
@@ -390,38 +358,35 @@ def test_a_run_that_writes_with_beams(run_with_beams: Path, flags: list[str]) ->
 
 @pytest.mark.parametrize("beams", ["none", "2"])
 def test_what_cannot_be_written_is_told_before_anything_is(beams: str) -> None:
-    told = refused("--prompt", "Once", "--tokens", "3", "--forced-words", "elephant", "--beams", beams)
-    assert told == (
-        "the forced words take 9 tokens, and 3 may be written\n  at  --forced-words\n  try --tokens 9 or more\n"
-    )
+    (error,) = errors_of("--prompt", "Once", "--tokens", "3", "--forced-words", "elephant", "--beams", beams)
+    assert (error.code, error.setting) == ("setting.conflict", "generate.forced_words")
+    assert error.where == "--forced-words" and "9" in error.what
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "code", "place"),
     [
-        (b"Once\ncaf\xe9", ("prompts must be UTF-8: byte 0xe9", "line 2, byte 8")),
-        (b"", ("there are no prompts",)),
-        (b" \n\n", ("there are no prompts, only white space",)),
+        (b"Once\ncaf\xe9", "file.not-utf8", ", line 2, byte 8"),
+        (b"", "prompt.empty", ""),
+        (b" \n\n", "prompt.empty", ""),
     ],
 )
-def test_a_file_that_holds_no_prompts(content: bytes, told: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_file_that_holds_no_prompts(content: bytes, code: str, place: str, tmp_path: Path) -> None:
     path = tmp_path / "p.txt"
     path.write_bytes(content)
-    err = refused("--prompts", str(path))
-    assert all(part in err for part in (*told, str(path))), err
-    assert len(err.splitlines()) <= 3
+    assert codes("--prompts", str(path)) == [(code, f"{path}{place}")]
 
 
 def test_no_file_of_prompts(tmp_path: Path) -> None:
-    assert "this is a folder" in refused("--prompts", str(tmp_path))
-    assert "there is no such file of prompts" in refused("--prompts", str(tmp_path / "nothere.txt"))
-    told = refused("--prompts", str(tmp_path / "nothere.txt"), "--top-p", "2").splitlines()
-    assert told[0].startswith("--top-p is '2'") and told[1].startswith("there is no such file of prompts")
+    missing = str(tmp_path / "nothere.txt")
+    assert codes("--prompts", str(tmp_path)) == [("file.is-folder", str(tmp_path))]
+    assert codes("--prompts", missing) == [("file.missing", missing)]
+    assert codes("--prompts", missing, "--top-p", "2") == [("setting.value", "--top-p"), ("file.missing", missing)]
 
 
-def test_nobody_types_prompts_for_a_command_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_types_prompts_for_a_command_with_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    assert refused("--prompts", "-", "--top-p", "2").startswith("--top-p is '2'")
+    assert codes("--prompts", "-", "--top-p", "2") == [("setting.value", "--top-p")]
 
 
 # ---- as a process

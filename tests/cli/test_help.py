@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.small_runs import FLAGS, SETTINGS, lilliput, write_text
-from lilliput.cli import VERBS
+from lilliput.cli import COMMANDS
 from lilliput.cli.parsing import parse, settings_help
 from lilliput.settings.loading import setting_types
 
@@ -39,9 +39,9 @@ def test_help_comes_at_once_and_from_a_plain_table() -> None:
     assert min(seconds) < 0.3
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_needs_no_torch(verb: str) -> None:
-    seconds, loaded = zip(*(help_of(verb) for _ in range(3)), strict=True)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_verb_needs_no_torch(command: str) -> None:
+    seconds, loaded = zip(*(help_of(command) for _ in range(3)), strict=True)
     assert not {"torch", "numpy"} & set(loaded[0])
     assert min(seconds) < 0.6
 
@@ -50,7 +50,7 @@ def test_help_of_a_verb_needs_no_torch(verb: str) -> None:
 def test_the_first_page(words: tuple[str, ...]) -> None:
     code, out, err = lilliput(*words)
     assert (code, err) == (0, "")
-    assert all(verb in out for verb in VERBS)
+    assert all(command in out for command in COMMANDS)
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
@@ -74,19 +74,19 @@ def test_every_setting_is_in_the_help_with_its_meaning(monkeypatch: pytest.Monke
     assert all(len(line) <= min(120, int(columns)) for line in text.splitlines())
 
 
-def examples(verb: str) -> list[list[str]]:
-    text = importlib.import_module(f"lilliput.cli.{verb}").EXAMPLES
+def examples(command: str) -> list[list[str]]:
+    text = importlib.import_module(f"lilliput.cli.{command}").EXAMPLES
     lines = [re.split(r"\s{2,}", line.strip())[0] for line in text.strip().splitlines()]
     return [shlex.split(line.split(" > ")[0])[1:] for line in lines]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_example_parses(verb: str) -> None:
-    module = importlib.import_module(f"lilliput.cli.{verb}")
-    assert len(examples(verb)) >= 3
-    for words in examples(verb):
-        assert words[0] == verb
-        parse(verb, VERBS[verb], module, words[1:])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_example_parses(command: str) -> None:
+    module = importlib.import_module(f"lilliput.cli.{command}")
+    assert len(examples(command)) >= 3
+    for words in examples(command):
+        assert words[0] == command
+        parse(command, COMMANDS[command], module, words[1:])
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +112,11 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         told = lilliput(*words[:2], *extra, *words[2:])
         assert told.code == 0, told.err
     (tmp_path / "prompts.txt").write_text("Once\nA bee\n")
-    for verb in ("info", "prepare", "generate", "chat"):
-        for words in examples(verb):
+    for command in ("info", "prepare", "generate", "chat"):
+        for words in examples(command):
             words = [word.replace("step-000500", "step-000008") for word in words]
             monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n/help\n"))  # of a chat
-            told = lilliput(*words, *(["--data.documents", "12"] if verb == "prepare" else []))
+            told = lilliput(*words, *(["--data.documents", "12"] if command == "prepare" else []))
             assert told.code == 0, told.err
             if "--json" in words or "--schema" in words:
                 json.loads(told.out)

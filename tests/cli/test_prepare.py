@@ -103,10 +103,11 @@ def test_labels_and_test_sets() -> None:
     assert (code, err) == (0, "")
     assert "labels of odd: no 1, yes 0" in out
     Path("more.tsv").write_text("perhaps\tsomething else\n")
-    code, out, err = lilliput("prepare", "lines.tsv", *flags)
-    assert (code, out) == (2, "")
-    assert "the odd split has the label 'perhaps', which the training split never has: it has no, yes" in err
-    assert len(err.splitlines()) <= 3
+    result = lilliput("prepare", "lines.tsv", *flags)
+    assert (result.code, result.out) == (2, "")
+    (error,) = result.errors
+    assert error.code == "data.label" and "perhaps" in error.what and "odd" in f"{error.what} {error.where}"
+    assert len(result.err.splitlines()) <= 3
 
 
 def test_vectors(tmp_path: Path) -> None:

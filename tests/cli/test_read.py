@@ -1,4 +1,4 @@
-"""The verbs that look at what is there: `info`, `prepare`."""
+"""The commands that only read: `info`, `prepare`."""
 
 from __future__ import annotations
 
@@ -104,9 +104,11 @@ def test_removed_settings_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config["model"]["mix_embedding"] = True
     path.write_text(json.dumps(config))
     for command in (["info", "older"], ["info", "mine", "older"], ["train", "runs/older", "--resume"]):
-        code, _, err = lilliput(*command)
-        assert code == 2
-        assert "model.mix_embedding" in err and "older/config.json" in err
+        result = lilliput(*command)
+        assert result.code == 2
+        (error,) = result.errors
+        assert (error.code, error.setting) == ("setting.removed", "model.mix_embedding")
+        assert error.where is not None and "older/config.json" in error.where
 
 
 def test_a_damaged_checkpoint_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,10 +133,9 @@ def test_a_dry_run_expects_a_vocabulary(here: Path, flags: str, size: int) -> No
 
 
 def test_a_dry_run_cannot_count_words() -> None:
-    code, out, err = lilliput("train", "mytext.txt", "--tokenizer.kind", "word", "--dry-run")
-    assert (code, out) == (2, "")
-    assert "how many words there are is known only when the text has been read" in err
-    assert "--tokenizer.max_vocabulary" in err
+    result = lilliput("train", "mytext.txt", "--tokenizer.kind", "word", "--dry-run")
+    assert (result.code, result.out) == (2, "")
+    assert [(error.code, error.setting) for error in result.errors] == [("setting.value", "model.vocab_size")]
 
 
 def test_a_dry_run_knows_the_width_of_vectors(here: Path) -> None:
@@ -175,9 +174,9 @@ def test_a_classifier_from_end_to_end(here: Path) -> None:
     assert told["tests"]["heard"]["documents"] == 11
     assert "test        heard: loss " in lilliput("info", "said").out
     assert "accuracy" in lilliput("info").out
-    code, out, err = lilliput("generate", "said", "--prompt", "the honey")
-    assert (code, out) == (2, "")
-    assert err.startswith("lilliput: this model is a classifier: it cannot write")
+    result = lilliput("generate", "said", "--prompt", "the honey")
+    assert (result.code, result.out) == (2, "")
+    assert [error.code for error in result.errors] == ["model.task"]
     write_labelled(here, "more.tsv")
     assert lilliput("train", "more.tsv", "--from", "said", *TRAIN_ONLY).code == 0
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
@@ -240,9 +239,11 @@ def test_names_are_no_markup() -> None:
 
 def test_an_existing_run_is_refused_with_three_ways_on() -> None:
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
-    code, out, err = lilliput("train", "mytext.txt", *FLAGS)
-    assert (code, out) == (2, "")
-    assert err == "lilliput: run mytext exists already\n  at  runs/mytext\n  try --resume, --name NEW or --overwrite\n"
+    result = lilliput("train", "mytext.txt", *FLAGS)
+    assert (result.code, result.out) == (2, "")
+    (error,) = result.errors
+    assert (error.code, error.where) == ("run.exists", "runs/mytext")
+    assert all(flag in str(error.fix) for flag in ("--resume", "--name NEW", "--overwrite"))
     before = outcome(Path("runs/mytext"))
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "second").code == 0
     assert lilliput("train", "mytext.txt", *FLAGS, "--overwrite").code == 0
@@ -280,9 +281,11 @@ def test_a_resumed_run_keeps_its_settings_but_not_its_recipe(here: Path) -> None
     recipe.write_text('[data]\nsource = "mytext.txt"\n[optimizer]\nlr = 0.5\n')
     assert lilliput("train", "mine.toml", "--resume").code == 0, "what a recipe says by now does not matter"
     for change in (["--optimizer.lr", "0.4"], ["--size", "tiny"], ["--train.steps", "9"]):
-        code, _, err = lilliput("train", "mine.toml", "--resume", *change)
-        assert code == 2
-        assert "when run mine began, and a resumed run keeps its settings" in err
+        result = lilliput("train", "mine.toml", "--resume", *change)
+        assert result.code == 2
+        (error,) = result.errors
+        assert error.code == "setting.changed"
+        assert error.setting is not None and (change[0] == "--size" or change[0] == f"--{error.setting}")
     assert lilliput("train", "mine.toml", "--resume", "--size", "nano").code == 2, (
         "a smaller model was asked for by FLAGS"
     )
@@ -292,13 +295,14 @@ def test_a_resumed_run_keeps_its_settings_but_not_its_recipe(here: Path) -> None
 def test_a_resumed_run_named_by_itself_keeps_its_settings(target: str) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
     for change in (["--optimizer.average", "0.5"], ["--size", "tiny"]):
-        code, _, err = lilliput("train", target, "--resume", *change)
-        where, fix = "  at  runs/mytext\n", "  try --name NEW --from runs/mytext for other settings\n"
-        assert (code, err) == (2, f"lilliput: a resumed run keeps its settings\n{where}{fix}")
-    code, _, err = lilliput("train", target, "--resume", "--train.parallel", "bogus")
-    assert code == 2
-    assert err.startswith("lilliput: train.parallel is 'bogus': it should be 'replicate' or 'shard'\n")
-    assert err.endswith("  at  --train.parallel\n")
+        result = lilliput("train", target, "--resume", *change)
+        assert result.code == 2
+        (error,) = result.errors
+        assert (error.code, error.where) == ("setting.changed", "runs/mytext")
+        assert "--name NEW --from runs/mytext" in str(error.fix)
+    result = lilliput("train", target, "--resume", "--train.parallel", "bogus")
+    assert result.code == 2
+    assert [(error.code, error.setting) for error in result.errors] == [("setting.choice", "train.parallel")]
 
 
 def test_a_recipe_that_has_the_name_of_its_run_is_resumed_by_its_command() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
-from lilliput.decoding.chat_turns import Sentences, Story, Turn, Wrap
+from lilliput.decoding.chat_turns import Sentences, Story, Turn
 
 
 @pytest.mark.parametrize(
@@ -55,19 +53,3 @@ def test_where_sentences_end_whatever_the_pieces(text: str, wanted: int | None, 
         if sentences.done:
             break
     assert told == sentences.text == shown
-
-
-@given(some.text("ab \n.", max_size=60), some.integers(1, 7), some.integers(4, 12))
-def test_lines_break_between_words_and_nothing_is_lost(text: str, size: int, width: int) -> None:
-    wrap = Wrap(width)
-    told = "".join(wrap.push(text[start : start + size]) for start in range(0, len(text), size)) + wrap.flush()
-    assert told.split() == text.split()
-    assert all(len(line) <= width or " " not in line.strip() for line in told.split("\n"))
-    whole = Wrap(width)
-    assert told == whole.push(text) + whole.flush(), "the pieces do not matter"
-    assert Wrap(None).push(text) == text
-
-
-def test_wide_characters_take_two_columns() -> None:
-    wrap = Wrap(8)
-    assert wrap.push("日本 日本 ab ") + wrap.flush() == "日本\n日本 ab"

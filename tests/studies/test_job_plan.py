@@ -10,8 +10,8 @@ import pytest
 
 from helpers.small_studies import write_study
 from helpers.user_errors import refused
-from lilliput.cli import VERBS
-from lilliput.cli import train as train_verb
+from lilliput.cli import COMMANDS
+from lilliput.cli import train as cli_train
 from lilliput.cli.parsing import parse
 from lilliput.model.counting import count
 from lilliput.settings.loading import load_config, replace
@@ -110,7 +110,7 @@ def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
     (job,) = (job for job in plan(study) if isinstance(job, Training))
     words = train_command(study, job, Path("runs/small"))
     assert tuple(words[:3]) == LILLIPUT
-    arguments = parse("train", VERBS["train"], train_verb, words[4:])
+    arguments = parse("train", COMMANDS["train"], cli_train, words[4:])
     there = load_config(arguments.target, arguments.settings)
     changed = {"seed": 1, "name": "kinds-seed1", "log.folder": "runs/small", "log.sample_seconds": None}
     assert there == replace(job.config, changed)

@@ -19,7 +19,7 @@ import pytest
 
 from helpers.small_runs import MEMORY
 from helpers.small_studies import timeless, write_study
-from lilliput.cli.study import tell_outcome
+from lilliput.cli.study import print_outcome
 from lilliput.storage.run_folders import Run, list_runs
 from lilliput.studies.grid import load_study
 from lilliput.studies.runner import Event, Failed, Waiting, run_study, training_left
@@ -115,7 +115,7 @@ def test_what_cannot_be_done_is_told_and_the_others_go_on(whole: Path, result: S
 
 
 def test_how_it_is_told(result: StudyResult, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell_outcome(result, as_json=False) == 1, "figures are missing"
+    assert print_outcome(result, as_json=False) == 1, "figures are missing"
     out = capsys.readouterr().out
     assert out.startswith("One seed: no interval, no claim.") and "\nValidation loss: " in out
     assert "failed  preparing data2: lilliput: " in out

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from helpers.labelled_corpora import labelled_changes
 from helpers.small_runs import FLAGS, copy_of_trained, lilliput, small_config, train_small, write_text
-from lilliput.cli.find_lr import tell_rates
+from lilliput.cli.find_lr import print_rates
 from lilliput.errors import UserError
 from lilliput.settings.tree import Config, OptimizerSettings
 from lilliput.training import learning_rate_finder as finder
@@ -241,14 +241,15 @@ def test_it_is_about_no_run(flag: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     target = "runs/mine" if flag == "--resume" else "mytext.txt"
     found = lilliput("train", target, "--find-lr", flag)
     assert found.code == 2
-    assert f"it does not go with {flag}" in found.err
+    assert [error.code for error in found.errors] == ["flag.conflict"]
 
 
 def test_several_processes_are_refused() -> None:
     world = World()
     world.processes = 2
-    with pytest.raises(UserError, match="--find-lr is for one process, and there are 2"):
-        tell_rates(None, Config(), world)  # type: ignore[arg-type]
+    with pytest.raises(UserError) as found:
+        print_rates(None, Config(), world)  # type: ignore[arg-type]
+    assert found.value.code == "flag.conflict"
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -1,12 +1,12 @@
-"""The command line: verbs -> functions. Nothing else knows about it.
+"""The command line: one module per command.
 
-Owns: the table of verbs, finding the verb, telling a mistake, exit codes. A verb is a module of this package
-with `add_arguments(parser)` and `run(arguments)`, and a line in `VERBS`; it is imported when it is called, so
-that `lilliput --help` costs neither torch nor pydantic. Does not own: what the verbs do (their rooms), nor
+Owns: the table of commands, running one, printing its error, exit codes. A command is a module of this package
+with `add_arguments(parser)` and `run(arguments)`, and a line in `COMMANDS`; it is imported when it is called, so
+that `lilliput --help` imports neither torch nor pydantic. Does not own: what the commands do (their rooms), nor
 shared parsing (`cli.parsing`).
 
-Exit codes: 0 done; 1 a study that lacks some of its figures; 2 a mistake that the user can mend; 130 stopped
-by Ctrl-C, 143 by SIGTERM (under torchrun 0: to it, whoever ends otherwise has failed).
+Exit codes: 0 done; 1 a study that lacks some of its figures; 2 an error that the user can fix; 130 stopped by
+Ctrl-C, 143 by SIGTERM (under torchrun 0, which takes any other code for a failure).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from lilliput.errors import UserError, nearest
 
-VERBS = {
+COMMANDS = {
     "train": "train a model on a recipe, a text file or a folder of texts",
     "generate": "write with a trained model",
     "chat": "write a story in turns with a trained model",
@@ -35,9 +35,9 @@ VERBS = {
 HELP = f"""\
 lilliput: a workbench for small transformer language models
 
-usage: lilliput VERB ...        lilliput VERB --help for examples and flags
+usage: lilliput COMMAND ...   lilliput COMMAND --help for examples and flags
 
-{chr(10).join(f"  {verb:10} {what}" for verb, what in VERBS.items())}
+{chr(10).join(f"  {command:10} {what}" for command, what in COMMANDS.items())}
 
 begin with
   lilliput train demo                      the built-in storybook, six minutes
@@ -89,7 +89,7 @@ def run_command(argv: list[str]) -> Ended:
 
 
 def drop_output() -> None:
-    """Closing stdout again at exit must not complain."""
+    """Send the rest of stdout to nowhere, so that closing it at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -102,21 +102,20 @@ def dispatch(argv: list[str]) -> int:
 
         print(f"lilliput {__version__}")
         return 0
-    verb, rest = argv[0], argv[1:]
-    if verb not in VERBS:
-        close = nearest(verb, VERBS)
-        raise UserError(
-            f"there is no verb {verb!r}", None, f"lilliput {close}" if close else f"one of {', '.join(VERBS)}"
-        )
-    module = importlib.import_module(f"lilliput.cli.{verb}")
+    command, rest = argv[0], argv[1:]
+    if command not in COMMANDS:
+        close = nearest(command, COMMANDS)
+        fix = f"lilliput {close}" if close else f"use one of {', '.join(COMMANDS)}"
+        raise UserError(f"unknown command {command!r}", None, fix, code="command.unknown")
+    module = importlib.import_module(f"lilliput.cli.{command}")
     from lilliput.cli.parsing import parse
 
     try:
-        arguments = parse(verb, VERBS[verb], module, rest)
+        arguments = parse(command, COMMANDS[command], module, rest)
     except UserError:
         from lilliput.training.process_group import open_world
 
-        with open_world():  # of several processes with this command line, one tells it
+        with open_world():  # of several processes with this command line, one prints the error
             raise
     code: int = module.run(arguments)
     return code

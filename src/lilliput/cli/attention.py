@@ -1,6 +1,6 @@
 """`lilliput attention`: what each head looks at, in numbers, in pictures, and on one page.
 
-Owns: the flags, and what is told on the console. Does not own: capture, scores, pictures and page
+Owns: the flags, and what is printed. Does not own: capture, scores, pictures and page
 (`interpret`), nor finding a run's documents (`evaluation.evaluate`).
 """
 
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.generation_flags import add_flags, changed, flag, gather, said, values
+from lilliput.cli.error_flags import flag, flags_in_errors, gather
+from lilliput.cli.generation_flags import (
+    add_flags,
+    apply_given,
+    check_flags,
+    given_flags,
+)
 from lilliput.cli.output import chatter, figures, print_json, progress, readable, say
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Seed, describe
@@ -47,7 +53,7 @@ class AttentionFlags:
 
 
 class AttentionRequest(NamedTuple):
-    """What was asked for, checked."""
+    """The checked flags."""
 
     task: AttentionFlags
     layers: list[int] | None
@@ -55,7 +61,7 @@ class AttentionRequest(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What there is to tell. `attention` is that of the text, if one was given; `tally` is over it, or over documents."""
+    """What is reported. `attention` is that of the text, if one was given; `tally` is over it, or over documents."""
 
     name: str
     attention: AttentionMaps | None
@@ -90,17 +96,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    asked = check(arguments)
-    with progress(chatter()) as report:
-        looked = look(arguments, asked, report)
+    with flags_in_errors(flag_of):
+        request = check(arguments)
+        with progress(chatter()) as report:
+            looked = look(arguments, request, report)
     if arguments.json:
         print_json(as_object(arguments, looked))
     else:
-        tell(arguments, looked)
+        print_scores(arguments, looked)
     return 0
 
 
-def look(arguments: argparse.Namespace, asked: AttentionRequest, report: Report) -> Looked:
+def look(arguments: argparse.Namespace, request: AttentionRequest, report: Report) -> Looked:
     from lilliput.decoding.writer import load
     from lilliput.evaluation.evaluate import open_evaluation
     from lilliput.interpret import summarise_documents
@@ -110,12 +117,12 @@ def look(arguments: argparse.Namespace, asked: AttentionRequest, report: Report)
     judged = None if arguments.on is None else open_evaluation(arguments.run, arguments.on, arguments.device, report)
     writer = load(arguments.run, arguments.device) if judged is None else judged.writer
     name = name_of(writer)
-    attention = None if arguments.text is None else capture(arguments.text, asked, writer, arguments.pad, name)
+    attention = None if arguments.text is None else capture(arguments.text, request, writer, arguments.pad, name)
     surveyed = None
     if judged is not None:
-        task = asked.task
+        task = request.task
         surveyed = summarise_documents(
-            writer, judged.file, task.documents, task.seed, asked.layers, asked.heads, report
+            writer, judged.file, task.documents, task.seed, request.layers, request.heads, report
         )
     folder = Path(arguments.out or Path("attention") / name)
     open_folder(folder, another_text=attention is not None)
@@ -140,45 +147,48 @@ def name_of(writer: Writer) -> str:
 
 
 def check(arguments: argparse.Namespace) -> AttentionRequest:
-    """What was asked for, or all mistakes at once; nothing here needs torch."""
+    """Return the checked flags, or raise all errors at once; nothing here needs torch."""
     from lilliput.settings.loading import config_from_dict
     from lilliput.storage.checkpoints import CONFIG
     from lilliput.storage.run_folders import resolve_checkpoint
 
-    mistakes: list[UserError] = []
-    task = gather(mistakes, lambda: values(AttentionFlags, said(arguments, AttentionFlags))) or AttentionFlags()
-    found = gather(mistakes, lambda: resolve_checkpoint(arguments.run))
-    config = gather(mistakes, lambda: config_from_dict(found.config(), str(found.folder / CONFIG))) if found else None
+    errors: list[UserError] = []
+    task = (
+        gather(errors, lambda: check_flags(AttentionFlags, given_flags(arguments, AttentionFlags))) or AttentionFlags()
+    )
+    found = gather(errors, lambda: resolve_checkpoint(arguments.run))
+    config = gather(errors, lambda: config_from_dict(found.config(), str(found.folder / CONFIG))) if found else None
     there = (config.model.layers, config.model.heads) if config else (None, None)
-    layers = gather(mistakes, lambda: parse_numbers("--layers", arguments.layers, there[0]))
-    heads = gather(mistakes, lambda: parse_numbers("--heads", arguments.heads, there[1]))
-    mistakes += misfits(arguments, task, config)
-    if mistakes:
-        raise UserErrors(mistakes)
+    layers = gather(errors, lambda: parse_numbers("--layers", arguments.layers, there[0]))
+    heads = gather(errors, lambda: parse_numbers("--heads", arguments.heads, there[1]))
+    errors += find_conflicts(arguments, task, config)
+    if errors:
+        raise UserErrors(errors)
     return AttentionRequest(task, layers, heads)
 
 
-def misfits(arguments: argparse.Namespace, task: AttentionFlags, config: Config | None) -> list[UserError]:
+def find_conflicts(arguments: argparse.Namespace, task: AttentionFlags, config: Config | None) -> list[UserError]:
     from lilliput.interpret.head_score_definitions import SCORES
 
-    found = idle(arguments)
+    found = unused_flags(arguments)
     if arguments.text is None and arguments.on is None:
-        found.append(
-            UserError("there is nothing to look at", fix='a text, as in lilliput attention RUN "Once", or --on')
-        )
+        fix = 'give a text, as in lilliput attention RUN "Once", or --on'
+        found.append(UserError("neither a text nor --on was given", fix=fix, code="flag.missing"))
     if arguments.text is None and task.generate is not None:
-        found.append(UserError("--generate goes on from a text", fix='lilliput attention RUN "" --generate 40'))
+        fix = 'lilliput attention RUN "" --generate 40'
+        found.append(UserError("--generate requires a text", fix=fix, code="flag.conflict"))
     if arguments.sort not in (*SCORES, "layer"):
         close = nearest(arguments.sort, [*SCORES, "layer"])
-        found.append(
-            UserError(f"there is no score {arguments.sort!r}", fix=close or f"one of {', '.join(SCORES)}, layer")
-        )
+        fix = f"--sort {close}" if close else f"use one of {', '.join(SCORES)}, layer"
+        found.append(UserError(f"unknown score {arguments.sort!r}", "--sort", fix, code="flag.value"))
     if arguments.pad and task.generate is not None:
-        found.append(UserError("a text that is being written has no padding", fix="--pad, or --generate"))
+        fix = "give --pad or --generate, not both"
+        found.append(UserError("--pad conflicts with --generate", fix=fix, code="flag.conflict"))
     if config is not None and config.model.task == "classifier" and task.generate is not None:
-        found.append(UserError("this model is a classifier: it cannot write", fix="without --generate"))
+        what = "--generate requires a language model, and this model is a classifier"
+        found.append(UserError(what, fix="leave out --generate", code="model.task", setting="model.task"))
     if arguments.out is not None and Path(arguments.out).is_file():
-        found.append(UserError(f"{arguments.out} is a file, not a folder", fix="--out FOLDER"))
+        found.append(UserError("--out is a file, expected a folder", arguments.out, code="file.not-written"))
     if config is not None and arguments.on is not None:
         from lilliput.evaluation.evaluation_sets import check_name
 
@@ -186,18 +196,18 @@ def misfits(arguments: argparse.Namespace, task: AttentionFlags, config: Config 
     return found
 
 
-def idle(arguments: argparse.Namespace) -> list[UserError]:
-    """What was given and would change nothing."""
-    given, text, on = said(arguments, AttentionFlags), arguments.text is not None, arguments.on is not None
-    writes = "generate" in given
+def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
+    """Return an error for each flag that was given and would have no effect."""
+    given, text, on = given_flags(arguments, AttentionFlags), arguments.text is not None, arguments.on is not None
+    generates = "generate" in given
     needs = [
-        ("--temperature", "temperature" in given and not writes, "--generate"),
+        ("--temperature", "temperature" in given and not generates, "--generate"),
         ("--documents", "documents" in given and not on, "--on"),
-        ("--seed", "seed" in given and not (writes or on), "--generate or --on"),
+        ("--seed", "seed" in given and not (generates or on), "--generate or --on"),
         ("--pad", arguments.pad and not text, "a text"),
         ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "pictures of a text"),
     ]
-    return [UserError(f"{name} is for {what}") for name, lacks, what in needs if lacks]
+    return [UserError(f"{name} requires {what}", code="flag.conflict") for name, lacks, what in needs if lacks]
 
 
 def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] | None:
@@ -208,12 +218,14 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
         if not found:
-            raise UserError(f"{name} is {text!r}: it should be numbers, as in 0,2 or 0-3")
+            raise UserError(f"{name} is {text!r}, expected numbers, as in 0,2 or 0-3", code="flag.value")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
-            raise UserError(f"{name} is {text!r}: {part.strip()} goes backwards", fix=f"{name} {last}-{first}")
+            what = f"{name} is {text!r}, and the range {part.strip()} ends before it starts"
+            raise UserError(what, fix=f"{name} {last}-{first}", code="flag.value")
         if there is not None and last >= there:
-            raise UserError(f"{name} is {text!r}: this model's are numbered from 0 to {there - 1}")
+            what = f"{name} is {text!r}, expected numbers from 0 to {there - 1}"
+            raise UserError(what, code="attention.selection")
         chosen |= set(range(first, last + 1))
     return sorted(chosen)
 
@@ -221,13 +233,13 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
 # Looking ------------------------------------------------------------------------------------------------------------------
 
 
-def capture(text: str, asked: AttentionRequest, writer: Writer, pad: bool, name: str) -> AttentionMaps:
+def capture(text: str, request: AttentionRequest, writer: Writer, pad: bool, name: str) -> AttentionMaps:
     from lilliput.interpret import capture_text
 
-    task, words = asked.task, " ".join(text.split())
+    task, words = request.task, " ".join(text.split())
     title = f"{name}: {words if len(words) <= 80 else words[:79] + '…'}" if words else name
-    how = None if task.generate is None else writing(writer, task)
-    found = capture_text(writer, text, asked.layers, asked.heads, task.generate, task.seed, how, pad, title)
+    settings = None if task.generate is None else generate_settings(writer.config.generate, task)
+    found = capture_text(writer, text, request.layers, request.heads, task.generate, task.seed, settings, pad, title)
     context = writer.config.model.context
     for unseen, where in ((found.before, "before"), (found.after, "after")):
         if unseen:
@@ -237,20 +249,23 @@ def capture(text: str, asked: AttentionRequest, writer: Writer, pad: bool, name:
     return found
 
 
-def writing(writer: Writer, task: AttentionFlags) -> GenerateSettings:
-    """The run's settings, but token by token, and as long as was asked for."""
+def generate_settings(run: GenerateSettings, task: AttentionFlags) -> GenerateSettings:
+    """Return the run's settings without beams, with the number of tokens and the temperature of the flags."""
     given: dict[str, Any] = {"tokens": str(task.generate), "beams": "none"}
     if task.temperature is not None:
         given["temperature"] = str(task.temperature)
-    how, left_out = changed(
-        writer.config.generate, given, lambda name: "--generate" if name == "tokens" else flag(name)
-    )
-    for sentence in left_out:
-        say(sentence)
-    return how
+    settings, notes = apply_given(run, given, flag_of)
+    for note in notes:
+        say(note)
+    return settings
 
 
-# Telling ----------------------------------------------------------------------------------------------------------------
+def flag_of(setting: str) -> str:
+    """Return the flag of a `generate` setting."""
+    return "--generate" if setting == "tokens" else flag(setting)
+
+
+# Printing ---------------------------------------------------------------------------------------------------------------
 
 
 def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
@@ -278,7 +293,7 @@ def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
     }
 
 
-def tell(arguments: argparse.Namespace, looked: Looked) -> None:
+def print_scores(arguments: argparse.Namespace, looked: Looked) -> None:
     from lilliput.interpret.head_scores import sort_heads
 
     attention, tally, console = looked.attention, looked.tally, figures()

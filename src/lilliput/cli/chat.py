@@ -2,7 +2,7 @@
 
 Owns: the loop of lines and /commands, what Ctrl-C means in it, and how it looks on a terminal and in a pipe.
 Does not own: the story and its sentences (`decoding.chat_turns`), settings from words (`generation_flags`),
-nor the writing (`decoding`).
+nor generation (`decoding`).
 
 The whole story is the prompt of every turn. The engine keeps what it has read as a prompt, so a turn reads
 what was added and written since the last prompt, and not the story before it (`decoding.prefix_cache`).
@@ -27,21 +27,22 @@ from pydantic.dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from lilliput.cli.error_flags import flags_in_errors
 from lilliput.cli.generation_flags import (
-    add_writing,
-    changed,
-    check_writing,
+    add_generation_flags,
+    apply_given,
+    as_typed,
+    check_flags,
+    check_generation_flags,
+    given_flags,
     is_list,
     kinds,
-    naming,
-    said,
-    tell,
-    values,
 )
-from lilliput.cli.output import figures, say
+from lilliput.cli.output import LineWrapper, figures, say
 from lilliput.cli.parsing import kind_name
 from lilliput.cli.prompt_input import as_text
-from lilliput.decoding.chat_turns import Sentences, Story, Turn, Wrap
+from lilliput.decoding.chat_turns import Sentences, Story, Turn
+from lilliput.decoding.generation_settings import PREFIX
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
@@ -71,22 +72,23 @@ NAMES = {**kinds(Partner), **kinds(GenerateSettings)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_writing(parser, Partner)
+    add_generation_flags(parser, Partner)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    mistakes: list[UserError] = []
-    partner = check_writing(arguments, Partner, mistakes)
-    if mistakes or partner is None:
-        raise UserErrors(mistakes)
+    errors: list[UserError] = []
+    partner = check_generation_flags(arguments, Partner, errors)
+    if errors or partner is None:
+        raise UserErrors(errors)
     from lilliput.decoding.writer import load
 
-    writer = load(arguments.run, arguments.device)
+    with flags_in_errors():
+        writer = load(arguments.run, arguments.device)
     writer.encode_prompt("")  # a classifier is refused here, not in the middle of a story
-    how, left_out = changed(writer.config.generate, said(arguments, GenerateSettings))
-    for sentence in left_out:
-        say(sentence)
-    Chat(writer, how, partner, terminal=sys.stdin.isatty() and sys.stdout.isatty()).hold()
+    settings, notes = apply_given(writer.config.generate, given_flags(arguments, GenerateSettings))
+    for note in notes:
+        say(note)
+    Chat(writer, settings, partner, terminal=sys.stdin.isatty() and sys.stdout.isatty()).hold()
     return 0
 
 
@@ -97,9 +99,9 @@ class Command(NamedTuple):
 
 
 class Chat:
-    def __init__(self, writer: Writer, how: GenerateSettings, partner: Partner, terminal: bool) -> None:
-        self.writer, self.how, self.partner, self.terminal = writer, how, partner, terminal
-        self.story = Story(as_text(how.prompt))
+    def __init__(self, writer: Writer, settings: GenerateSettings, partner: Partner, terminal: bool) -> None:
+        self.writer, self.settings, self.partner, self.terminal = writer, settings, partner, terminal
+        self.story = Story(as_text(settings.prompt))
         self.saved: set[Path] = set()
         self.long = False  # is the story longer than what the model sees?
         self.over = False
@@ -107,8 +109,8 @@ class Chat:
     # ---- the loop
 
     def hold(self) -> None:
-        with naming():
-            self.writer.engine_for(self.how, say)
+        with flags_in_errors():
+            self.writer.engine_for(self.settings, say)
         if self.terminal:
             complete_words()
             self.note("Begin a story; the model goes on. Enter alone lets it write. /help tells the rest.")
@@ -116,7 +118,7 @@ class Chat:
             self.show_story()
         for line in self.lines():
             try:
-                with naming(str):
+                with flags_in_errors(str):
                     self.answer(line)
             except UserError as error:
                 say(str(error))
@@ -154,7 +156,7 @@ class Chat:
         word, _, rest = line[1:].strip().partition(" ")
         if word not in COMMANDS:
             close = nearest(word, COMMANDS)
-            raise UserError(f"there is no command /{word}", None, f"/{close or 'help'}")
+            raise UserError(f"unknown command /{word}", None, f"/{close or 'help'}", code="command.unknown")
         COMMANDS[word].act(self, rest.strip())
 
     # ---- writing
@@ -173,8 +175,8 @@ class Chat:
         seed, sentences, finish = self.partner.seed, Sentences(self.partner.sentences), None
         self.partner = dataclasses.replace(self.partner, seed=(seed + 1) % 2**32)
         wrap = self.new_wrap()
-        with suppress(KeyboardInterrupt), interruptible(at_once=self.how.beams is not None) as stopped:
-            for piece in self.writer.write([before], seed=seed, how=self.how):
+        with suppress(KeyboardInterrupt), interruptible(at_once=self.settings.beams is not None) as stopped:
+            for piece in self.writer.write([before], seed, self.settings):
                 begun = bool(sentences.text.strip())
                 text, finish = sentences.push(piece.text), piece.finish
                 put(wrap.push(text if begun else text.lstrip()))
@@ -183,8 +185,8 @@ class Chat:
         put(wrap.flush() + "\n")
         return sentences.text.rstrip(), finish
 
-    def new_wrap(self) -> Wrap:
-        return Wrap(min(WIDEST, shutil.get_terminal_size().columns) if self.terminal else None)
+    def new_wrap(self) -> LineWrapper:
+        return LineWrapper(min(WIDEST, shutil.get_terminal_size().columns) if self.terminal else None)
 
     def note_length(self, before: str) -> None:
         context = self.writer.config.model.context
@@ -219,39 +221,43 @@ class Chat:
         name = name.replace("-", "_")
         if name not in NAMES:
             close = nearest(name, NAMES)
-            what = f"there is no setting {name}" if name else "/set needs the name of a setting and its value"
-            raise UserError(what, None, f"/set {close} VALUE" if close else "/show settings")
+            fix = f"/set {close} VALUE" if close else "/show settings"
+            if not name:
+                raise UserError("/set requires the name of a setting and a value", None, fix, code="flag.missing")
+            raise UserError(f"unknown setting {name}", None, fix, code="setting.unknown", setting=name)
         try:
             words = shlex.split(typed)
         except ValueError:
             text = typed.strip()
             quoted = shlex.quote(text) if '"' in text else f'"{text}"'
-            raise UserError(f"a quote is not closed: {text}", None, f"/set {name} {quoted}") from None
+            what, fix = f"a quote is not closed: {text}", f"/set {name} {quoted}"
+            raise UserError(what, name, fix, code="flag.value", setting=dotted(name)) from None
         if not words:
             kind = 'none|"A" "B"' if is_list(NAMES[name]) else kind_name(NAMES[name])
-            raise UserError(f"{name} needs a value", None, f"/set {name} {kind}")
+            what, fix = f"{name} requires a value", f"/set {name} {kind}"
+            raise UserError(what, None, fix, code="flag.missing", setting=dotted(name))
         value = " ".join(words)
         if name in kinds(Partner):
-            self.partner = values(Partner, vars(self.partner) | {name: value}, call=str)
-            self.note(f"({name} is {tell(getattr(self.partner, name))})")
+            self.partner = check_flags(Partner, vars(self.partner) | {name: value}, call=str)
+            self.note(f"({name} is {as_typed(getattr(self.partner, name))})")
             return
         texts = ([] if words == ["none"] else words) if is_list(NAMES[name]) else value
-        how, left_out = changed(self.how, {name: texts}, call=str)
-        self.writer.engine_for(how, say)  # which may refuse
-        self.how = how
+        settings, notes = apply_given(self.settings, {name: texts}, call=str)
+        self.writer.engine_for(settings, say)  # which may raise
+        self.settings = settings
         when = "; a story begins with it after /new" if name == "prompt" else ""
-        for sentence in [f"{name} is {tell(getattr(how, name))}{when}", *left_out]:
-            self.note(f"({sentence})")
+        for note in [f"{name} is {as_typed(getattr(settings, name))}{when}", *notes]:
+            self.note(f"({note})")
 
     def show(self, what: str) -> None:
         if what == "story":
             self.show_story()
         elif what in ("", "settings"):
-            now = {**vars(self.partner), **vars(self.how)}
+            now = {**vars(self.partner), **vars(self.settings)}
             run = {**vars(Partner()), **vars(self.writer.config.generate)}
-            print_columns((name, tell(now[name]), "" if now[name] == run[name] else "changed") for name in NAMES)
+            print_columns((name, as_typed(now[name]), "" if now[name] == run[name] else "changed") for name in NAMES)
         else:
-            raise UserError(f"there is no {what!r} to show", None, "/show settings or /show story")
+            raise UserError(f"/show cannot show {what!r}", None, "/show settings or /show story", code="flag.value")
 
     def undo(self, _: str) -> None:
         self.last_turn()
@@ -262,38 +268,39 @@ class Chat:
         )
 
     def again(self, _: str) -> None:
-        if not self.how.is_drawn:
+        if not self.settings.is_drawn:
             self.note("(nothing is drawn: it writes the same again)")
         turn = self.last_turn()
         self.story.turns.pop()
         try:
-            self.take_turn(turn.said)
+            self.take_turn(turn.added)
         except UserError:
             self.story.turns.append(turn)
             raise
 
     def last_turn(self) -> Turn:
         if not self.story.turns:
-            raise UserError("there is no turn to take back", None, "a line, or Enter")
+            raise UserError("the story has no turn yet", None, "type a line, or press Enter", code="request.invalid")
         return self.story.turns[-1]
 
     def begin_anew(self, _: str) -> None:
-        self.story, self.long = Story(as_text(self.how.prompt)), False
+        self.story, self.long = Story(as_text(self.settings.prompt)), False
         self.note("(a new story)")
         if self.story.beginning:
             self.show_story()
 
     def save(self, name: str) -> None:
         if not name:
-            raise UserError("/save needs the name of a file", None, "/save story.txt")
+            raise UserError("/save requires the name of a file", None, "/save story.txt", code="flag.missing")
         path = Path(name).expanduser()
         try:
             with open(path, "w" if path.absolute() in self.saved else "x", encoding="utf-8") as file:
                 file.write(self.story.text + "\n")
         except FileExistsError:
-            raise UserError(f"{name} exists already, and is left alone", None, "/save another.txt") from None
+            raise UserError("the file exists already", name, "/save another.txt", code="file.exists") from None
         except OSError as error:
-            raise UserError(f"the story cannot be saved: {error.strerror}", name, "/save another.txt") from None
+            what = f"cannot write the story: {error.strerror}"
+            raise UserError(what, name, "/save another.txt", code="file.not-written") from None
         self.saved.add(path.absolute())
         self.note(f"(saved as {name})")
 
@@ -340,6 +347,11 @@ def interruptible(at_once: bool) -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def dotted(name: str) -> str | None:
+    """Return the dotted name of a setting of the chat; None for a flag of the chat's own."""
+    return f"{PREFIX}{name}" if name in kinds(GenerateSettings) else None
 
 
 def put(text: str) -> None:

@@ -1,6 +1,6 @@
 """`lilliput evaluate`: how good a run is, on documents that it has not seen or on any others.
 
-Owns: the flags, and refusing what does not fit before torch is imported. Does not own: the figures
+Owns: the flags, and checking them before torch is imported. Does not own: the figures
 (`evaluation`), or how they are shown (`evaluation_tables`).
 """
 
@@ -12,7 +12,14 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.generation_flags import add_flags, changed, gather, naming, said, values
+from lilliput.cli.error_flags import flag, flags_in_errors, gather
+from lilliput.cli.generation_flags import (
+    add_flags,
+    apply_given,
+    check_flags,
+    check_generate,
+    given_flags,
+)
 from lilliput.cli.output import chatter, print_json, progress, say
 from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.overlap_settings import OverlapTask
@@ -69,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by", action="append", choices=PARTS, default=[], help="show figures by part, too; give it again for more"
     )
-    parser.add_argument("--baselines", action="store_true", help="what needs no net, on the same documents")
+    parser.add_argument("--baselines", action="store_true", help="also score n-gram, compression and linear baselines")
     parser.add_argument("--csv", metavar="FILE", help="write the figures of each document into this file")
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
@@ -79,16 +86,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     overlap.add_argument("--overlap", action="store_true", help="measure it: BLEU, chrF, diversity, speed")
     overlap.add_argument("--overlap-csv", metavar="FILE", help="write each prompt, reference and text into this file")
     add_flags(overlap, OverlapTask, with_default=True)
-    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
-    add_flags(how, OverlapFlags, with_default=False)
+    generation = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
+    add_flags(generation, OverlapFlags, with_default=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    asked = check(arguments)
-    from lilliput.evaluation.evaluate import evaluate
+    with flags_in_errors():
+        request = check(arguments)
+        from lilliput.evaluation.evaluate import evaluate
 
-    with progress(chatter()) as report, naming():
-        found = evaluate(arguments.run, report=report, **asked)
+        with progress(chatter()) as report:
+            found = evaluate(arguments.run, report=report, **request)
     if arguments.json:
         print_json(found)
     else:
@@ -99,42 +107,43 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `evaluate` is asked for; all mistakes at once."""
+    """Return the arguments of `evaluate`, or raise all errors at once."""
     from lilliput.evaluation.evaluate import check_arguments, settings_of
 
-    mistakes: list[UserError] = []
-    task = gather(mistakes, lambda: values(OverlapTask, said(arguments, OverlapTask)))
-    gather(mistakes, lambda: values(OverlapFlags, said(arguments, OverlapFlags)))
-    own = gather(mistakes, lambda: values(EvaluateFlags, said(arguments, EvaluateFlags))) or EvaluateFlags()
-    for flag in ("csv", "overlap_csv"):
-        gather(mistakes, lambda flag=flag: check_place(flag, getattr(arguments, flag)))  # type: ignore[misc]
-    gather(mistakes, lambda: check_apart(arguments.csv, arguments.overlap_csv))
-    given = {**said(arguments, OverlapTask), **with_overlap(arguments)}
+    errors: list[UserError] = []
+    task = gather(errors, lambda: check_flags(OverlapTask, given_flags(arguments, OverlapTask)))
+    gather(errors, lambda: check_generate(given_flags(arguments, OverlapFlags)))
+    own = gather(errors, lambda: check_flags(EvaluateFlags, given_flags(arguments, EvaluateFlags))) or EvaluateFlags()
+    for name in ("csv", "overlap_csv"):
+        gather(errors, lambda name=name: check_place(name, getattr(arguments, name)))  # type: ignore[misc]
+    gather(errors, lambda: check_apart(arguments.csv, arguments.overlap_csv))
+    given = {**given_flags(arguments, OverlapTask), **with_overlap(arguments)}
     if own.stories is None:
-        given |= said(arguments, OverlapFlags)
+        given |= given_flags(arguments, OverlapFlags)
     if given and not arguments.overlap:
-        names = ", ".join("--" + name.replace("_", "-") for name in given)
-        mistakes.append(UserError(f"{names} {'are' if len(given) > 1 else 'is'} for --overlap", None, "--overlap, too"))
-    found = gather(mistakes, lambda: settings_of(arguments.run))
-    how = None
+        names = ", ".join(map(flag, given))
+        what = f"{names} {'require' if len(given) > 1 else 'requires'} --overlap"
+        errors.append(UserError(what, None, "add --overlap", code="flag.conflict"))
+    found = gather(errors, lambda: settings_of(arguments.run))
+    settings = None
     if found is not None:
         _, config = found
         overlap, stories = arguments.overlap, own.stories is not None
         gather(
-            mistakes,
+            errors,
             lambda: check_arguments(config, arguments.on, own.stride, arguments.overlapping, overlap, stories),
         )
-        if (overlap or stories) and not mistakes:
-            how = gather(mistakes, lambda: way_of(config.generate, said(arguments, OverlapFlags)))
-    if mistakes:
-        raise UserErrors(mistakes)
+        if (overlap or stories) and not errors:
+            settings = gather(errors, lambda: generate_settings(config.generate, given_flags(arguments, OverlapFlags)))
+    if errors:
+        raise UserErrors(errors)
     return {
         "on": arguments.on,
         "stride": own.stride,
         "stories": own.stories,
         "overlapping": arguments.overlapping,
         "overlap": task if arguments.overlap else None,
-        "settings": how,
+        "settings": settings,
         "baselines": arguments.baselines,
         "csv": arguments.csv,
         "overlap_csv": arguments.overlap_csv,
@@ -143,11 +152,11 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def way_of(run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
-    how, left_out = changed(run, given)
-    for sentence in left_out:
-        say(sentence)
-    return how
+def generate_settings(run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
+    settings, notes = apply_given(run, given)
+    for note in notes:
+        say(note)
+    return settings
 
 
 def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -156,11 +165,16 @@ def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def check_apart(csv: str | None, overlap_csv: str | None) -> None:
     if csv is not None and overlap_csv is not None and Path(csv).resolve() == Path(overlap_csv).resolve():
-        raise UserError("--csv and --overlap-csv are one file, and each would replace the other", csv, "another name")
+        what = "--csv and --overlap-csv name the same file"
+        raise UserError(what, csv, "give two different files", code="flag.conflict")
 
 
-def check_place(flag: str, path: str | None) -> None:
-    """Before minutes of measuring, not after."""
-    if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-        why = "is a folder" if Path(path).is_dir() else "is in a folder that does not exist"
-        raise UserError(f"--{flag.replace('_', '-')} {path} {why}", None, "the path of a file")
+def check_place(name: str, path: str | None) -> None:
+    """Raise before minutes of measuring, not after, where the file cannot be written."""
+    if path is None:
+        return
+    fix = "give the path of a file"
+    if Path(path).is_dir():
+        raise UserError(f"{flag(name)} is a folder, expected a file", path, fix, code="file.is-folder")
+    if not Path(path).absolute().parent.is_dir():
+        raise UserError(f"{flag(name)}: the folder of the file does not exist", path, fix, code="file.not-written")

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from lilliput.cli.generation_flags import tell
+from lilliput.cli.generation_flags import as_typed
 from lilliput.cli.output import figures
 from lilliput.evaluation.figures import format_perplexity
 from lilliput.settings.tree import GenerateSettings
@@ -67,7 +67,7 @@ UNTOLD = {
 def show(found: dict[str, Any], by: Sequence[str]) -> None:
     console = figures()
     run = found["run"] or "the checkpoint"
-    console.print(f"[bold]{escape(run)}[/] at {found['checkpoint']} on {escape(found['on'])}: {tell_size(found)}")
+    console.print(f"[bold]{escape(run)}[/] at {found['checkpoint']} on {escape(found['on'])}: {format_size(found)}")
     console.print(main_table(found))
     for sentence in sentences(found):
         console.print(sentence, markup=False)
@@ -79,7 +79,7 @@ def show(found: dict[str, Any], by: Sequence[str]) -> None:
         console.print(table)
 
 
-def tell_size(found: dict[str, Any]) -> str:
+def format_size(found: dict[str, Any]) -> str:
     parts = [f"{found['documents']:,} document{'' if found['documents'] == 1 else 's'}", f"{found['bytes']:,} bytes"]
     return ", ".join(parts + ([f"{found['tokens']:,} tokens"] if "tokens" in found else []))
 
@@ -117,9 +117,9 @@ def beneath(table: Table, *sentences: str) -> Group:
 def sentences(found: dict[str, Any]) -> Iterator[str]:
     if "context" in found:
         stride, context = found["stride"], found["context"]
-        how = "aligned windows, as in training" if stride == context else f"a window every {stride:,} tokens"
+        windows = "aligned windows, as in training" if stride == context else f"a window every {stride:,} tokens"
         over = f"; intervals over {found['interval_over']}" if found["interval"] else ""
-        yield f"each token once, {how}; a window is {context:,} tokens{over}"
+        yield f"each token once, {windows}; a window is {context:,} tokens{over}"
     if found.get("unknown_rate"):
         unknown = f"{found['unknown_rate']:.2%} of the tokens but for ends of documents are unknown words"
         yield f"{unknown}: compare other tokenizers where these are spelled"
@@ -169,7 +169,7 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
         yield story_table(found["stories"], found["floor"] is not None)
     for columns in baseline_columns(found):
         rows = baseline_rows(found, columns)
-        yield beneath(baseline_table(rows, columns), tell_verdicts(rows, columns[-1]))
+        yield beneath(baseline_table(rows, columns), format_verdicts(rows, columns[-1]))
 
 
 def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[str, Any]]) -> Table:
@@ -235,19 +235,24 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     asked = "" if task["prompts"] == told["asked_prompts"] else f" ({told['asked_prompts']} asked for)"
     different = f"{told['different_prompts']} different"
     yield f"prompts: {task['prompts']}{asked}, {different}, the first {task['prompt_tokens']} tokens of documents"
-    yield f"written: {tell_way(told['generate'], task['seed'])}"
+    yield f"written: {format_generation(told['generate'], task['seed'])}"
     yield f"BLEU-n: sacrebleu, of the corpus, orders 1 to n, {found['bleu']['signature']}"
     yield f"chrF: {told['chrf']['signature']}"
     yield f"BLEU as other reports compute it, 0 to 1, is in the JSON: {', '.join(told['conventions'])}"
 
 
-def tell_way(how: dict[str, Any], seed: int) -> str:
-    """How tokens were chosen (drawn, the likeliest, or beams), and all else of the settings that is not as by default."""
+def format_generation(settings: dict[str, Any], seed: int) -> str:
+    """Format how tokens were chosen (sampling, greedy or beams) and every other setting that is not the default."""
     default = asdict(GenerateSettings())
-    others = {name for name in default if how[name] != default[name]} - {"prompt", "tokens", "temperature", "engine"}
-    drawn = GenerateSettings(**how).is_drawn
-    parts = [f"temperature {how['temperature']:g}"] if drawn else ["greedy"] if how["beams"] is None else []
-    parts += [f"{name} {tell(how[name])}" for name in default if name in others]
+    others = {name for name in default if settings[name] != default[name]} - {
+        "prompt",
+        "tokens",
+        "temperature",
+        "engine",
+    }
+    drawn = GenerateSettings(**settings).is_drawn
+    parts = [f"temperature {settings['temperature']:g}"] if drawn else ["greedy"] if settings["beams"] is None else []
+    parts += [f"{name} {as_typed(settings[name])}" for name in default if name in others]
     return ", ".join(parts + ([f"seed {seed}"] if drawn else []))
 
 
@@ -289,7 +294,7 @@ def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
     return table
 
 
-def tell_verdicts(rows: list[dict[str, Any]], key: str) -> str:
+def format_verdicts(rows: list[dict[str, Any]], key: str) -> str:
     """No more than intervals say; of a row without one, that it has none, and whether its figure is the better one. More than a
     few are counted: the table has their names."""
     (own,) = (row[key] for row in rows if row.get("own"))
@@ -300,10 +305,10 @@ def tell_verdicts(rows: list[dict[str, Any]], key: str) -> str:
             better = sign * row[key] > sign * own
             parts[VERDICTS[row["verdict"]] if row["verdict"] else UNTOLD[better]].append(row["name"])
 
-    def tell_names(names: list[str]) -> str:
+    def format_names(names: list[str]) -> str:
         return " / ".join(names) if len(names) <= FEW else f"{len(names)} of them"
 
-    return f"by {of} it " + "; ".join(form.format(tell_names(names)) for form, names in parts.items() if names)
+    return f"by {of} it " + "; ".join(form.format(format_names(names)) for form, names in parts.items() if names)
 
 
 def points(share: float) -> str:

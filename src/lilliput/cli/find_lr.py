@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 LINES = 12  # of the table, which the plot has in full
 
 
-def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> int:
+def print_rates(arguments: argparse.Namespace, config: Config, world: World) -> int:
     if world.processes > 1:
-        what = f"--find-lr is for one process, and there are {world.processes}"
-        raise UserError(what, None, "the same without torchrun: what it finds holds for the same train.batch")
+        what = f"--find-lr requires one process, got {world.processes}"
+        fix = "run the same without torchrun: the result holds for the same train.batch"
+        raise UserError(what, None, fix, code="flag.conflict")
     for flag in ("resume", "overwrite"):
         if getattr(arguments, flag):
-            what = f"--find-lr makes no run: it does not go with --{flag}"
-            raise UserError(what, None, "--find-lr alone, or with --from RUN")
+            what = f"--find-lr conflicts with --{flag}: it makes no run"
+            raise UserError(what, None, "give --find-lr alone, or with --from RUN", code="flag.conflict")
     from lilliput.training.learning_rate_finder import find_learning_rate, plot_trial, scaled_rates
 
     with progress(chatter()) as report:
@@ -37,9 +38,9 @@ def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> i
     failure: UserError | None = None
     try:
         plot = plot_trial(trial, config)
-    except UserError as error:  # the figures took minutes, and are told before it
+    except UserError as error:  # the figures took minutes, and are found before it
         failure = error
-    told = {
+    found = {
         "learning_rates": [factor * config.optimizer.lr for factor in trial.factors],
         "losses": trial.losses,
         "smoothed": trial.smoothed,
@@ -49,16 +50,16 @@ def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> i
         "plot": None if plot is None else str(plot),
     }
     if arguments.json:
-        print_json(told)
+        print_json(found)
     else:
-        tell(arguments, trial, told)
+        print_trial(arguments, trial, found)
     if failure is not None:
         raise failure
     return 0
 
 
-def tell(arguments: argparse.Namespace, trial: Trial, told: dict[str, Any]) -> None:
-    console, rates = figures(), told["learning_rates"]
+def print_trial(arguments: argparse.Namespace, trial: Trial, found: dict[str, Any]) -> None:
+    console, rates = figures(), found["learning_rates"]
     table = Table(box=None, pad_edge=False)
     for heading in ("optimizer.lr", "loss", "smoothed"):
         table.add_column(heading, justify="right")
@@ -71,13 +72,13 @@ def tell(arguments: argparse.Namespace, trial: Trial, told: dict[str, Any]) -> N
         if index % every == 0 or index in notes:
             table.add_row(f"{rate:.1e}", f"{loss:.3f}", f"{smoothed:.3f}", notes.get(index, ""))
     console.print(table)
-    factor, settings = trial.factors[trial.steepest], told["settings"]
+    factor, settings = trial.factors[trial.steepest], found["settings"]
     console.print(f"\nThe loss falls fastest at {factor:.2g} times the rates of the settings; try", markup=False)
     console.print(f"  lilliput train {command(arguments, settings)}", markup=False)
     if trial.steepest > len(rates) - 5 and not trial.diverged:
         console.print("It falls fastest at the end of what was tried: with these rates, --find-lr again looks higher.")
-    if told["plot"] is not None:
-        console.print(f"the plot is {told['plot']}", markup=False)
+    if found["plot"] is not None:
+        console.print(f"the plot is {found['plot']}", markup=False)
 
 
 def command(arguments: argparse.Namespace, rates: dict[str, float]) -> str:

@@ -1,7 +1,7 @@
-"""`lilliput generate`: a run writes, and its user reads along.
+"""`lilliput generate`: text from a trained model, printed while it is generated.
 
-Owns: the flags, what is told of each text, and how it is shown. Does not own: flags from settings
-(`generation_flags`), reading prompts (`prompt_input`), nor the writing (`decoding`).
+Owns: the flags, which fields of each text are reported, and how they are printed. Does not own: flags from settings
+(`generation_flags`), reading prompts (`prompt_input`), nor generation (`decoding`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.generation_flags import add_writing, changed, check_writing, gather, naming, said, without_beams
+from lilliput.cli.error_flags import flags_in_errors, gather
+from lilliput.cli.generation_flags import (
+    add_generation_flags,
+    apply_given,
+    check_generation_flags,
+    given_flags,
+)
 from lilliput.cli.output import print_json, say
 from lilliput.cli.prompt_input import STDIN, as_text, read_prompts
+from lilliput.decoding.generation_settings import Dropped
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
@@ -40,92 +47,99 @@ EXAMPLES = """
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GenerateFlags:
-    """What is written, and what is told of it; how it is written are the run's own settings."""
+    """What is generated and reported; sampling and search are settings of the run."""
 
-    samples: Count = describe("how many texts to write for each prompt", 1)
-    n_best: Count = describe("how many of a beam search's texts to tell", 1)
-    batch: Count = describe("most texts that are written at a time; beams count", 32)
-    alternatives: Count | None = describe("tell so many of the likeliest tokens at each place, and the entropy", None)
-    seed: Seed = describe("text i is drawn from seed + i, alone or in company", 0)
+    samples: Count = describe("number of texts for each prompt", 1)
+    n_best: Count = describe("number of texts of a beam search to report", 1)
+    batch: Count = describe("number of texts that are generated at a time; each beam counts as one", 32)
+    alternatives: Count | None = describe(
+        "number of most likely tokens to report at each position, with the entropy", None
+    )
+    seed: Seed = describe("text i is sampled with seed + i", 0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_writing(parser, GenerateFlags)
+    add_generation_flags(parser, GenerateFlags)
     parser.add_argument("--prompts", metavar="FILE", help="a prompt on each line of this file; - is stdin")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, when all is written")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    task, prompts = asked(arguments)
+    task, prompts = check(arguments)
     from lilliput.decoding.writer import load
 
-    writer = load(arguments.run, arguments.device)
-    how = fitting(task, writer, said(arguments, GenerateSettings))
-    prompts = [prompt for prompt in prompts or [as_text(how.prompt)] for _ in range(task.samples)]
-    tell_long(writer, prompts)
-    with naming():
-        engine = writer.engine_for(how, say)
+    with flags_in_errors():
+        writer = load(arguments.run, arguments.device)
+    settings = resolve_settings(task, writer.config.generate, given_flags(arguments, GenerateSettings))
+    prompts = [prompt for prompt in prompts or [as_text(settings.prompt)] for _ in range(task.samples)]
+    note_long_prompts(writer, prompts)
+    write = write_beams if settings.beams else write_texts
+    with flags_in_errors():
+        engine = writer.engine_for(settings, say)
         began = time.monotonic()
-        told = (write_beams if how.beams else write_texts)(writer, prompts, how, task, show=not arguments.json)
+        samples = write(writer, prompts, settings, task, show=not arguments.json)
     if arguments.json:
-        speed = count_written(told) / (time.monotonic() - began)
-        print_json({"samples": told, "tokens_per_second": speed, "engine": engine.name})
+        speed = count_written(samples) / (time.monotonic() - began)
+        print_json({"samples": samples, "tokens_per_second": speed, "engine": engine.name})
     return 0
 
 
-def count_written(told: Iterable[dict[str, Any]]) -> int:
-    """The tokens of all texts; of a beam search those of its best, however many are told."""
-    return sum(text["tokens"] for text in told if text["rank"] in (None, 1))
+def count_written(samples: Iterable[dict[str, Any]]) -> int:
+    """Return the tokens of all texts; of a beam search only those of its best text."""
+    return sum(text["tokens"] for text in samples if text["rank"] in (None, 1))
 
 
-def asked(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | None]:
-    """What can be checked before torch is imported, with all mistakes at once; the prompts of a file, if one is named."""
-    mistakes: list[UserError] = []
-    task, prompts = check_writing(arguments, GenerateFlags, mistakes), None
+def check(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | None]:
+    """Check what needs no torch, and raise all errors at once; return the flags, and the prompts of a file if one is given."""
+    errors: list[UserError] = []
+    task, prompts = check_generation_flags(arguments, GenerateFlags, errors), None
     if arguments.prompts is not None and arguments.prompt is not None:
-        mistakes.append(UserError("--prompt is one prompt, and --prompts a file of them", fix="one of the two"))
-    elif arguments.prompts is not None and not (mistakes and arguments.prompts == STDIN):  # nobody types in vain
-        prompts = gather(mistakes, lambda: read_prompts(arguments.prompts, say))
-    if mistakes or task is None:
-        raise UserErrors(mistakes)
+        errors.append(
+            UserError("--prompt and --prompts were both given", fix="give one of the two", code="flag.conflict")
+        )
+    elif arguments.prompts is not None and not (errors and arguments.prompts == STDIN):  # nobody types in vain
+        prompts = gather(errors, lambda: read_prompts(arguments.prompts, say))
+    if errors or task is None:
+        raise UserErrors(errors)
     return task, prompts
 
 
-def fitting(task: GenerateFlags, writer: Writer, given: dict[str, Any]) -> GenerateSettings:
-    """The run's settings with what was said in their place, if all of it fits together."""
-    mistakes: list[UserError] = []
-    run, unfit = writer.config.generate, misfits_of_beams(task)
-    if unfit and run.beams is not None and "beams" not in given:
-        found = gather(mistakes, lambda: without_beams(run, given, unfit[0].what))
-    else:
-        found = gather(mistakes, lambda: changed(run, given))
-    how, left_out = found or (run, [])
-    if found and how.beams is not None:
-        mistakes += unfit
-    if found and how.beams is None and task.n_best > 1:
-        mistakes.append(UserError("--n-best tells the texts of a beam search", fix=f"--beams {task.n_best}"))
-    if mistakes:
-        raise UserErrors(mistakes)
-    for sentence in left_out:
-        say(sentence)
-    if task.samples > 1 and how.temperature == 0.0:
-        say(f"at temperature 0 nothing is drawn: the {task.samples} texts are the same")
-    return how
+def resolve_settings(task: GenerateFlags, run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
+    """Return the run's settings with the given ones, if these fit each other and the command's own flags."""
+    errors: list[UserError] = []
+    conflicts = conflicts_with_beams(task)
+    drop_beams = conflicts and run.beams is not None and "beams" not in given
+    dropped = [Dropped("beams", conflicts[0].what)] if drop_beams else []
+    found = gather(errors, lambda: apply_given(run, given, dropped=dropped))
+    if found is not None and found[0].beams is not None:
+        errors += conflicts
+    if found is not None and found[0].beams is None and task.n_best > 1:
+        fix = f"add --beams {task.n_best}"
+        errors.append(UserError("--n-best requires a beam search", fix=fix, code="flag.conflict"))
+    if errors or found is None:
+        raise UserErrors(errors)
+    settings, notes = found
+    for note in notes:
+        say(note)
+    if task.samples > 1 and settings.temperature == 0.0:
+        say(f"at temperature 0 nothing is sampled: the {task.samples} texts are the same")
+    return settings
 
 
-def misfits_of_beams(task: GenerateFlags) -> list[UserError]:
-    """What is asked for and a beam search does not give."""
+def conflicts_with_beams(task: GenerateFlags) -> list[UserError]:
+    """Return errors about the flags that a beam search does not support."""
     found = []
     if task.samples > 1:
-        what = "--samples draws texts that do not know of each other, and --beams searches for the best ones"
-        found.append(UserError(what, fix=f"--n-best {task.samples} in place of --samples, or --beams none"))
+        what = f"--samples {task.samples} draws independent texts, which a beam search does not"
+        fix = f"replace --samples by --n-best {task.samples}, or add --beams none"
+        found.append(UserError(what, fix=fix, code="flag.conflict"))
     if task.alternatives is not None:
-        what = "--alternatives are told of texts that are written token by token, not of --beams"
-        found.append(UserError(what, fix="--beams none"))
+        what = "--alternatives is not supported by a beam search"
+        found.append(UserError(what, fix="add --beams none", code="flag.conflict"))
     return found
 
 
-def tell_long(writer: Writer, prompts: Sequence[str]) -> None:
+def note_long_prompts(writer: Writer, prompts: Sequence[str]) -> None:
     context = writer.config.model.context
     lengths = {prompt: len(writer.encode_prompt(prompt)) for prompt in prompts}  # samples share theirs
     long = sorted(length for length in lengths.values() if length > context)
@@ -135,11 +149,11 @@ def tell_long(writer: Writer, prompts: Sequence[str]) -> None:
 
 
 def write_texts(
-    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: GenerateFlags, show: bool
+    writer: Writer, prompts: Sequence[str], settings: GenerateSettings, task: GenerateFlags, show: bool
 ) -> list[dict[str, Any]]:
     from lilliput.decoding.writer import collect
 
-    pieces = writer.write(prompts, seed=task.seed, how=how, batch=task.batch, alternatives=task.alternatives)
+    pieces = writer.write(prompts, task.seed, settings, task.batch, task.alternatives)
     if not show:
         return [as_object(sample, task) for sample in collect(prompts, pieces)]
     shown = Show(prompts)
@@ -149,30 +163,32 @@ def write_texts(
 
 
 def write_beams(
-    writer: Writer, prompts: Sequence[str], how: GenerateSettings, task: GenerateFlags, show: bool
+    writer: Writer, prompts: Sequence[str], settings: GenerateSettings, task: GenerateFlags, show: bool
 ) -> list[dict[str, Any]]:
-    """The best texts of each prompt, when they are found."""
-    told: list[dict[str, Any]] = []
-    found = writer.beams(prompts, task.seed, how, task.batch, task.n_best)
+    """Return the best texts of each prompt; print those of a prompt when its search is done."""
+    samples: list[dict[str, Any]] = []
+    found = writer.beams(prompts, task.seed, settings, task.batch, task.n_best)
     for number, best in enumerate(found, start=1):
         for rank, sample in enumerate(best, start=1):
-            told.append(as_object(sample, task, rank))
+            samples.append(as_object(sample, task, rank))
             if show:
                 numbers = [f"{number} of {len(prompts)}"] if len(prompts) > 1 else []
                 numbers += [f"best {rank} of {len(best)}"] if task.n_best > 1 else []
                 numbers += [f"score {sample.score:.4f}"] if numbers else []
-                sys.stdout.write(heading(", ".join(numbers), first=len(told) == 1) + f"{sample.prompt}{sample.text}\n")
+                sys.stdout.write(
+                    heading(", ".join(numbers), first=len(samples) == 1) + f"{sample.prompt}{sample.text}\n"
+                )
         sys.stdout.flush()
-    return told
+    return samples
 
 
 def as_object(sample: Sample, task: GenerateFlags, rank: int | None = None) -> dict[str, Any]:
-    told = {name: getattr(sample, name) for name in ("prompt", "text", "tokens", "logprob", "finish", "score")}
-    told["rank"] = rank
+    fields = {name: getattr(sample, name) for name in ("prompt", "text", "tokens", "logprob", "finish", "score")}
+    fields["rank"] = rank
     if task.alternatives is not None:
         wanted = ("id", "token", "text", "logprob", "entropy", "alternatives")
-        told["pieces"] = [{name: asdict(piece)[name] for name in wanted} for piece in sample.pieces]
-    return told
+        fields["pieces"] = [{name: asdict(piece)[name] for name in wanted} for piece in sample.pieces]
+    return fields
 
 
 def heading(numbers: str, first: bool) -> str:
@@ -200,7 +216,7 @@ class Show:
                 break
             sys.stdout.write("\n")
             if self.shown[0].entropy is not None:
-                tell_alternatives(self.shown)
+                print_alternatives(self.shown)
             self.next()
         sys.stdout.flush()
 
@@ -211,7 +227,7 @@ class Show:
             sys.stdout.write(heading(numbers, first=self.row == 0) + self.prompts[self.row])
 
 
-def tell_alternatives(pieces: Sequence[Piece]) -> None:
+def print_alternatives(pieces: Sequence[Piece]) -> None:
     """Each token with its probability, the entropy of its place in bits, and what else might have come there.
 
     Aligned and never folded: a line that is too long for a terminal is still a line in a file.

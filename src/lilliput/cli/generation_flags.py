@@ -1,75 +1,70 @@
-"""Plain flags made of settings, for the verbs that write: their names, kinds and meanings stand in the types alone.
+"""Plain flags made of settings, for the commands that generate text: name, type and help come from the settings' types.
 
-Owns: what these verbs have in common on the command line, flags from the fields of a dataclass of settings,
-values from flags, a run's settings with changes, and the telling of mistakes by the names that the user gave.
-Does not own: the settings and their bounds (`settings.tree`), which of them fit each other
-(`settings.rules`), nor dotted settings (`parsing`).
+Owns: the flags of a dataclass of settings, values from flags, and a run's `generate` settings with those given. Does
+not own: the settings and their bounds (`settings.tree`), which of them conflict (`settings.rules`), which are dropped
+(`decoding.generation_settings`), nor dotted settings (`parsing`).
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import shlex
 import typing
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from lilliput.cli.error_flags import flag, flags_in_errors, gather, with_fields
 from lilliput.cli.parsing import kind_name
+from lilliput.decoding.generation_settings import PREFIX, Dropped, override_settings
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings.loading import admits_none, parse_flag, with_none, wrong_values
 from lilliput.settings.recipes import Layer
-from lilliput.settings.rules import writing_conflicts
-from lilliput.settings.tree import GenerateSettings
+from lilliput.settings.tree import Config, GenerateSettings
 
 Settings = TypeVar("Settings")
-Outcome = TypeVar("Outcome")
-Said = dict[str, Any]  # name -> text, texts, or a switch: what the user gave, unchecked
+Given = dict[str, Any]  # name -> text, texts, or a switch: as the user gave it, unchecked
 
 
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def add_writing(parser: argparse.ArgumentParser, own: type) -> None:
-    """Which run writes, the verb's own settings, and how it writes."""
+def add_generation_flags(parser: argparse.ArgumentParser, own: type) -> None:
+    """Add the run, the command's own flags, the device and the `generate` settings."""
     parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
     add_flags(parser, own, with_default=True)
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
     )
-    how = parser.add_argument_group("how it writes", "what is not said is as the run's settings generate.* say")
-    add_flags(how, GenerateSettings, with_default=False)
+    group = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
+    add_flags(group, GenerateSettings, with_default=False)
 
 
-def check_writing(arguments: argparse.Namespace, own: type[Settings], mistakes: list[UserError]) -> Settings | None:
-    """The verb's own settings. All of `add_writing` is checked, as far as that can be done before torch is imported."""
+def check_generation_flags(
+    arguments: argparse.Namespace, own: type[Settings], errors: list[UserError]
+) -> Settings | None:
+    """Return the command's own flags; check all of `add_generation_flags` as far as that needs no torch."""
     from lilliput.storage.run_folders import resolve_checkpoint
 
-    found = gather(mistakes, lambda: values(own, said(arguments, own)))
-    gather(mistakes, lambda: values(GenerateSettings, said(arguments, GenerateSettings)))
-    gather(mistakes, lambda: resolve_checkpoint(arguments.run))
+    found = gather(errors, lambda: check_flags(own, given_flags(arguments, own)))
+    gather(errors, lambda: check_generate(given_flags(arguments, GenerateSettings)))
+    gather(errors, lambda: resolve_checkpoint(arguments.run))
     return found
 
 
 def add_flags(group: argparse._ActionsContainer, settings: type, with_default: bool) -> None:
-    """One flag for each field. Texts are kept as they are given: `values` and `changed` check them all at once."""
+    """Add one flag for each field. Their texts are kept: `check_flags` and `check_generate` check all of them at once."""
     for field in dataclasses.fields(settings):
         assert isinstance(field.default, FieldInfo)
         kind, about = kinds(settings)[field.name], field.default.description or ""
-        told = about.replace("%", "%%") + (f" [{tell(field.default.default)}]" if with_default else "")
+        text = about.replace("%", "%%") + (f" [{as_typed(field.default.default)}]" if with_default else "")
         if kind is bool:
-            group.add_argument(flag(field.name), action=argparse.BooleanOptionalAction, help=told)
+            group.add_argument(flag(field.name), action=argparse.BooleanOptionalAction, help=text)
         elif is_list(kind):
-            several = f'{told}; give it again for more, "" for none'
+            several = f'{text}; give it again for more, "" for none'
             group.add_argument(flag(field.name), action="append", metavar="TEXT", help=several)
         else:
-            group.add_argument(flag(field.name), metavar=kind_name(kind), help=told)
+            group.add_argument(flag(field.name), metavar=kind_name(kind), help=text)
 
 
 def kinds(settings: type) -> dict[str, Any]:
@@ -80,31 +75,44 @@ def is_list(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple
 
 
-def tell(value: Any) -> str:
-    """A setting's value as it would be typed."""
+def as_typed(value: Any) -> str:
+    """Return a setting's value as a user would type it."""
     if isinstance(value, tuple):
         return shlex.join(value) or "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
-def said(arguments: argparse.Namespace, settings: type) -> Said:
-    """What was given for these settings."""
-    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(settings)}
-    texts = {name: value for name, value in given.items() if value is not None}
+def given_flags(arguments: argparse.Namespace, settings: type) -> Given:
+    """Return what the user gave for these settings."""
+    values = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(settings)}
+    given = {name: value for name, value in values.items() if value is not None}
     return {
-        name: [text for text in value if text] if isinstance(value, list) else value for name, value in texts.items()
+        name: [text for text in value if text] if isinstance(value, list) else value for name, value in given.items()
     }
 
 
-def values(settings: type[Settings], given: Said, call: Callable[[str], str] = flag) -> Settings:
-    """The settings that were given, over their defaults; `call` is how the user names a setting."""
-    types = kinds(settings)
+def check_flags(flags: type[Settings], given: Given, call: Callable[[str], str] = flag) -> Settings:
+    """Return a command's own flags over their defaults, or raise every error in them; `call`: how the user names one."""
     try:
-        return TypeAdapter(settings).validate_python({name: value_of(given[name], types[name]) for name in given})
+        return TypeAdapter(flags).validate_python(parse_given(flags, given))
     except ValidationError as error:
         layer: Layer = {name: (value, call(name)) for name, value in given.items()}
-        told = wrong_values(error, layer)
-        raise UserErrors([UserError(f"{one.where} {one.what.partition(' ')[2]}") for one in told]) from None
+        errors = wrong_values(error, layer)
+    raise UserErrors([with_fields(one, code="flag.value", setting=None) for one in errors])
+
+
+def check_generate(given: Given, call: Callable[[str], str] = flag) -> GenerateSettings:
+    """Return the given `generate` settings over the defaults, or raise every error in them."""
+    try:
+        return TypeAdapter(Config).validate_python({"generate": parse_given(GenerateSettings, given)}).generate
+    except ValidationError as error:
+        layer: Layer = {PREFIX + name: (value, call(name)) for name, value in given.items()}
+        raise UserErrors(wrong_values(error, layer)) from None
+
+
+def parse_given(settings: type, given: Given) -> Given:
+    types = kinds(settings)
+    return {name: value_of(text, types[name]) for name, text in given.items()}
 
 
 def value_of(text: Any, kind: Any) -> Any:
@@ -112,72 +120,14 @@ def value_of(text: Any, kind: Any) -> Any:
     return with_none(value) if admits_none(kind) else value
 
 
-def changed(
-    how: GenerateSettings, given: Said, call: Callable[[str], str] = flag
+def apply_given(
+    run: GenerateSettings,
+    given: Given,
+    call: Callable[[str], str] = flag,
+    dropped: Sequence[Dropped] = (),
 ) -> tuple[GenerateSettings, list[str]]:
-    """The settings with those that were given in their place, and a sentence for each that gave way to them.
-
-    Where two do not fit each other, one that was not given is left out: a run's own `top_k` is no reason to refuse
-    `--temperature 0`, nor its own `beams` to refuse `--top-p 0.9`. What was given and does not fit is refused.
-    """
-    run, how = how, values(type(how), vars(how) | given, call)
-    default, left_out = type(how)(), dict[str, str]()
-    while unsaid := {name: why for name, why in misfits(how, given) if name not in {*given, *left_out}}:
-        how = dataclasses.replace(how, **{name: getattr(default, name) for name in unsaid})
-        left_out |= unsaid
-    mistakes = [UserError(named(why, call)) for _, why in misfits(how, given)]
-    if mistakes and run.beams is not None and "beams" not in given:
-        with suppress(UserErrors):
-            return without_beams(run, given, mistakes[0].what, call)
-    if mistakes:
-        raise UserErrors(mistakes)
-    return how, [f"left out {call(name)}: {named(why, call)}" for name, why in left_out.items()]
-
-
-def without_beams(
-    how: GenerateSettings, given: Said, why: str, call: Callable[[str], str] = flag
-) -> tuple[GenerateSettings, list[str]]:
-    """As `changed`, where the beams of the run are among what gives way."""
-    how, left_out = changed(how, given | {"beams": None}, call)
-    return how, [f"left out {call('beams')}: {why}", *left_out]
-
-
-def named(sentence: str, call: Callable[[str], str]) -> str:
-    """With settings as their user names them."""
-    return re.sub(r"\bgenerate\.(\w+)", lambda found: call(found[1]), sentence)
-
-
-@contextmanager
-def naming(call: Callable[[str], str] = flag) -> Iterator[None]:
-    """Mistakes that were found in settings are told by the names that their user gave."""
-    try:
-        yield
-    except UserErrors as error:
-        raise UserErrors([renamed(one, call) for one in error.errors]) from None
-    except UserError as error:
-        raise renamed(error, call) from None
-
-
-def renamed(error: UserError, call: Callable[[str], str]) -> UserError:
-    what, where, fix = (part and named(part, call) for part in (error.what, error.where, error.fix))
-    return UserError(what or "", where, fix)
-
-
-def misfits(how: GenerateSettings, given: Said) -> list[tuple[str, str]]:
-    """(name, sentence) of settings that do not fit the others. A temperature is always set: it is one if it was given."""
-    found = [(name.removeprefix("generate."), why) for name, why in writing_conflicts(how)]
-    if "temperature" in given and how.temperature != 0.0 and how.beams is not None and not how.sample_beams:
-        why = "beams are not drawn without generate.sample_beams, so generate.temperature would do nothing"
-        found.append(("temperature", why))
-    return found
-
-
-def gather(mistakes: list[UserError], part: Callable[[], Outcome]) -> Outcome | None:
-    """What the part gives, or None and its mistakes added: so that those of all parts are told at once."""
-    try:
-        return part()
-    except UserErrors as error:
-        mistakes += error.errors
-    except UserError as error:
-        mistakes.append(error)
-    return None
+    """Return the run's settings with the given ones, and a note on each setting of the run that was dropped."""
+    checked = check_generate(given, call)
+    with flags_in_errors(call):
+        settings, left_out = override_settings(run, {name: getattr(checked, name) for name in given}, dropped)
+    return settings, [f"left out {call(one.name)}: {one.reason}" for one in left_out]

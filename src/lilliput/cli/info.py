@@ -34,13 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(recipe_schema())
         return 0
     if len(arguments.runs) > 2:
-        raise UserError("info compares two runs, not more", None, "lilliput info A B")
-    tell = (tell_all, tell_one, tell_two)[len(arguments.runs)]
-    tell(arguments)
+        what = f"info compares two runs, got {len(arguments.runs)}"
+        raise UserError(what, None, "lilliput info A B", code="flag.value")
+    show = (print_all, print_one, print_two)[len(arguments.runs)]
+    show(arguments)
     return 0
 
 
-def tell_all(arguments: argparse.Namespace) -> None:
+def print_all(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -62,7 +63,7 @@ def tell_all(arguments: argparse.Namespace) -> None:
         figures().print(table)
 
 
-def tell_one(arguments: argparse.Namespace) -> None:
+def print_one(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
 
     about = describe_run(arguments.runs[0], arguments.folder)
@@ -74,9 +75,9 @@ def tell_one(arguments: argparse.Namespace) -> None:
     passed = f"{readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes of training"
     console.print(f"  steps       {about['steps']:,}, {passed}")
     if about["validation"]:
-        console.print(f"  validation  {tell_loss(about['validation'])} (the best)")
+        console.print(f"  validation  {format_loss(about['validation'])} (the best)")
     for name, found in about["tests"].items():
-        console.print(f"  test        {escape(name)}: {tell_loss(found)}")
+        console.print(f"  test        {escape(name)}: {format_loss(found)}")
     shape = ", ".join(f"{name} {model[name]:,}" for name in ("dim", "layers", "heads", "context", "vocab_size"))
     console.print(f"  model       {shape}")
     console.print("  parameters  " + ", ".join(f"{part} {n:,}" for part, n in parameters.items()))
@@ -87,7 +88,7 @@ def tell_one(arguments: argparse.Namespace) -> None:
         console.print(f"  checkpoint  {checkpoint['name']}  {readable(checkpoint['bytes'])}B  {marks}{good}")
 
 
-def tell_two(arguments: argparse.Namespace) -> None:
+def print_two(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -125,7 +126,7 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
     return {"name": run.name, "folder": str(run.folder), **about, **counted}
 
 
-def tell_loss(found: dict[str, Any]) -> str:
+def format_loss(found: dict[str, Any]) -> str:
     from lilliput.evaluation.figures import format_figures
 
     return ", ".join([f"loss {found['loss']:.4f}", *format_figures(found)])

@@ -1,16 +1,18 @@
-"""What the verbs share when they speak: figures on stdout, chatter on stderr.
+"""Output that the commands share: figures on stdout, notes on stderr.
 
-Owns: the two consoles, JSON output, bars of preparation, and how numbers read.
+Owns: the two consoles, JSON output, progress bars, line breaks, and the format of numbers.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -87,3 +89,41 @@ def readable(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return f"{count:.3g}"
+
+
+class LineWrapper:
+    """Break text that comes in pieces into lines of at most `width` columns (None: no limit), between words.
+
+    A word is returned when it is complete.
+    """
+
+    def __init__(self, width: int | None) -> None:
+        self.width = width
+        self.column = 0
+        self.held = ""
+        self.space = ""
+
+    def push(self, piece: str) -> str:
+        if self.width is None:
+            return piece
+        words: list[str] = re.findall(r"\S+|\n|[^\S\n]+", self.held + piece)
+        self.held = words.pop() if words and not words[-1].isspace() else ""
+        return "".join(map(self.place, words))
+
+    def flush(self) -> str:
+        word, self.held = self.held, ""
+        return self.place(word) if word else ""
+
+    def place(self, word: str) -> str:
+        assert self.width is not None
+        if word == "\n":
+            self.column, self.space = 0, ""
+            return word
+        if word.isspace():
+            self.space = self.space + word if self.column else ""  # no line begins with the space before its first word
+            return ""
+        before, self.space = self.space, ""
+        if self.column and self.column + cell_len(before + word) > self.width:
+            before, self.column = "\n", 0
+        self.column += cell_len(before.strip("\n") + word)
+        return before + word

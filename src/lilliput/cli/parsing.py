@@ -1,8 +1,8 @@
 """Flags, plain and dotted.
 
-Owns: one parser for all verbs, whose mistakes are sentences with the nearest right name; taking dotted
-settings (`--model.layers 8`) out of the arguments of the verbs that accept them; the help text of the
-settings, from their types.
+Owns: one parser for all commands, whose errors name the nearest valid flag; taking dotted settings
+(`--model.layers 8`) out of the arguments of the commands that accept them; the help text of the settings, from
+their types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lilliput.errors import UserError, nearest
 LEFT = 40  # columns of the settings' names and kinds in the help
 
 
-class Verb(Protocol):
+class Command(Protocol):
     EXAMPLES: str
     TAKES_SETTINGS: bool
 
@@ -33,28 +33,35 @@ class Verb(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    words: Sequence[str] = ()  # that are parsed
-
     def error(self, message: str) -> NoReturn:
-        raise UserError(message, None, self.join_dashed(message) or f"{self.prog} --help")
+        """Raise the one error that argparse reports by its text alone: a required argument is missing."""
+        raise UserError(message, None, f"{self.prog} --help", code="flag.missing")
 
-    def join_dashed(self, message: str) -> str | None:
-        """The flag that lacks its value with the word after it, if that only looks like a flag."""
-        for name, value in itertools.pairwise(self.words):
-            looks = value.startswith("-") and value.split("=")[0] not in self._option_string_actions
-            if looks and message.startswith(f"argument {name}: expected"):
-                return f"{name}={shlex.quote(value)}"
-        return None
+    def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Return the arguments and the words that are unknown; a flag may stand between RUN and TEXT."""
+        try:
+            return self.parse_known_intermixed_args(words)
+        except argparse.ArgumentError as error:
+            code, fix = "flag.value", f"{self.prog} --help"
+            for name, value in itertools.pairwise([*words, None]):
+                if name == error.argument_name and (value is None or value.startswith("-")):
+                    code, dashed = "flag.missing", value
+                    if (
+                        dashed and dashed.split("=")[0] not in self._option_string_actions
+                    ):  # a value that looks like a flag
+                        fix = f"{name}={shlex.quote(dashed)}"
+            raise UserError(str(error), None, fix, code=code) from None
 
 
-def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Namespace:
-    """The verb's arguments; dotted settings are in `arguments.settings` as a dict of texts."""
+def parse(command: str, summary: str, module: Command, argv: list[str]) -> argparse.Namespace:
+    """Return the command's arguments; dotted settings are in `arguments.settings` as a dict of texts."""
     parser = Parser(
-        prog=f"lilliput {verb}",
+        prog=f"lilliput {command}",
         description=summary[0].upper() + summary[1:] + ".",
         epilog="examples:\n" + textwrap.indent(textwrap.dedent(module.EXAMPLES).strip(), "  "),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        exit_on_error=False,
         add_help=False,
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this and leave")
@@ -72,10 +79,9 @@ def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Na
         print(parser.format_help() + (settings_help() if module.TAKES_SETTINGS else ""), end="")
         sys.exit(0)
     settings, rest = take_settings(argv, flags) if module.TAKES_SETTINGS else ({}, argv)
-    parser.words = rest
-    arguments, unknown = parser.parse_known_intermixed_args(rest)  # a flag may stand between RUN and TEXT
+    arguments, unknown = parser.parse_words(rest)
     if unknown:
-        raise unknown_argument(verb, unknown[0], flags, module.TAKES_SETTINGS)
+        raise unknown_argument(command, unknown[0], flags, module.TAKES_SETTINGS)
     arguments.settings = settings
     return arguments
 
@@ -90,11 +96,10 @@ def load_plugins(argv: list[str]) -> None:
             load_plugin(value if equals else argv[index + 1])
 
 
-def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
+def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
-        return UserError(
-            f"one argument too many: {word!r}", None, f"lilliput {verb} --help; quote text that has spaces"
-        )
+        fix = f"lilliput {command} --help; quote text that has spaces"
+        return UserError(f"unexpected argument {word!r}", None, fix, code="flag.unknown")
     known: Iterable[str] = flags
     if takes_settings:
         from lilliput.settings.loading import setting_types
@@ -102,9 +107,8 @@ def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: boo
         known = [*flags, *(f"--{name}" for name in setting_types())]
     name = word.split("=")[0]
     close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
-    return UserError(
-        f"there is no flag {name}", None, "--" + close.removeprefix("--") if close else f"lilliput {verb} --help"
-    )
+    fix = "--" + close.removeprefix("--") if close else f"lilliput {command} --help"
+    return UserError(f"unknown flag {name}", None, fix, code="flag.unknown")
 
 
 def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -132,7 +136,8 @@ def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], li
                 value = argv[index]
                 index += 1
             elif name in kinds:  # a name that is none is refused as such, with the nearest one
-                raise UserError(f"--{name} needs a value", None, f"--{name} VALUE")
+                what, fix = f"--{name} requires a value", f"--{name} VALUE"
+                raise UserError(what, None, fix, code="flag.missing", setting=name)
         settings[name] = value
     return settings, rest
 

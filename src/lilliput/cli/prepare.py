@@ -94,58 +94,58 @@ def split_table(found: dict[str, Any]) -> Table:
 def sentences(found: dict[str, Any]) -> list[str]:
     """What the table has no place for, a line each."""
     longest = ", ".join(f"{one['tokens']:,} ({one['split']} {one['document']:,})" for one in found["longest"])
-    told = [
+    lines = [
         found["source"],
         f"{found['tokenizer']} tokenizer, vocabulary {found['vocab_size']:,}{', lossy' if found['lossy'] else ''}",
         f"longest documents, in tokens: {longest}",
     ]
     for split, words in found["unknown_words"].items():
         if words:
-            told.append(f"unknown in {split}: {', '.join(f'{word} {count:,}' for word, count in words)}")
+            lines.append(f"unknown in {split}: {', '.join(f'{word} {count:,}' for word, count in words)}")
     for split, labels in (found["labels"] or {}).items():
         rest = f" and {len(labels) - MOST_LABELS:,} more" if len(labels) > MOST_LABELS else ""
         listed = ", ".join(f"{name} {count:,}" for name, count in list(labels.items())[:MOST_LABELS])
-        told.append(f"labels of {split}: {listed}{rest}")
+        lines.append(f"labels of {split}: {listed}{rest}")
     if "vectors" in found:
-        told += tell_vectors(found["vectors"])
+        lines += format_vectors(found["vectors"])
     if "near_duplicates" in found:
-        told += tell_near_duplicates(found["near_duplicates"])
-    told.append(f"kept in {found['folder']}")
-    return told
+        lines += format_near_duplicates(found["near_duplicates"])
+    lines.append(f"kept in {found['folder']}")
+    return lines
 
 
-def tell_vectors(vectors: dict[str, Any]) -> list[str]:
+def format_vectors(vectors: dict[str, Any]) -> list[str]:
     stages = ", ".join(
         f"{stage}: {share['types']:.1%} of the words and {share['tokens']:.1%} of the text"
         for stage, share in sorted(vectors["coverage"].items(), key=lambda stage: stage[1]["types"])
     )
-    told = [
+    lines = [
         f"vectors: {vectors['rows']:,} of width {vectors['width']:,} ({vectors['kind']}); covered by stage, {stages}"
     ]
     if uncovered := vectors["most_frequent_uncovered"]:
-        told.append(f"without a vector: {', '.join(f'{word} {count:,}' for word, count in uncovered)}")
-    told += [
+        lines.append(f"without a vector: {', '.join(f'{word} {count:,}' for word, count in uncovered)}")
+    lines += [
         f"  {word}: {', '.join(f'{name} {cosine:.2f}' for name, cosine in near)}"
         for word, near in vectors["neighbours"].items()
     ]
-    told += vectors["notes"]
-    return told
+    lines += vectors["notes"]
+    return lines
 
 
-def tell_near_duplicates(near: dict[str, Any]) -> list[str]:
+def format_near_duplicates(near: dict[str, Any]) -> list[str]:
     within = ", ".join(f"{count:,} of {split}" for split, count in near["within"].items())
     across = ", ".join(f"{count:,} of {split}" for split, count in near["across"].items())
     memory = "" if near["memory_bytes"] is None else f", {near['memory_bytes'] / 1e6:,.0f} MB of memory"
-    told = [
+    lines = [
         f"near duplicates (similarity {near['threshold']:g} or more): {within} have an earlier twin in their split, "
         f"{across} have one in train; data.drop_duplicates near would leave out {near['dropped']:,} training documents",
         f"found in {near['seconds']:,.1f} s, {near['megabytes_per_second']:,.1f} MB/s{memory}",
     ]
     for pair in near["closest"]:
         (one, other), (first, second) = pair["splits"], pair["documents"]
-        told.append(f"  {pair['similarity']:.3f}  {one} {first:,}: {plain(pair['openings'][0])}")
-        told.append(f"         {other} {second:,}: {plain(pair['openings'][1])}")
-    return told
+        lines.append(f"  {pair['similarity']:.3f}  {one} {first:,}: {plain(pair['openings'][0])}")
+        lines.append(f"         {other} {second:,}: {plain(pair['openings'][1])}")
+    return lines
 
 
 def plain(text: str) -> str:

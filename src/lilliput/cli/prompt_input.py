@@ -1,8 +1,8 @@
 """Prompts from the command line: one text, or a file with one on each line.
 
-Owns: what is refused and what is skipped. A line is taken as it is, without its end: spaces are tokens, too.
-A blank line is skipped and told: it might be meant as the beginning of a new document, which `--prompt ""`
-says, or stand there by chance.
+Owns: which lines are errors and which are skipped. A line is kept as it is, without its end: spaces are tokens, too.
+A blank line is skipped with a note, because it is not clear whether it means the beginning of a new document (for
+which there is `--prompt ""`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lilliput.errors import UserError
 
 STDIN = "-"
 BYTE_ORDER_MARK = "\ufeff"
-NUMBERS = 5  # of skipped lines that are told
+NUMBERS = 5  # of skipped lines in the note
 
 
 def as_text(word: str) -> str:
@@ -31,27 +31,29 @@ def read_prompts(source: str, note: Callable[[str], object]) -> list[str]:
         text = raw.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        what = f"prompts must be UTF-8: byte 0x{raw[error.start]:02x} has no place there"
-        raise UserError(what, f"{where}, line {line}, byte {error.start}", "save the file as UTF-8") from None
+        what, place = f"the prompts are not UTF-8 (byte 0x{raw[error.start]:02x})", f"line {line}, byte {error.start}"
+        raise UserError(what, f"{where}, {place}", "save the file as UTF-8", code="file.not-utf8") from None
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     prompts = [line for line in lines if line.strip()]
     if not prompts:
-        raise UserError(
-            "there are no prompts, only white space" if text else "there are no prompts", where, "one a line"
-        )
+        what = "the file of prompts has only white space" if text else "the file of prompts is empty"
+        raise UserError(what, where, "write one prompt on each line", code="prompt.empty")
     blank = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
     if blank:
-        told = ", ".join(blank[:NUMBERS]) + (", ..." if len(blank) > NUMBERS else "")
-        note(f"{where}: {len(blank)} blank line{'s are' if len(blank) > 1 else ' is'} skipped ({told})")
+        numbers = ", ".join(blank[:NUMBERS]) + (", ..." if len(blank) > NUMBERS else "")
+        note(f"{where}: {len(blank)} blank line{'s are' if len(blank) > 1 else ' is'} skipped ({numbers})")
     return prompts
 
 
 def read_file(path: Path) -> bytes:
     if path.is_dir():
-        raise UserError("prompts are a file with one on each line, and this is a folder", str(path), "a file in it")
+        fix = "give a file with one prompt on each line"
+        raise UserError("--prompts is a folder, expected a file", str(path), fix, code="file.is-folder")
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise UserError("there is no such file of prompts", str(path), "- for stdin, or --prompt TEXT") from None
+        fix = "use - for stdin, or --prompt TEXT"
+        raise UserError("the file of prompts does not exist", str(path), fix, code="file.missing") from None
     except OSError as error:
-        raise UserError(f"the prompts cannot be read: {error.strerror}", str(path), "check its permissions") from None
+        what = f"the prompts cannot be read: {error.strerror}"
+        raise UserError(what, str(path), "check the permissions of the file", code="file.unreadable") from None

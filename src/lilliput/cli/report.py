@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lilliput.cli.error_flags import flags_in_errors
 from lilliput.cli.output import figures, print_json
 from lilliput.errors import UserError
 
@@ -36,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        check_place(out)
+        with flags_in_errors():
+            check_place(out)
     study = find_study_folder(arguments.target, arguments.folder)
     if study is not None:
         from lilliput.studies.study_report import write_report
@@ -51,12 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"kind": "run" if study is None else "study", "html": str(page), "markdown": str(markdown)})
     else:
-        tell_report(page)
+        print_report_path(page)
     return 0
 
 
-def tell_report(page: Path) -> None:
-    """Where a report is, and how to look at it."""
+def print_report_path(page: Path) -> None:
+    """Print where a report is, and how to open it."""
     opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
     place = shlex.quote(str(page))
     figures().print(f"report  {place}  (open it with  {opener} {place})", markup=False, soft_wrap=True)
@@ -73,16 +75,19 @@ def find_study_folder(target: str, folder: str) -> Path | None:
 
 
 def find_trained(target: str, folder: str) -> Run:
-    """A run, also by one of its checkpoints; of a study that nobody ran, how to run it."""
+    """Return a run, also by one of its checkpoints; where the target is a study that was not run, say how to run it."""
     from lilliput.storage.run_folders import Run, find_run
     from lilliput.studies.study_files import shipped_studies
 
     try:
         found = find_run(target, folder)
-    except UserError:
+    except UserError as error:
+        if error.code != "run.missing":
+            raise
         if target in shipped_studies() and not os.path.exists(target):
             quick = find_study_folder(f"{target}-quick", folder)
             fix = f"lilliput report {quick.name}" if quick else f"lilliput study {target}"
-            raise UserError(f"study {target} was not run yet", f"{folder}/{target}", fix) from None
+            what = f"study {target} was not run yet"
+            raise UserError(what, f"{folder}/{target}", fix, code="study.incomplete") from None
         raise
     return found if isinstance(found, Run) else Run.open(found.folder.absolute().parents[1])

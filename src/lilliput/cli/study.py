@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     study = load_study(arguments.study, arguments.quick, seeds)
     folder = Path(arguments.folder) / study.folder_name
     if arguments.dry_run:
-        return tell_plan(study, folder, arguments.json)
+        return print_plan(study, folder, arguments.json)
     console, command = chatter(), repeat(arguments)
     try:
         with showing(console) as report:
@@ -69,16 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
     except Interrupted as stopped:
         console.print(f"stopped; what is done is kept; go on with\n  {command}", markup=False)
         return 128 + stopped.number
-    return tell_outcome(outcome, arguments.json)
+    return print_outcome(outcome, arguments.json)
 
 
 def parse_seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
-        raise UserError(f"--seeds is {text!r}: whole numbers from 0, separated by commas", None, "--seeds 1,2,3")
+        what = f"--seeds is {text!r}, expected whole numbers from 0, separated by commas"
+        raise UserError(what, None, "--seeds 1,2,3", code="flag.value")
     seeds = [int(word) for word in words]
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds is {text!r}: each once", None, f"--seeds {','.join(map(str, dict.fromkeys(seeds)))}")
+        fix = f"--seeds {','.join(map(str, dict.fromkeys(seeds)))}"
+        raise UserError(f"--seeds is {text!r}, expected each seed once", None, fix, code="flag.value")
     return seeds
 
 
@@ -96,7 +98,7 @@ def list_studies(arguments: argparse.Namespace) -> int:
         f"--{name.replace('_', '-')}" for name in ("quick", "seeds", "overwrite", "dry_run") if getattr(arguments, name)
     ]
     if given:
-        raise UserError(f"{given[0]} of which study?", None, f"lilliput study window {given[0]}")
+        raise UserError(f"{given[0]} requires a study", None, f"lilliput study window {given[0]}", code="flag.missing")
     from rich.table import Table
 
     from lilliput.studies.study_files import read_study, shipped_studies
@@ -120,7 +122,7 @@ def list_studies(arguments: argparse.Namespace) -> int:
 # What would be done.
 
 
-def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
+def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     from lilliput.studies.grid import budget_of, cells
     from lilliput.studies.job_plan import Training, plan, preparation_key
     from lilliput.studies.study_results import PROCESSES, STUDY, read_lines, read_result
@@ -134,7 +136,7 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
     data = {preparation_key(job): job.config.data for job in trainings}
     lacking = list(dict.fromkeys(error for settings in data.values() if (error := find_lack(settings))))
     seconds = len(data) * STARTING + sum(expect(pace, job) for job in work)
-    told = {
+    about = {
         "study": study.as_dict(),
         "folder": str(folder),
         "cells": [{"labels": cell.labels, "settings": cell.settings} for cell in cells(study)],
@@ -145,7 +147,7 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
         "lacking": lacking,
     }
     if as_json:
-        print_json(told)
+        print_json(about)
         return 0
     console = figures()
     console.print(study.title, style="bold", markup=False)
@@ -153,14 +155,14 @@ def tell_plan(study: Study, folder: Path, as_json: bool) -> int:
         console.print(study.question, markup=False)
     for axis in study.axes:
         for label, settings in axis.values.items():
-            said = ", ".join(f"{name} {value}" for name, value in settings.items()) or "as the recipe says"
+            changes = ", ".join(f"{name} {value}" for name, value in settings.items()) or "as the recipe says"
             mark = " (what the others are compared with)" if label == axis.compare else ""
-            console.print(f"  {axis.name}  {label}: {said}{mark}", markup=False)
+            console.print(f"  {axis.name}  {label}: {changes}{mark}", markup=False)
     budgets = {budget_of(cell) for cell in cells(study)}
     budget = f"each of {' '.join(map(str, budgets.pop()[::-1]))}" if len(budgets) == 1 else "of the budgets above"
     console.print(f"runs          {len(trainings)}, {budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(f"measurements  {told['measurements']} of {', '.join(study.measure)}", markup=False)
+    console.print(f"measurements  {about['measurements']} of {', '.join(study.measure)}", markup=False)
     console.print(f"time          about {clock(seconds)} in all", markup=False)
     console.print(f"kept in       {folder}" + (f" ({measured} are measured already)" if measured else ""), markup=False)
     for one in lacking:
@@ -193,12 +195,14 @@ def expect(pace: Pace, job: Training | Measurement) -> float:
 
 
 def training_seconds(config: Config, settings: dict[str, Any]) -> float:
-    from lilliput.cli.dry_run import assume_data, expected_seconds
     from lilliput.settings.loading import replace
+    from lilliput.training.cost_estimate import assume_data, expected_seconds
 
     try:
         config = assume_data(config)
-    except UserError:  # how many words there are
+    except UserError as error:
+        if error.setting != "model.vocab_size":
+            raise
         config = assume_data(replace(config, {"model.vocab_size": WORDS}))
     return expected_seconds(config, settings.get("budget.flops"))
 
@@ -220,10 +224,10 @@ def showing(console: Console) -> Iterator[Report]:
         disable=not console.is_terminal,
     )
     task = bar.add_task("", total=1.0, left="")
-    told = time.monotonic()
+    printed = time.monotonic()
 
     def report(event: Event) -> None:
-        nonlocal told
+        nonlocal printed
         from lilliput.studies.runner import Began, Ended, Failed, Going, Stopping, Waiting
 
         if isinstance(event, Began):
@@ -231,8 +235,8 @@ def showing(console: Console) -> Iterator[Report]:
         elif isinstance(event, Going):
             left = "" if event.left is None else f"{clock(event.left)} left"
             bar.update(task, completed=event.share, left=left)
-            if not console.is_terminal and time.monotonic() - told >= QUIET:
-                told = time.monotonic()
+            if not console.is_terminal and time.monotonic() - printed >= QUIET:
+                printed = time.monotonic()
                 console.print(f"{event.share:4.0%}  {left}".rstrip(), markup=False)
         elif isinstance(event, Ended):
             console.print(f"{name(event.job)}  {event.seconds:.1f} s", markup=False)
@@ -260,8 +264,8 @@ def clock(seconds: float) -> str:
 # What was found.
 
 
-def tell_outcome(outcome: StudyResult, as_json: bool) -> int:
-    from lilliput.cli.report import tell_report
+def print_outcome(outcome: StudyResult, as_json: bool) -> int:
+    from lilliput.cli.report import print_report_path
     from lilliput.studies.comparison import find_missing
     from lilliput.studies.study_report import write_report
     from lilliput.studies.study_results import TABLE
@@ -270,7 +274,7 @@ def tell_outcome(outcome: StudyResult, as_json: bool) -> int:
     page, markdown = write_report(outcome) if outcome.rows else (None, None)
     missing, failed, verdict = find_missing(outcome), outcome.about["failed"], verdict_lines(outcome)
     if as_json:
-        told = {
+        about = {
             "study": outcome.study.name,
             "folder": str(outcome.folder),
             "verdict": verdict,
@@ -284,7 +288,7 @@ def tell_outcome(outcome: StudyResult, as_json: bool) -> int:
             "markdown": None if markdown is None else str(markdown),
             "table": str(outcome.folder / TABLE),
         }
-        print_json(told)
+        print_json(about)
         return 1 if missing else 0
     console = figures()
     for line in verdict:
@@ -299,5 +303,5 @@ def tell_outcome(outcome: StudyResult, as_json: bool) -> int:
         )
     if page is not None:
         console.print(f"table   {outcome.folder / TABLE}", markup=False)
-        tell_report(page)
+        print_report_path(page)
     return 1 if missing else 0

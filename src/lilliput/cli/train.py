@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="start_from", metavar="RUN", help="start from its weights and tokenizer, with a fresh optimizer"
     )
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be trained and what it costs")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be trained and what it costs")
     parser.add_argument(
         "--find-lr",
         action="store_true",
@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     with open_world() as world:
         config = shared_config(arguments, world)
         if arguments.dry_run:
-            from lilliput.cli.dry_run import tell_costs
+            from lilliput.cli.dry_run import print_costs
 
-            return tell_costs(config, arguments.json) if world.first else 0
+            return print_costs(config, arguments.json) if world.first else 0
         if arguments.find_lr:
-            from lilliput.cli.find_lr import tell_rates
+            from lilliput.cli.find_lr import print_rates
 
-            return tell_rates(arguments, config, world)
+            return print_rates(arguments, config, world)
         from lilliput.training.session import open_session
 
         console = chatter(quiet=not world.first)
@@ -96,16 +96,17 @@ def shared_config(arguments: argparse.Namespace, world: World) -> Config:
     from lilliput.settings.loading import config_from_dict, config_to_dict
 
     config = wanted_config(arguments) if world.first else None
-    told = world.share(config_to_dict(config) if config else None)
-    return config or config_from_dict(told, "settings")
+    shared = world.share(config_to_dict(config) if config else None)
+    return config or config_from_dict(shared, "settings")
 
 
 def wanted_config(arguments: argparse.Namespace) -> Config:
     """The settings asked for: of the recipe or text, of the run to resume, or with the model of the run to start from."""
     if arguments.resume and (arguments.overwrite or arguments.start_from is not None):
-        raise UserError("--resume goes on with a run: it goes with neither --overwrite nor --from", None, "one of them")
+        what = "--resume conflicts with --overwrite and --from"
+        raise UserError(what, None, "give one of them", code="flag.conflict")
     if arguments.dry_run and arguments.find_lr:
-        raise UserError("--dry-run trains nothing, and --find-lr tries learning rates by training", None, "one of them")
+        raise UserError("--dry-run conflicts with --find-lr", None, "give one of them", code="flag.conflict")
     if arguments.resume:
         return resumed_config(arguments)
     from lilliput.settings.loading import load_config
@@ -114,16 +115,17 @@ def wanted_config(arguments: argparse.Namespace) -> Config:
     if arguments.start_from is None:
         return config
     brought = ("model.", "tokenizer.", "vectors.")
-    said = [f"--{name}" for name in arguments.settings if name.startswith(brought) and name != "model.dropout"]
-    said += ["--size"] if arguments.size else []
-    if said:
-        what = f"{said[0]} cannot change what --from brings: the model and its tokenizer"
-        raise UserError(what, None, f"leave {said[0]} out")
+    given = [f"--{name}" for name in arguments.settings if name.startswith(brought) and name != "model.dropout"]
+    given += ["--size"] if arguments.size else []
+    if given:
+        what = f"{given[0]} conflicts with --from, which takes the model and its tokenizer from another run"
+        setting = given[0].removeprefix("--")
+        if setting == "size":
+            raise UserError(what, None, "leave out --size", code="flag.conflict")
+        raise UserError(what, None, f"leave out {given[0]}", code="setting.conflict", setting=setting)
     from lilliput.storage.run_folders import resolve_checkpoint
 
-    origin = resolve_checkpoint(
-        arguments.start_from, config.log.folder
-    )  # a wrong name is told before torch is imported
+    origin = resolve_checkpoint(arguments.start_from, config.log.folder)  # a wrong name raises before torch is imported
     from lilliput.training.run_start import adopt
 
     return adopt(config, origin)
@@ -155,19 +157,22 @@ def resumed_config(arguments: argparse.Namespace) -> Config:
         asked = load_config(arguments.target, arguments.settings, arguments.size, "command line")
         folder = run_folder(asked)
         if not looks_like_run(folder):
-            raise UserError(f"there is no run {folder} to resume", None, "the same command without --resume")
+            what, fix = f"there is no run {folder} to resume", "run the same command without --resume"
+            raise UserError(what, None, fix, code="run.missing")
     elif not alone:
         what = "a resumed run keeps its settings"
-        raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
+        fix = f"use --name NEW --from {folder} for other settings"
+        raise UserError(what, str(folder), fix, code="setting.changed")
     saved = config_from_dict(Run.open(folder).config(), str(folder / CONFIG))
     if asked is not None:
         then, now = flatten(config_to_dict(saved)), flatten(config_to_dict(asked))
-        said = [*arguments.settings, *(f"model.{name}" for name in SIZES.get(arguments.size, {}))]
-        changed = [name for name in said if name not in FREE and then.get(name) != now[name]]
+        given = [*arguments.settings, *(f"model.{name}" for name in SIZES.get(arguments.size, {}))]
+        changed = [name for name in given if name not in FREE and then.get(name) != now[name]]
         if changed:
             name = changed[0]
             what = f"{name} was {then[name]} when run {folder.name} began, and a resumed run keeps its settings"
-            raise UserError(what, f"--{name}", f"leave it out, or --name NEW --from {folder} for other settings")
+            fix = f"leave it out, or use --name NEW --from {folder} for other settings"
+            raise UserError(what, f"--{name}", fix, code="setting.changed", setting=name)
     return replace(saved, spread | {"name": folder.resolve().name, "log.folder": str(folder.parent)})
 
 

@@ -24,9 +24,9 @@ STORIES = 100  # judged for validity: enough for two digits, written in seconds
 def summarise(session: Session, console: Console, chatter: Console) -> None:
     run, config = session.run, session.trainer.config
     console.rule(f"[bold]{escape(run.name)}[/]", align="left")
-    tell_validation(run, console)
-    tell_tests(run, console)
-    tell_warnings(run, console)
+    print_validation(run, console)
+    print_tests(run, console)
+    print_warnings(run, console)
     writes = config.model.task != "classifier"
     if writes:
         show_texts(run, config, console, chatter)
@@ -44,10 +44,10 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
         console.print(f"  {command}", markup=False)
 
 
-def tell_validation(run: Run, console: Console) -> None:
+def print_validation(run: Run, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
-    console.print(f"validation loss   {found['loss']:.4f} {tell_unit(found)} ({tell_size(found)}, the whole split)")
+    console.print(f"validation loss   {found['loss']:.4f} {format_unit(found)} ({format_size(found)}, the whole split)")
     if found["accuracy"] is not None:
         console.print(f"accuracy          {found['accuracy']:.1%}")
     if found["perplexity"] is None:
@@ -61,30 +61,29 @@ def tell_validation(run: Run, console: Console) -> None:
         )
 
 
-def tell_tests(run: Run, console: Console) -> None:
+def print_tests(run: Run, console: Console) -> None:
     tests = figures_of_tests(run.metrics())
     for name, found in tests.items():
         figures = "  ".join(format_figures(found))
-        console.print(f"{f'test {name}':<17} {figures}  ({tell_size(found)})", markup=False)
+        console.print(f"{f'test {name}':<17} {figures}  ({format_size(found)})", markup=False)
 
 
-def tell_warnings(run: Run, console: Console) -> None:
-    """What was wrong; what to do about it was told when it happened, and stands in the log."""
+def print_warnings(run: Run, console: Console) -> None:
+    """Print the warnings again: those of the first minutes have left the screen."""
     for event in run.metrics():
         if event["event"] == "warning":
-            what = event["text"].split(":")[0]
-            console.print(Text(f"warning           {what} (step {event['step']:,})", style="yellow"))
+            console.print(Text(f"warning           step {event['step']:,}: {event['text']}", style="yellow"))
 
 
-def tell_unit(found: dict[str, Any]) -> str:
-    """What a loss is counted in."""
+def format_unit(found: dict[str, Any]) -> str:
+    """Return the unit of a loss."""
     if found["documents"] is None:
         return "nats a token"
     return "nats a document" if found["perplexity"] is None else "nats a token and a document, as weighed"
 
 
-def tell_size(found: dict[str, Any]) -> str:
-    """How many were judged: tokens where they are predicted, documents where their label is."""
+def format_size(found: dict[str, Any]) -> str:
+    """Return how much was evaluated: tokens where they are predicted, documents where their label is."""
     tokens, documents = f"{found['tokens']:,} tokens", f"{found['documents'] or 0:,} documents"
     if found["documents"] is None:
         return tokens

@@ -1,15 +1,13 @@
-"""A story that two write in turns, before anybody shows it.
+"""A story that a user and a model write in turns.
 
-Owns: turns and what is taken back, how a line is joined to what stands before it, where a sentence ends, and
-lines that break between words. Does not own: input and output (`cli.chat`), nor the writing (`decoding`).
+Owns: the turns, how a line is joined to the text before it, and where a sentence ends. Does not own: input and
+output (`cli.chat`), nor generation (`decoding.writer`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-
-from rich.cells import cell_len
 
 # Closing quotes and brackets belong to the sentence; white space after it shows that it has ended (3.5 is no end).
 SENTENCE_END = re.compile(r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)[.!?…]+[\"'”’)\]]*(?=\s)")
@@ -19,9 +17,9 @@ OPENING = re.compile(r"[\s(\[“‘]\Z")  # nor one after this
 
 @dataclass(frozen=True)
 class Turn:
-    """What the user added, with the space that joins it, and what the model wrote on."""
+    """What the user added, with the space that joins it, and how the model continued."""
 
-    said: str
+    added: str
     written: str
 
 
@@ -32,7 +30,7 @@ class Story:
 
     @property
     def text(self) -> str:
-        return self.beginning + "".join(turn.said + turn.written for turn in self.turns)
+        return self.beginning + "".join(turn.added + turn.written for turn in self.turns)
 
     def join(self, line: str) -> str:
         """The line as it is added: the model's tokens bring the space before them, so a story never ends with one."""
@@ -65,38 +63,3 @@ class Sentences:
                 self.text = self.text[: end.end()]
                 break
         return self.text[shown:]
-
-
-class Wrap:
-    """Text that comes in pieces, on lines of at most `width` columns; a word is shown when it is complete. None: as it is."""
-
-    def __init__(self, width: int | None) -> None:
-        self.width = width
-        self.column = 0
-        self.held = ""
-        self.space = ""
-
-    def push(self, piece: str) -> str:
-        if self.width is None:
-            return piece
-        words: list[str] = re.findall(r"\S+|\n|[^\S\n]+", self.held + piece)
-        self.held = words.pop() if words and not words[-1].isspace() else ""
-        return "".join(map(self.place, words))
-
-    def flush(self) -> str:
-        word, self.held = self.held, ""
-        return self.place(word) if word else ""
-
-    def place(self, word: str) -> str:
-        assert self.width is not None
-        if word == "\n":
-            self.column, self.space = 0, ""
-            return word
-        if word.isspace():
-            self.space = self.space + word if self.column else ""  # no line begins with the space before its first word
-            return ""
-        before, self.space = self.space, ""
-        if self.column and self.column + cell_len(before + word) > self.width:
-            before, self.column = "\n", 0
-        self.column += cell_len(before.strip("\n") + word)
-        return before + word

@@ -1,0 +1,84 @@
+"""What a run would cost: its time and memory, before its data is read.
+
+Owns: assumptions about data that was not read yet, and the estimates. Does not own: the counts of a model
+(`model.counting`), or how fast the machine is (`devices`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lilliput.errors import UserError
+
+if TYPE_CHECKING:
+    from lilliput.model.counting import Count
+    from lilliput.settings.tree import Config
+
+REACHED = 0.7  # of the machine's peak, by small models
+
+
+def expected_seconds(config: Config, flops: float | None = None) -> float:
+    """Return the seconds of training on this machine: the budget in minutes, else by `flops` or the FLOPs of the budget."""
+    from lilliput.devices import choose_device, choose_precision, known_flops
+    from lilliput.model.counting import count, recomputed_flops
+
+    train, model = config.train, config.model
+    if train.minutes is not None:
+        return 60 * train.minutes
+    if flops is None:
+        tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * model.context
+        again = recomputed_flops(model, train.recompute, train.recompute_every)
+        flops = tokens * (count(model, config.vectors).flops_per_token + again)
+    device = choose_device(train.device)
+    return flops / (REACHED * known_flops(device, choose_precision(train.precision, device).dtype))
+
+
+def assume_data(config: Config) -> Config:
+    """Return the settings with what the data decides: the tokenizer's vocabulary, two classes, the width of the vectors.
+
+    Rows for words without a vector are not counted: their number is known only when the words are.
+    """
+    from lilliput.settings.loading import replace
+
+    if config.model.vocab_size is None:
+        config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
+    if config.model.task != "language" and config.model.classes is None:
+        config = replace(config, {"model.classes": 2})  # known when the labels are read; a class costs next to nothing
+    if config.vectors.source is not None and config.vectors.width is None:
+        from lilliput.data.vectors import expected_width
+
+        config = replace(config, {"vectors.width": expected_width(config.vectors.source)})
+    return config
+
+
+def expected_vocabulary(config: Config) -> int:
+    """Return the largest vocabulary that the tokenizer can have; a tokenizer that exists already is read."""
+    from lilliput.data.tokenizer_choices import TOKENIZERS
+
+    tokenizer = config.tokenizer
+    if tokenizer.path is not None or tokenizer.vocabulary is not None:
+        from lilliput.data.tokenizers import make_tokenizer
+
+        return make_tokenizer(tokenizer, []).vocab_size
+    size = TOKENIZERS[tokenizer.kind].vocab_size(tokenizer)
+    if size is None:
+        what = f"the number of {tokenizer.kind}s is not known before the text is read"
+        fix = "set model.vocab_size or tokenizer.max_vocabulary"
+        raise UserError(what, fix=fix, code="setting.value", setting="model.vocab_size")
+    return size
+
+
+def memory_bytes(config: Config, counted: Count) -> int:
+    """Return the bytes of weights, gradients, moments, the average of weights, and the activations of one micro-batch.
+
+    All in the type of the weights: 16-bit activations take less than this estimate, and dropout takes more.
+    """
+    from lilliput.model.counting import activations
+    from lilliput.training.choices import OPTIMIZERS
+
+    parameters, train = counted.parameters, config.train
+    per_token = activations(config.model, train.recompute, train.recompute_every).most
+    numbers = parameters.total + parameters.trainable + OPTIMIZERS[config.optimizer.kind].moments(config, parameters)
+    numbers += parameters.trainable if config.optimizer.average is not None else 0
+    numbers += train.batch * config.model.context * per_token
+    return numbers * (8 if train.precision == "float64" else 4)

@@ -1,0 +1,35 @@
+"""Estimates of what a run costs; as figures of `train --dry-run` they are tested in tests/cli/test_dry_run.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from helpers.tiny_models import draw_ids, tiny_model
+from helpers.user_errors import refused
+from lilliput.settings.loading import load_config
+from lilliput.settings.tree import Config, OptimizerSettings
+from lilliput.training.choices import OPTIMIZERS
+from lilliput.training.cost_estimate import assume_data
+from lilliput.training.optimizers import build_optimizer
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "muon"])
+def test_moments_are_those_that_the_optimizer_has(kind: Any, momentum: float) -> None:
+    model = tiny_model(feed_forward="swiglu", kv_heads=2, biases="all")
+    settings = OptimizerSettings(kind=kind, momentum=momentum)
+    optimizer = build_optimizer(settings, model)
+    model(draw_ids(2, 5)).sum().backward()
+    optimizer.step()
+    states = [one.state for one in getattr(optimizer, "optimizers", [optimizer])]
+    kept = [tensor for state in states for of_one in state.values() for tensor in of_one.values() if tensor is not None]
+    config = Config(model=model.settings, optimizer=settings)
+    assert OPTIMIZERS[kind].moments(config, model.count().parameters) == sum(t.numel() for t in kept if t.dim())
+
+
+def test_a_vocabulary_of_words_is_not_known_before_the_text_is_read() -> None:
+    config = load_config("storybook", {"tokenizer.kind": "word"})
+    error = refused(lambda: assume_data(config))
+    assert (error.code, error.setting) == ("setting.value", "model.vocab_size")
