@@ -440,7 +440,7 @@ def test_warnings_follow_what_they_are_about_and_are_saved(tmp_path: Path) -> No
 
         def hear(event: Event, rows: Sequence[int]) -> list[Warned]:
             heard.append((event.event, list(rows)))
-            return [Warned(event.step, "third", "!")] if isinstance(event, Stepped) and event.step % 3 == 0 else []
+            return [Warned(event.step, "third", "!", "third")] if isinstance(event, Stepped) and event.step % 3 == 0 else []
 
         trainer.advisor.hear = hear  # type: ignore[method-assign]
         told = [(event.event, event.step) for event in session.events([])]

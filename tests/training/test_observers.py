@@ -31,7 +31,7 @@ EVALUATED = Evaluated(step=250, whole=False, weights=250, floor=None, perplexity
 TESTED = AtTheEnd(step=300, name="obama", weights=250, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
 JUDGED = Evaluated(step=250, whole=False, weights=250, floor=None, **LABELS)  # type: ignore[arg-type]
 FINISHED = Finished(300, 300_000, 60.0, interrupted=False, early=False)
-WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it")
+WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it", "loss spike")
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from torch.distributed import HashStore
 from helpers.small_runs import small_config
 from lilliput.errors import UserError
 from lilliput.storage.run_folders import Run
+from lilliput.training.elastic_restart import torchrun_name
 from lilliput.training.events import Stepped
-from lilliput.training.process_group import World, is_lost, meet, name_launch, open_world, said_processes
+from lilliput.training.process_group import World, agree_on_group_name, is_lost_connection, open_world, world_size
 from lilliput.training.session import open_session
 
 MASTER = {"RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -47,31 +48,31 @@ def test_alone_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("said", ["two", "0", "-1", ""])
 def test_a_number_of_processes_that_is_none(said: str) -> None:
     with pytest.raises(UserError, match="no number of processes"):
-        said_processes({"WORLD_SIZE": said})
+        world_size({"WORLD_SIZE": said})
 
 
 @pytest.mark.parametrize("missing", [("RANK",), ("MASTER_ADDR",), ("MASTER_PORT",), ("RANK", "MASTER_PORT")])
 def test_a_group_that_nobody_can_find_is_refused(missing: tuple[str, ...]) -> None:
     environment = {name: value for name, value in MASTER.items() if name not in missing} | {"WORLD_SIZE": "2"}
     with pytest.raises(UserError) as told:
-        said_processes(environment)
+        world_size(environment)
     named = " and ".join(missing)
     assert str(told.value).startswith(f"WORLD_SIZE is 2, but {named} ")
     assert "torchrun --nproc-per-node 2 -m lilliput train" in str(told.value)
-    assert said_processes(environment | MASTER) == 2
-    assert said_processes({name: value for name, value in environment.items() if name != "WORLD_SIZE"}) == 1
+    assert world_size(environment | MASTER) == 2
+    assert world_size({name: value for name, value in environment.items() if name != "WORLD_SIZE"}) == 1
 
 
 def test_a_job_has_a_name_of_its_own() -> None:
     """Through its restarts, counted or not, and not that of the next with the same id."""
-    assert name_launch({}) is None
+    assert torchrun_name({}) is None
     begun, again, other = (
-        name_launch({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": f"/logs/{path}/error.json"})
+        torchrun_name({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": f"/logs/{path}/error.json"})
         for path in ("mine_k3/attempt_0/0", "mine_k3/attempt_2/0", "mine_z9/attempt_0/0")
     )
     assert begun is not None
     assert begun == again != other
-    assert name_launch({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": ""}) not in (None, begun, other)
+    assert torchrun_name({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": ""}) not in (None, begun, other)
 
 
 def test_restarts_need_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,15 +82,15 @@ def test_restarts_need_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_gloo_says_of_lost_processes_is_known_and_other_errors_are_not() -> None:
-    assert is_lost(RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
-    assert is_lost(torch.distributed.DistNetworkError("gone"))
-    assert not is_lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert is_lost_connection(RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
+    assert is_lost_connection(torch.distributed.DistNetworkError("gone"))
+    assert not is_lost_connection(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
 def meet_in_threads(store: HashStore, processes: int) -> set[str]:
     found: set[str] = set()
     threads = [
-        threading.Thread(target=lambda rank=rank: found.add(meet(store, rank, processes))) for rank in range(processes)
+        threading.Thread(target=lambda rank=rank: found.add(agree_on_group_name(store, rank, processes))) for rank in range(processes)
     ]
     for thread in threads:
         thread.start()
@@ -104,7 +105,7 @@ def test_processes_that_are_started_again_take_nothing_from_their_dead_predecess
     store.set_timeout(timedelta(seconds=20))
     (first,) = meet_in_threads(store, 3)
     for rank in (1, 2):
-        store.set(f"{rank} asks", f"dead {rank}")
+        store.set(f"request of {rank}", f"dead {rank}")
     (third,) = meet_in_threads(store, 3)
     assert third != first
 
@@ -169,7 +170,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -
 
 
 def test_a_process_of_several_leaves_without_taking_python_apart() -> None:
-    code = "import atexit, sys; atexit.register(print, 'late'); from lilliput.training.process_group import leave; "
-    code += "print('said', end=''); print('told', end='', file=sys.stderr); leave(3)"
+    code = "import atexit, sys; atexit.register(print, 'late'); from lilliput.training.process_group import exit_process; "
+    code += "print('said', end=''); print('told', end='', file=sys.stderr); exit_process(3)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (3, "said", "told")

@@ -34,10 +34,12 @@ from lilliput.settings.loading import REMOVED, replace
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import save_checkpoint
 from lilliput.storage.run_folders import Run
-from lilliput.training import session as session_module
+from lilliput.training import model_setup
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped
 from lilliput.training.precision import Precision
-from lilliput.training.session import fit_labels, open_session, run_folder, train
+from lilliput.training.run_start import run_folder
+from lilliput.training.session import open_session, train
+from lilliput.training.training_data import fit_labels
 from torture import outcome
 
 # What the promise must hold for; each run has 17 to 21 events.
@@ -483,7 +485,7 @@ def test_another_type_of_numbers_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     """`auto` depends on the machine, and the settings of the run do not tell which it was."""
     config = small_config(tmp_path, train__precision="auto")
     for dtype in (torch.float32, torch.bfloat16):
-        monkeypatch.setattr(session_module, "build_precision", lambda _, device, now=dtype: Precision(device, now))
+        monkeypatch.setattr(model_setup, "build_precision", lambda _, device, now=dtype: Precision(device, now))
         if dtype is torch.float32:
             assert abandon(config, 8)
     told = "the run was trained with precision float32, now it is bfloat16: it goes on, but not bit for bit"

@@ -204,5 +204,5 @@ def test_names_of_numbers() -> None:
         "whole/perplexity",
         "whole/bits_per_byte",
     }
-    assert name_numbers({"event": "warning", **dataclasses.asdict(Warned(1, "spike", "text"))}) == {}
+    assert name_numbers({"event": "warning", **dataclasses.asdict(Warned(1, "spike", "text", "title"))}) == {}
     assert trackers.FIGURES.keys() == {"step", "evaluation", "test"}

@@ -39,7 +39,7 @@ def falling(steps: int, noise: float = 0.05, seed: int = 0, low: float = 1.5) ->
 
 def hear(events: Iterable[Event], config: Config = CONFIG, rows: list[int] | None = None) -> list[Warned]:
     advisor = Advisor(config)
-    return [warned for event in events for warned in advisor.hear(event, rows or [*range(3, 15)])]
+    return [warned for event in events for warned in advisor.check(event, rows or [*range(3, 15)])]
 
 
 def updates(losses: Iterable[float], first: int = 1, norm: float = 0.5) -> list[Event]:
@@ -229,10 +229,10 @@ def test_a_resumed_run_gives_the_same_warnings(cut: int) -> None:
     whole = hear(events)
     assert {w.kind for w in whole} == {"spike", "overfitting", "learning-rate"}
     first = Advisor(CONFIG)
-    said = [warned for event in events[:cut] for warned in first.hear(event, [1])]
+    said = [warned for event in events[:cut] for warned in first.check(event, [1])]
     second = Advisor(CONFIG)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    said += [warned for event in events[cut:] for warned in second.hear(event, [1])]
+    said += [warned for event in events[cut:] for warned in second.check(event, [1])]
     assert [(w.step, w.kind) for w in said] == [(w.step, w.kind) for w in whole]
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LINES = 12  # of the table, which the plot has in full
 
 
-def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> int:
+def tell_rates(arguments: argparse.Namespace, config: Config | None, world: World) -> int:
+    """Try learning rates and print them. Only the first process has a `config`."""
     if world.processes > 1:
         what = f"--find-lr is for one process, and there are {world.processes}"
         raise UserError(what, None, "the same without torchrun: what it finds holds for the same train.batch")
@@ -28,6 +29,7 @@ def tell_rates(arguments: argparse.Namespace, config: Config, world: World) -> i
         if getattr(arguments, flag):
             what = f"--find-lr makes no run: it does not go with --{flag}"
             raise UserError(what, None, "--find-lr alone, or with --from RUN")
+    assert config is not None
     from lilliput.training.learning_rate_finder import find_learning_rate, plot_trial, scaled_rates
 
     with progress(chatter()) as report:
