@@ -212,7 +212,7 @@ def test_a_loss_below_the_floor_cannot_be() -> None:
     bits = {"tokens": 10_000, "bits_per_byte": 0.500}  # 2 nats x 10,000 tokens: 28,854 bits in 57,708 bytes
     (warned,) = hear([evaluated(300, 2.0, whole=True, floor=0.501, **bits)])
     assert (warned.kind, warned.step) == ("leakage", 300)
-    assert "0.5000 bits per byte and a perfect model's 0.5010: the model has seen these texts" in warned.text
+    assert "0.5000" in warned.text and "0.5010" in warned.text
     assert bits_below_floor(evaluated(1, 2.0, whole=True, floor=0.501, **bits)) == pytest.approx(57.7, abs=0.05)
     assert hear([evaluated(300, 2.0, whole=True, floor=0.5003, **bits)]) == []  # 17 bits: luck
     assert hear([evaluated(300, 2.0, whole=True, floor=0.499, **bits)]) == []
