@@ -50,7 +50,8 @@ class Run:
         files.clean_leftovers(folder.parent, folder.name)
         run, new, old, data = cls(folder), files.beside(folder), looks_like_run(folder), files.json_bytes(config)
         if old and not overwrite:
-            raise UserError(f"run {run.name} exists already", str(folder), code="run.exists")
+            fix = "resume it, overwrite it or choose another name"
+            raise UserError(f"run {run.name} exists already", str(folder), fix, code="run.exists")
         if old and run.is_locked():
             raise run._busy()
         # A config.json alone may be anybody's; what is not surely a run is never removed.
@@ -237,7 +238,7 @@ class Run:
         with suppress(OSError, ValueError):
             process = f" (process {int((self.folder / LOCK).read_text('ascii'))})"
         what = f"run {self.name} is being trained by another process{process}"
-        return UserError(what, str(self.folder), "wait until it has ended", code="run.locked")
+        return UserError(what, str(self.folder), "wait until it ends, or choose another name", code="run.locked")
 
 
 def _take_lock(handle: int, exclusive: bool) -> bool:

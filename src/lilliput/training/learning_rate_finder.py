@@ -1,7 +1,7 @@
 """The learning rate, found by trying: a range test (Smith 2017).
 
-Owns: the trial, which is the recipe's own updates at rates that grow from one to the next; what is read from
-it; its plot. Does not own: the updates (`loop`), what they are made of (`session`), how it is told (`cli`).
+Owns: the trial, which makes the recipe's own updates at growing rates; the rate that it suggests; its plot.
+Does not own: the updates (`loop`), building what trains (`session`), printing (`cli`).
 
 All groups are scaled together: it finds one factor for the rates of the recipe, whose proportions stay.
 """
@@ -73,7 +73,7 @@ class Trial:
 
 
 def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:
-    """What it does is done in a run whose folder is gone at the end: nothing of it is kept."""
+    """Train a trial at growing rates, in a temporary run of which nothing is kept."""
     origin = str(resolve_checkpoint(start_from, config.log.folder).folder) if start_from else None
     factors = [FACTORS[0] * (FACTORS[1] / FACTORS[0]) ** (n / (UPDATES - 1)) for n in range(UPDATES)]
     losses: list[float] = []
@@ -110,7 +110,7 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
 
 
 def for_trial(config: Config, folder: str) -> Config:
-    """The recipe, at its peak from the first update to the last; and nothing of it is told to anybody."""
+    """Return the settings with all rates at their peak from the first update to the last, and without trackers."""
     rates = {"schedule.kind": "constant", "schedule.warmup": 0, "optimizer.average": None}
     budget = {"train.steps": UPDATES + 1, "train.tokens": None, "train.minutes": None}
     quiet = {"log.folder": folder, "log.tensorboard": False, "log.trackio": False, "log.wandb": False}

@@ -92,7 +92,7 @@ class Trackio:
     def close(self) -> None:
         import trackio
 
-        # Not the run's own `finish`: that run would be finished and told of once more when the process ends.
+        # Not the run's own `finish`: that run would be finished again when the process ends.
         trackio.finish()  # type: ignore[no-untyped-call]
 
 
