@@ -139,6 +139,7 @@ CASES = [
         "the tokenizer has",
     ),
     # ---- recipes
+    Case("deep TOML", "train r.toml", ("not valid TOML: nested deeper", "r.toml"), recipe("a = " + "[" * 9999)),
     Case("bad TOML", "train r.toml", ("not valid TOML", "line 2", "r.toml"), recipe('name = "a"\nlr = = 3\n')),
     Case("recipe not UTF-8", "train r.toml", ("a recipe must be UTF-8", "byte 8"), recipe(b'name = "\xff"')),
     Case(

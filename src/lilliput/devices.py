@@ -111,7 +111,7 @@ def known_flops(device: torch.device, dtype: torch.dtype) -> float:
     by all threads. A cache that cannot be read or written costs a fifth of a second, and nothing else."""
     path, machine, kind = cache_folder() / "machine.json", name_machine(device), str(dtype).removeprefix("torch.")
     known: dict[str, dict[str, float]] = {}
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError):
         known = parse_object(path.read_bytes())
     speeds = known.get(machine)
     speeds = speeds if isinstance(speeds, dict) else {}

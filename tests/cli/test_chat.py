@@ -20,7 +20,7 @@ import pytest
 from helpers.small_runs import CommandResult, lilliput, trained
 from lilliput.cli.chat import COMMANDS, NAMES
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 Hold = Callable[..., CommandResult]  # lines that are said, and flags
 
 
@@ -265,6 +265,25 @@ def terminal(*words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
         os.close(ours)
 
 
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name: the first is the state of the main thread."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def processor_time(pid: int) -> float:
+    user, system = stat_of(pid)[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_idle(pid: int) -> None:
+    """Wait until the main thread sleeps whenever it is looked at, for a quarter of a second."""
+    until, sleeping = time.monotonic() + PATIENCE, 0
+    while sleeping < 25:
+        assert time.monotonic() < until
+        sleeping = sleeping + 1 if stat_of(pid)[0] == "S" else 0
+        time.sleep(0.01)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
 def test_on_a_terminal(tmp_path: Path) -> None:
     with terminal("chat", "mine", "--sentences", "none") as (screen, process):
@@ -292,13 +311,13 @@ def test_on_a_terminal(tmp_path: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 def test_ctrl_c_at_the_prompt_ends_it_when_it_is_meant() -> None:
     """Twice in a row; once might be a finger too fast, and the story would be gone."""
     with terminal("chat", "mine") as (screen, process):
 
         def press() -> None:
-            time.sleep(0.5)  # readline does not hear a signal that comes between its prompt and its waiting
+            wait_until_idle(process.pid)  # readline does not hear a signal between its prompt and its waiting
             process.send_signal(signal.SIGINT)
 
         screen.wait_for("\n> ")
@@ -313,7 +332,7 @@ def test_ctrl_c_at_the_prompt_ends_it_when_it_is_meant() -> None:
         assert process.wait(PATIENCE) == 130
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of a POSIX system")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 def test_ctrl_c_ends_a_beam_search(tmp_path: Path) -> None:
     """Which would show its first word after all of its tokens."""
     flags = ("--beams", "2", "--tokens", "1000000", "--early-stop", "never")
@@ -321,7 +340,10 @@ def test_ctrl_c_ends_a_beam_search(tmp_path: Path) -> None:
         screen.wait_for("\n> ")
         screen.type("Once\n")
         screen.wait_for("Once\r\n")
-        time.sleep(1.0)
+        before = processor_time(process.pid)
+        while processor_time(process.pid) < before + 0.5:  # the search has begun
+            assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         screen.wait_for("\n> ")
         screen.type(f"/save {tmp_path}/story.txt\n")

@@ -10,10 +10,10 @@ import pytest
 
 from helpers.small_runs import lilliput, write_text
 from helpers.tiny_models import draw_ids, tiny_model
-from lilliput.cli.dry_run import moments
 from lilliput.model.counting import activations
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import Config, OptimizerSettings
+from lilliput.training.choices import OPTIMIZERS
 from lilliput.training.optimizers import build_optimizer
 
 SETTINGS = {
@@ -71,7 +71,7 @@ def test_moments_are_those_that_the_optimizer_has(kind: Any, momentum: float) ->
     states = [one.state for one in getattr(optimizer, "optimizers", [optimizer])]
     kept = [tensor for state in states for of_one in state.values() for tensor in of_one.values() if tensor is not None]
     config = Config(model=model.settings, optimizer=settings)
-    assert moments(config, model.count().parameters.trainable) == sum(t.numel() for t in kept if t.dim())
+    assert OPTIMIZERS[kind].moments(config, model.count().parameters) == sum(t.numel() for t in kept if t.dim())
 
 
 @pytest.mark.parametrize(("kind", "every"), [("block", 1), ("block", 2), ("feed-forward", 1)])

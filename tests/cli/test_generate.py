@@ -451,7 +451,7 @@ def test_stopped_while_it_writes() -> None:
         process.stdout.read(1)
         time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == 130

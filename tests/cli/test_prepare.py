@@ -151,3 +151,8 @@ def test_a_bar_tells_speed() -> None:
     assert "a sentence" in terminal.getvalue()
     assert "MB/s" in terminal.getvalue()
     assert "75%" in terminal.getvalue()
+
+
+def test_force_color_makes_no_terminal_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in prepare("--tokenizer.kind", "byte")

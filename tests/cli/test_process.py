@@ -33,7 +33,7 @@ LONG = [
     "--model.dropout",
     "0.1",
 ]
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
         began = time.monotonic()
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert "Traceback" not in err
     assert "nothing is saved yet; go on with" in err
     assert json.loads(lilliput("info", "twice", "--json").out)["steps"] == 0

@@ -17,7 +17,7 @@ from lilliput.data.batches import IGNORED, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import measure_likelihood
 from lilliput.evaluation.multitask import both_nats, measure_both
-from lilliput.model.layers import BothHeads
+from lilliput.model.heads import LanguageAndLabelHead
 from lilliput.model.transformer import Transformer
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
@@ -42,7 +42,7 @@ def language_twin(model: Transformer, **changes: Any) -> Transformer:
 def labels_by_hand(model: Transformer, file: TokenFile) -> list[Tensor]:
     """The logits of each document, alone and without padding: a causal encoder, the mean of its states, two layers."""
     head = model.head
-    assert isinstance(head, BothHeads)
+    assert isinstance(head, LanguageAndLabelHead)
     found = []
     for first, after in zip(file.offsets[:-1], file.offsets[1:], strict=True):
         inputs = [START, *file.tokens[first : after - 1].tolist()][: int(after - first) - (not file.ends)][:CONTEXT]

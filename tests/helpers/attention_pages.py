@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import Browser, Page, Playwright
+from playwright.sync_api import Browser, Page, Playwright, expect
 
 import lilliput
 from helpers.small_runs import trained
@@ -76,6 +76,8 @@ def watched_page(browser: Browser, width: int = 1200, height: int = 1000) -> Ite
     """A page that may not reach the network; whatever goes wrong in it fails the test."""
     troubles: list[str] = []
     page = browser.new_page(viewport={"width": width, "height": height})
+    page.set_default_timeout(120_000)
+    expect.set_options(timeout=120_000)
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("console", lambda message: troubles.append(message.text))
     page.on("request", lambda request: troubles.append(request.url) if request.url[:5] != "file:" else None)

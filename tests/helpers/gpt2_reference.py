@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from helpers.tiny_models import tiny_model
@@ -24,7 +23,6 @@ def gpt2_like() -> Transformer:
 
 def as_gpt2(model: Transformer) -> Any:
     """The GPT2LMHeadModel that `gpt2_like` is, in float64, without dropout."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = {"vocab_size": 17, "n_positions": 24, "n_embd": 16, "n_layer": 3, "n_head": 4}

@@ -13,7 +13,8 @@ from helpers.attention_pages import small_writer
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
 from lilliput.interpret import Attention, capture_text
-from lilliput.model.attention import Capture, visible
+from lilliput.model.attention import Capture
+from lilliput.model.attention_mask import visible
 
 TEXT = "A bee saw the sea."
 ENCODER = {"task": "classifier", "classes": 3}

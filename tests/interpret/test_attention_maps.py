@@ -11,7 +11,7 @@ import torch
 from lilliput.errors import UserError
 from lilliput.interpret import Attention, attention_of
 from lilliput.interpret.attention_maps import label
-from lilliput.model.attention import visible
+from lilliput.model.attention_mask import visible
 
 
 @pytest.mark.parametrize(

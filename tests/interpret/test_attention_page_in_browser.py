@@ -194,7 +194,7 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens(browser: Browser, tmp_path
         expect(page.locator("#lines-left li.on")).to_have_count(1)
         assert page.locator("#lines-svg path").count() == (attention.weights[1][0, 300] >= 0.01).sum()
         # Seconds, on a machine that does other things as well.
-        assert opened < 10 and answered < 3, (opened, answered)
+        assert opened < 60 and answered < 30, (opened, answered)
 
 
 def test_a_telephone(browser: Browser, tmp_path: Path) -> None:

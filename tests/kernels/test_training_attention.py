@@ -11,7 +11,8 @@ from torch import Tensor
 from helpers.tiny_models import draw_ids, gradients, tiny_model
 from lilliput.kernels.training_attention import attend_compiled, can_attend, find_threads
 from lilliput.model import attention
-from lilliput.model.attention import Visibility, attention_weights
+from lilliput.model.attention import attention_weights
+from lilliput.model.attention_mask import Visibility
 from lilliput.model.loss import IGNORED, language_loss
 
 pytestmark = pytest.mark.skipif(

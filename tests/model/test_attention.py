@@ -15,7 +15,8 @@ from torch import Tensor
 from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.kernels.training_attention import can_attend, find_threads
-from lilliput.model.attention import Capture, PassState, Visibility, attend, attention_weights, first_keys, visible
+from lilliput.model.attention import Capture, PassState, attend, attention_weights
+from lilliput.model.attention_mask import Visibility, first_keys, visible
 from lilliput.model.kv_cache import Cache, LayerCache
 
 positions = st.lists(st.integers(-1, 6), min_size=1, max_size=5)

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.tiny_models import VARIANTS, draw_ids, name_variant, tiny_model, tiny_settings
 from lilliput.model.counting import activations, count, keys_seen, recomputed_flops, value_layers
-from lilliput.model.mixing import ValueEmbedding
+from lilliput.model.embeddings import ValueEmbedding
 from lilliput.model.recompute import measure_kept, use_recompute
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.loading import load_config
@@ -33,7 +33,7 @@ def has_table(block: nn.Module) -> bool:
     ],
 )
 def test_layers_with_a_table_of_values(kind: str | None, layers: int, chosen: set[int]) -> None:
-    assert value_layers(kind, layers) == chosen
+    assert value_layers(tiny_settings(value_embeddings=kind, layers=layers)) == chosen
     blocks = tiny_model(value_embeddings=kind, layers=layers).blocks
     assert {layer for layer, block in enumerate(blocks) if has_table(block)} == chosen
 
@@ -98,7 +98,7 @@ def test_flops_are_six_for_each_number_of_a_matrix_and_the_causal_half_of_attent
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 5, 24, 100])
 def test_keys_seen_is_the_mean_of_the_predicate(window: int | None, causal: bool) -> None:
-    from lilliput.model.attention import visible
+    from lilliput.model.attention_mask import visible
 
     pos = torch.arange(24)[None]
     seen = visible(pos, pos, torch.ones_like(pos), torch.ones_like(pos), causal, window).double().sum(-1).mean().item()

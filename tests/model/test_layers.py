@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model, tiny_settings
-from lilliput.model.layers import ACTIVATIONS, ClassifierHead, FeedForward, gated_width
-from lilliput.model.norms import build_norm
+from lilliput.model.choices import FEED_FORWARDS, NORM_PLACEMENTS, NORMS
+from lilliput.model.heads import ClassifierHead
+from lilliput.model.layers import relu2
+from lilliput.model.shapes import gated_width
 from lilliput.model.transformer import build_model
 from lilliput.settings.tree import VectorSettings
 
@@ -27,10 +29,10 @@ def activate_by_hand(kind: str, x: np.ndarray) -> np.ndarray:
     return gate / (1 + np.exp(-gate)) * up
 
 
-@pytest.mark.parametrize("kind", list(ACTIVATIONS))
+@pytest.mark.parametrize("kind", list(FEED_FORWARDS))
 @pytest.mark.parametrize("bias", [True, False])
 def test_feed_forwards_are_their_formulas(kind: str, bias: bool) -> None:
-    part, x = FeedForward(6, 24, ACTIVATIONS[kind], bias).double(), draw(2, 3, 6)
+    part, x = FEED_FORWARDS[kind].build(6, 24, bias).double(), draw(2, 3, 6)
     up, down = (matrix.weight.detach().numpy().T for matrix in (part.up, part.down))
     up_bias, down_bias = (matrix.bias.detach().numpy() if bias else 0.0 for matrix in (part.up, part.down))
     by_hand = activate_by_hand(kind, x.numpy() @ up + up_bias) @ down + down_bias
@@ -41,7 +43,7 @@ def test_the_gradient_of_squared_relu_is_autograds() -> None:
     x, gradient = draw(3, 5, seed=1).requires_grad_(), draw(3, 5, seed=2)
     with torch.no_grad():
         x[0, 0] = 0.0
-    (ours,) = torch.autograd.grad(ACTIVATIONS["relu2"].function(x), x, gradient)
+    (ours,) = torch.autograd.grad(relu2(x), x, gradient)
     (theirs,) = torch.autograd.grad(torch.relu(x).square(), x, gradient)
     assert_same(ours, theirs)
 
@@ -58,7 +60,7 @@ def test_capped_logits_are_their_formula() -> None:
 def test_a_gated_feed_forward_takes_two_thirds(hidden: int, width: int) -> None:
     assert gated_width(hidden) == width
     assert width % 8 == 0
-    gated = FeedForward(6, hidden, ACTIVATIONS["swiglu"], bias=False)
+    gated = FEED_FORWARDS["swiglu"].build(6, hidden, bias=False)
     assert (gated.up.out_features, gated.down.in_features) == (2 * width, width)
 
 
@@ -68,10 +70,9 @@ class Half(nn.Module):
 
 
 def test_placements_are_their_formulas() -> None:
-    from lilliput.model.layers import PLACEMENTS
 
-    x, norm = draw(2, 3, 8), build_norm("layer", 8).double()
-    pre, post = (PLACEMENTS[kind](norm, Half(), 0.0) for kind in ("pre", "post"))  # type: ignore[arg-type]
+    x, norm = draw(2, 3, 8), NORMS["layer"].build(8).double()
+    pre, post = (NORM_PLACEMENTS[kind].build(norm, Half(), 0.0) for kind in ("pre", "post"))  # type: ignore[arg-type]
     assert_same(pre(x, None), x + 0.5 * norm(x))
     assert_same(post(x, None), norm(1.5 * x))
 

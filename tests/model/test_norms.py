@@ -8,12 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from helpers.tiny_models import assert_same, draw
-from lilliput.model.norms import QueryKeyNorm, build_norm, root_mean_square
+from lilliput.model.choices import NORMS
+from lilliput.model.norms import QueryKeyNorm, root_mean_square
 
 
 def test_norms_are_their_formulas() -> None:
     x, weight, bias = draw(3, 8), draw(8, seed=1), draw(8, seed=2)
-    layer, rms = build_norm("layer", 8).double(), build_norm("rms", 8).double()
+    layer, rms = NORMS["layer"].build(8).double(), NORMS["rms"].build(8).double()
     with torch.no_grad():
         layer.weight.copy_(weight), layer.bias.copy_(bias), rms.weight.copy_(weight)
     a = x.numpy()

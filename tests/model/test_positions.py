@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tiny_models import assert_same, draw, tiny_model, tiny_settings
-from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal, build_positions
+from lilliput.model.choices import positions_of
+from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
 
 
 def turn(positions: Positions, heads: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
@@ -76,7 +77,7 @@ def test_the_hooks_that_a_kind_does_not_have_do_nothing() -> None:
 
 def test_padding_is_finite_and_positions_are_not_saved() -> None:
     for kind in ("sinusoidal", "learned", "rotary", None):
-        positions = build_positions(tiny_settings(positions=kind)).double()
+        positions = positions_of(tiny_settings(positions=kind)).build(tiny_settings(positions=kind)).double()
         x, pos = draw(1, 2, 16), torch.tensor([[-1, 0]])
         q = turn(positions, draw(1, 2, 4, 4), pos)
         assert torch.isfinite(positions.embed(x, pos)).all()

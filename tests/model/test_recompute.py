@@ -449,7 +449,7 @@ def test_in_two_processes() -> None:
             )
             for rank in "01"
         ]
-        told = [rank.communicate(timeout=120)[0] for rank in ranks]
+        told = [rank.communicate(timeout=240)[0] for rank in ranks]
     expected = [f"{how} {kind}: equal" for how in ("replicate", "shard") for kind in KINDS]
     assert [one.splitlines() for one in told] == [expected, expected]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 from helpers.gpt2_reference import as_gpt2, gpt2_like
 from helpers.tiny_models import assert_same, draw_ids, tiny_model
 from lilliput.model.transformer import Transformer
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def copy(target: nn.Module, source: dict[str, Tensor]) -> None:

@@ -11,8 +11,8 @@ import torch
 
 from helpers.tiny_models import assert_same, draw_ids, tiny_settings
 from lilliput.model.counting import count
-from lilliput.model.layers import MendedEmbedding, PretrainedEmbedding
-from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors, weights
+from lilliput.model.embeddings import PatchedEmbedding, PretrainedEmbedding, put_vectors
+from lilliput.model.transformer import Transformer, build_model, load_weights, weights
 from lilliput.settings.tree import OptimizerSettings, VectorSettings
 from lilliput.training.optimizers import build_optimizer
 
@@ -29,7 +29,7 @@ def build(
     if vectors.frozen and vectors.uncovered == "learned":
         vectors = replace(vectors, rows=vocab_size - int(covered.sum()))
     model = build_model(tiny_settings(vocab_size=vocab_size), vectors, seed=4)
-    put_vectors(model, table, covered)
+    put_vectors(model.embedding, model.vectors.uncovered, table, covered)
     return model.double()
 
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_needs_no_vectors(choice: dict[str, Any]) -> None:
 
 def test_a_vocabulary_larger_than_the_tokenizers() -> None:
     model = build(vocab_size=20)
-    assert isinstance(model.embedding, MendedEmbedding)
+    assert isinstance(model.embedding, PatchedEmbedding)
     assert model.embedding.learned.weight.shape == (7, WIDTH)
     assert model.embedding.row.tolist() == [0, 1, -1, -1, -1, 2, *[-1] * 5, 3, *[-1] * 5, 4, 5, 6]
     assert torch.equal(rows_of(model)[:TOKENS][COVERED], torch.from_numpy(TABLE[COVERED]).double())

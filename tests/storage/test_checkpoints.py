@@ -455,7 +455,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     try:
         command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-        made = subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+        made = subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
     except OSError:
         made = False
     if not made:
@@ -463,7 +463,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("when", ["before", "while writing"])
@@ -518,7 +518,7 @@ def test_a_full_disk_leaves_marks_and_logs(disk: Path) -> None:
 def test_a_read_only_disk(disk: Path) -> None:
     run = Run.create(disk / "demo", {}, overwrite=False)
     saved = save(run, 1)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=10)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=120)
     assert told(lambda: save(run, 2), run.folder) == (
         "cannot write step-000002, the file system is read-only\n"
         "  at  RUN/checkpoints/step-000002\n  try a folder that you may write to"
@@ -612,4 +612,4 @@ def test_verifying_and_listing_need_no_torch(run: Run) -> None:
         "assert not {'torch', 'safetensors', 'numpy', 'pydantic'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=20)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=120)

@@ -85,20 +85,35 @@ def test_a_signal_that_came_while_it_was_started_reaches_it() -> None:
     assert run("import time; time.sleep(60)", signals)[0] == -signal.SIGTERM
 
 
+WAITS_UNTIL_HEARD = """
+import sys, time
+from pathlib import Path
+here, until = Path(sys.argv[1]), time.monotonic() + 120
+(here / "began").touch()
+while not (here / "heard").exists() and time.monotonic() < until: time.sleep(0.01)
+(here / "ended").touch()
+"""
+
+
 def test_one_that_outlived_its_caller_is_waited_for(tmp_path: Path) -> None:
     """The caller is killed as soon as its process has begun; who comes after hears of it, and is let in when it has ended."""
     program = (
         "import os, sys, signal, tempfile; from pathlib import Path; from lilliput.studies.subprocesses import Signals\n"
         "signals, here = Signals(), Path(sys.argv[1])\n"
         "def look():\n    if (here / 'began').exists(): os.kill(os.getpid(), signal.SIGKILL)\n"
-        'child = \'import sys, time; open(sys.argv[1] + "/began", "w"); time.sleep(1); open(sys.argv[1] + "/ended", "w")\'\n'
+        f"child = {WAITS_UNTIL_HEARD!r}\n"
         "with signals.alone(here / 'mark', lambda: None), tempfile.TemporaryFile() as out:\n"
         "    signals.run([sys.executable, '-c', child, sys.argv[1]], out, out, look)"
     )
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)])
     assert killed.returncode == -signal.SIGKILL
     told: list[bool] = []
-    with Signals().alone(tmp_path / "mark", lambda: told.append((tmp_path / "ended").exists())):
+
+    def hear() -> None:
+        told.append((tmp_path / "ended").exists())
+        (tmp_path / "heard").touch()
+
+    with Signals().alone(tmp_path / "mark", hear):
         assert (tmp_path / "ended").exists()
     assert told == [False]
 

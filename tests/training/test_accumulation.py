@@ -21,7 +21,7 @@ from helpers.labelled_corpora import labelled_changes
 from helpers.small_runs import small_config, write_text
 from helpers.tiny_models import assert_same, gradients
 from lilliput.data.batches import Batch, BothBatch, LabelledBatch, LanguageBatch
-from lilliput.model.layers import BothHeads
+from lilliput.model.heads import LanguageAndLabelHead
 from lilliput.model.transformer import Transformer
 from lilliput.training.session import open_session
 
@@ -46,7 +46,7 @@ def label_mean(model: Transformer, batch: Batch) -> Tensor:
 
 
 def both_means(model: Transformer, batch: Batch) -> Tensor:
-    assert isinstance(batch, BothBatch) and isinstance(model.head, BothHeads)
+    assert isinstance(batch, BothBatch) and isinstance(model.head, LanguageAndLabelHead)
     ids = torch.from_numpy(batch.ids)
     now = model.begin(ids, tensor(batch.pos), None)
     labels = F.cross_entropy(model.head.label(model.trunk(ids, now), now), torch.from_numpy(batch.labels))

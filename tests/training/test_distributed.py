@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun and si
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-PATIENCE = 90.0
+PATIENCE = 240.0
 STEPS = 20
 COMMON = {"train__steps": str(STEPS), "train__save_every": "50", "evaluate__every": "7", "optimizer__lr": "0.01"}
 # What must be the same in two processes and in one. Batches of 5 rows are cut unevenly.
@@ -268,7 +268,7 @@ def test_a_signal_to_one_saves_and_ends_all(place: Path, undisturbed: dict[str, 
     began = time.monotonic()
     os.kill(workers(agent)[rank], signal.SIGTERM)
     _, err = agent.communicate(timeout=PATIENCE)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert agent.returncode == 0, err
     last = Run(place / "runs" / name).last
     assert last and last.step < 120

@@ -16,7 +16,7 @@ from helpers.user_errors import refused
 from lilliput.data.batches import BothBatch, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import load
-from lilliput.model.layers import BothHeads
+from lilliput.model.heads import LanguageAndLabelHead
 from lilliput.model.transformer import Transformer
 from lilliput.settings.loading import load_config
 from lilliput.storage.run_folders import describe
@@ -89,7 +89,7 @@ def test_without_the_token_a_model_of_both_learns_as_a_causal_classifier() -> No
     """Written out: the states of each document's first window, alone and unpadded, their mean, two layers, the label's nats."""
     model, file = make_both(), make_file()
     head = model.head
-    assert isinstance(head, BothHeads) and file.labels is not None
+    assert isinstance(head, LanguageAndLabelHead) and file.labels is not None
     found = descend(model, (0.0, 1.0), whole_batch())
     model.zero_grad()
     nats = torch.zeros((), dtype=torch.float64)

@@ -77,14 +77,14 @@ def meet_in_threads(store: HashStore, processes: int) -> set[str]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=120)
     return found
 
 
 def test_processes_that_are_started_again_take_nothing_from_their_dead_predecessors() -> None:
     """The same store for three groups, the second of which died before its first process came."""
     store = HashStore()
-    store.set_timeout(timedelta(seconds=20))
+    store.set_timeout(timedelta(seconds=120))
     (first,) = meet_in_threads(store, 3)
     for rank in (1, 2):
         store.set(f"request of {rank}", f"dead {rank}")

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import Config, ScheduleSettings, TrainSettings
-from lilliput.training.schedules import SHAPES, learning_rate, warm_up_note
+from lilliput.training.choices import SCHEDULES
+from lilliput.training.schedules import learning_rate, warm_up_note
 
 schedules = st.builds(
     ScheduleSettings,
-    kind=st.sampled_from(sorted(SHAPES)),
+    kind=st.sampled_from(sorted(SCHEDULES)),
     decay=st.just(0.0) | st.floats(0.01, 1.0),
     warmup=st.integers(0, 100),
     final=st.floats(0.0, 1.0),
@@ -40,7 +41,7 @@ def test_it_never_rises_with_progress(settings: ScheduleSettings, step: int, one
     assert learning_rate(settings, 1.0, step, late) <= learning_rate(settings, 1.0, step, early) + 1e-15
 
 
-@given(warmup=st.integers(1, 100), step=st.integers(1, 300), kind=st.sampled_from(sorted(SHAPES)))
+@given(warmup=st.integers(1, 100), step=st.integers(1, 300), kind=st.sampled_from(sorted(SCHEDULES)))
 def test_warm_up_is_a_straight_line_to_the_peak(warmup: int, step: int, kind: str) -> None:
     """The first update has a share of 1 / warmup, not nothing: no update is wasted. After it only the root falls by itself."""
     lr = learning_rate(ScheduleSettings(kind=kind, warmup=warmup, final=0.0), 2.0, step, 0.0)  # type: ignore[arg-type]
@@ -53,7 +54,7 @@ def test_it_ends_at_the_final_share(settings: ScheduleSettings, step: int) -> No
     """Or where it is, where nothing falls."""
     end = 1.0 if settings.kind == "constant" else settings.final
     if not settings.decay:
-        end = max(settings.final, SHAPES[settings.kind].level(step, settings.warmup))
+        end = max(settings.final, SCHEDULES[settings.kind].build().level(step, settings.warmup))
     assert learning_rate(settings, 3.0, step, 1.0) == pytest.approx(3.0 * end, abs=1e-13)
 
 

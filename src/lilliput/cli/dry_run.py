@@ -100,13 +100,14 @@ def assume_data(config: Config) -> Config:
 
 def expected_vocabulary(config: Config) -> int:
     """What the tokenizer will have at most; only one that exists already is asked."""
+    from lilliput.data.tokenizer_choices import TOKENIZERS
+
     tokenizer = config.tokenizer
     if tokenizer.path is not None or tokenizer.vocabulary is not None:
         from lilliput.data.tokenizers import make_tokenizer
 
         return make_tokenizer(tokenizer, []).vocab_size
-    sizes = {"byte": 257, "gpt2": 50_257, "bpe": tokenizer.vocab_size}
-    size = sizes.get(tokenizer.kind, tokenizer.max_vocabulary)
+    size = TOKENIZERS[tokenizer.kind].vocab_size(tokenizer)
     if size is None:
         what = f"how many {tokenizer.kind}s there are is known only when the text has been read"
         raise UserError(what, "model.vocab_size", "--model.vocab_size or --tokenizer.max_vocabulary with a number")
@@ -119,21 +120,11 @@ def memory_bytes(config: Config, counted: Count) -> int:
     All in the type of the weights: where products are of 16 bits, activations are less than is told here; with dropout more.
     """
     from lilliput.model.counting import activations
+    from lilliput.training.choices import OPTIMIZERS
 
     parameters, train = counted.parameters, config.train
     per_token = activations(config.model, train.recompute, train.recompute_every).most
-    numbers = parameters.total + parameters.trainable + moments(config, parameters.trainable)
+    numbers = parameters.total + parameters.trainable + OPTIMIZERS[config.optimizer.kind].moments(config, parameters)
     numbers += parameters.trainable if config.optimizer.average is not None else 0
     numbers += train.batch * config.model.context * per_token
     return numbers * (8 if train.precision == "float64" else 4)
-
-
-def moments(config: Config, trainable: int) -> int:
-    """Numbers that the optimizer keeps: AdamW two for each weight; SGD one, or none without momentum; Muon one."""
-    from lilliput.model.counting import widths
-
-    optimizer = config.optimizer
-    if optimizer.kind == "sgd":
-        return trainable if optimizer.momentum else 0
-    matrices = config.model.layers * widths(config.model).matrices if optimizer.kind == "muon" else 0
-    return 2 * trainable - matrices

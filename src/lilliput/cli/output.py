@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def chatter(quiet: bool = False) -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty(), quiet=quiet)
+    """Return the console of the error stream; only a terminal is one, also where FORCE_COLOR is set."""
+    terminal = sys.stderr.isatty()
+    return Console(stderr=True, highlight=False, soft_wrap=not terminal, quiet=quiet, force_terminal=terminal)
 
 
 def say(text: str) -> None:
@@ -29,7 +31,8 @@ def say(text: str) -> None:
 
 
 def figures() -> Console:
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    terminal = sys.stdout.isatty()
+    return Console(highlight=False, soft_wrap=not terminal, force_terminal=terminal)
 
 
 def print_json(value: Any) -> None:

@@ -58,6 +58,14 @@ def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Na
         add_help=False,
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this and leave")
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="load choices that FILE.py registers (repeatable)",
+    )
+    load_plugins(argv)
     module.add_arguments(parser)
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     if "-h" in argv or "--help" in argv:
@@ -70,6 +78,16 @@ def parse(verb: str, summary: str, module: Verb, argv: list[str]) -> argparse.Na
         raise unknown_argument(verb, unknown[0], flags, module.TAKES_SETTINGS)
     arguments.settings = settings
     return arguments
+
+
+def load_plugins(argv: list[str]) -> None:
+    """Load the plugins of a command line, before anything else is read from it: they add names of choices."""
+    from lilliput.settings.plugins import load_plugin
+
+    for index, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name == "--plugin" and (equals or index + 1 < len(argv)):
+            load_plugin(value if equals else argv[index + 1])
 
 
 def unknown_argument(verb: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
@@ -149,9 +167,12 @@ def settings_help() -> str:
 
 def kind_name(kind: Any) -> str:
     """A type as a newcomer reads it: 8, 0.1, a|b|c."""
+    from lilliput.settings.choices import OneOf
+
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
-        return kind_name(inner[0])
+        names = [name for part in inner[1:] if isinstance(part, OneOf) for name in part.names()]
+        return "|".join(names) or kind_name(inner[0])
     if origin is typing.Literal:
         return "|".join(str(value) for value in inner)
     if origin in (typing.Union, types.UnionType):

@@ -17,7 +17,7 @@ from torch import Tensor
 from lilliput.data.batches import BothBatch
 from lilliput.evaluation.classification import Classification, classification_of, label_nats, tally
 from lilliput.evaluation.likelihood import Likelihood, Total, alone, likelihood_of
-from lilliput.model.layers import BothHeads
+from lilliput.model.heads import LanguageAndLabelHead
 from lilliput.model.loss import Nats, head_loss
 from lilliput.model.transformer import Transformer, evaluating
 
@@ -38,7 +38,7 @@ def both_nats(
     weights: Sequence[float] | None = None,
 ) -> BothNats:
     """The label is told from the mean of the states from which the tokens of the window are told."""
-    assert isinstance(model.head, BothHeads)
+    assert isinstance(model.head, LanguageAndLabelHead)
     pos = None if batch.pos is None else torch.from_numpy(batch.pos).to(model.device)
     ids, targets = (torch.from_numpy(array).to(model.device) for array in (batch.ids, batch.targets))
     state = model.begin(ids, pos, doc=None)

@@ -26,7 +26,7 @@ from lilliput.data.batches import LanguageBatch, WindowRows
 from lilliput.data.packed_windows import Integers, predictions_of
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.progress import Report, silent
-from lilliput.model.layers import LanguageHead
+from lilliput.model.heads import LanguageHead
 from lilliput.model.loss import CHUNK_NUMBERS
 from lilliput.model.transformer import Transformer, evaluating
 

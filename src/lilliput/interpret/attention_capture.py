@@ -21,7 +21,8 @@ from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
 from lilliput.interpret.attention_maps import AttentionMaps, Mask, Weights, as_array
-from lilliput.model.attention import Capture, visible
+from lilliput.model.attention import Capture
+from lilliput.model.attention_mask import visible
 from lilliput.model.transformer import Transformer, evaluating
 from lilliput.settings.tree import GenerateSettings
 

@@ -148,7 +148,7 @@ def attention_of(
     """
     import torch
 
-    from lilliput.model.attention import visible
+    from lilliput.model.attention_mask import visible
 
     real = ~np.asarray(padding, np.bool_) if padding is not None else np.ones(len(tokens), np.bool_)
     doc = torch.from_numpy(real.astype(np.int64))[None]

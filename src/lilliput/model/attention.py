@@ -1,9 +1,8 @@
-"""Who sees whom, and what they take from it.
+"""Self-attention.
 
-Owns: the one predicate `visible`, which is the truth for training, packing, prefill, decoding, encoders and
-the viewer; `attend`, the one function in which faster paths live (tests tie each to the predicate); the
-attention layer; capture of weights for whoever asks. Does not own: positions, norms, residuals, or the
-cache's storage.
+Owns: `attend`, the one function in which faster paths live (tests compare each with the mask's predicate), the attention
+layer, the facts that all layers of a forward pass share, and the capture of attention weights. Does not own: the mask
+(`attention_mask`), positions, norms, residuals, or the cache's storage (`kv_cache`).
 
 B rows, T queries, K keys, H heads, G heads of keys and values, D dim of a head, C dim.
 """
@@ -11,9 +10,7 @@ B rows, T queries, K keys, H heads, G heads of keys and values, D dim of a head,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -21,53 +18,11 @@ from torch import Tensor, nn
 
 from lilliput.kernels.linear import Linear
 from lilliput.kernels.training_attention import attend_compiled, can_attend
+from lilliput.model.attention_mask import Visibility, first_keys, visible
 from lilliput.model.kv_cache import Cache
 from lilliput.model.positions import Positions, Turn
 
-
-def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: bool, window: int | None) -> Tensor:
-    """(B, T, K): may query t see key k? Only in its own document (0 is padding, and nobody sees or is seen there)."""
-    distance = q_pos[:, :, None] - k_pos[:, None, :]
-    seen = (q_doc[:, :, None] == k_doc[:, None, :]) & (k_doc[:, None, :] != 0)
-    if causal:
-        seen &= distance >= 0
-    if window is not None:
-        seen &= distance.abs() < window
-    return seen
-
-
-def first_keys(pos: Tensor, doc: Tensor, window: int | None) -> Tensor | None:
-    """(B, T): the first key that each query sees, where it sees all from there to itself; behind it where it sees none.
-
-    None where the predicate cannot be said so: documents that are not in order, or positions that are not.
-    """
-    place, before = torch.arange(pos.shape[1], device=pos.device), doc.cummax(dim=1).values[:, :-1]
-    new = torch.ones_like(doc, dtype=torch.bool)
-    new[:, 1:] = doc[:, 1:] != doc[:, :-1]
-    in_order = torch.where(new[:, 1:], doc[:, 1:] > before, pos[:, 1:] == pos[:, :-1] + 1)
-    if not (in_order | (doc[:, 1:] == 0)).all():
-        return None
-    first = torch.where(new, place, 0).cummax(dim=1).values
-    if window is not None:
-        first = torch.maximum(first, place - (window - 1))
-    return torch.where(doc == 0, place + 1, first)
-
-
-@dataclass
-class Visibility:
-    """What `attend` needs of the predicate, in the forms that its paths take.
-
-    `mask` None with `lower` false: all keys are visible; `lower`: the triangle. `starts`, where there are any, say the same as
-    the mask, which is not made before it is asked for.
-    """
-
-    visible: Tensor | Callable[[], Tensor] | None = None  # (B or 1, 1, T, K) bool
-    lower: bool = False
-    starts: Tensor | None = None  # (B or 1, T): each query sees the keys from there to itself
-
-    @cached_property
-    def mask(self) -> Tensor | None:
-        return self.visible() if callable(self.visible) else self.visible
+NO_POSITIONS = Positions()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sight: Visibility, dropout: float = 0.0, learns: bool = False) -> Tensor:
@@ -75,10 +30,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sight: Visibility, dropout: float = 
 
     A net that learns is worth a kernel that may have to be compiled first; a net that is judged is computed alike everywhere.
     """
+    grouped = q.shape[1] != k.shape[1]
+    if sight.bias is not None:
+        scores = sight.biased_mask(q.shape[-2], k.shape[-2]).to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout, enable_gqa=grouped)
     if learns and sight.starts is not None and not dropout and can_attend(q, k, v):
         return attend_compiled(q, k, v, sight.starts)
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=sight.mask, is_causal=sight.lower, dropout_p=dropout, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=sight.mask, is_causal=sight.lower, dropout_p=dropout, enable_gqa=grouped
     )
 
 
@@ -86,7 +45,9 @@ def attention_weights(q: Tensor, k: Tensor, sight: Visibility) -> Tensor:
     """(B, H, T, K): the weights that `attend` applies, for those who want to look at them."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril() if sight.lower else sight.mask
+    if sight.bias is not None:
+        scores = scores + sight.bias
+    mask = sight.whole_mask(q.shape[-2], k.shape[-2], q.device)
     if mask is None:
         return scores.softmax(dim=-1)
     return scores.masked_fill(~mask, -torch.inf).softmax(dim=-1).masked_fill(~mask, 0.0)
@@ -118,6 +79,7 @@ class PassState:
         doc: Tensor | None,
         cache: Cache | None,
         capture: Capture | None,
+        positions: Positions = NO_POSITIONS,
     ) -> None:
         assert doc is None or cache is None, "a cached row is one document: padding is said by position -1"
         rows, tokens = ids.shape
@@ -135,6 +97,7 @@ class PassState:
         self.causal = causal
         self.cache = cache
         self.capture = capture
+        self.positions = positions
         self.turn: Turn | None = None  # what positions do to queries and keys
         self.sights: dict[int | None, Visibility] = {}
 
@@ -142,6 +105,7 @@ class PassState:
         """The same for all layers of one window, so it is made once a pass."""
         if window not in self.sights:
             self.sights[window] = self.look(window, k_pos)
+            self.sights[window].bias = self.positions.bias(self.pos, k_pos)
         return self.sights[window]
 
     def look(self, window: int | None, k_pos: Tensor) -> Visibility:
@@ -177,7 +141,6 @@ class SelfAttention(nn.Module):
         heads: int,
         kv_heads: int,
         window: int | None,
-        positions: Positions,
         qk_norm: nn.Module,
         values: nn.Module,
         dropout: float,
@@ -188,10 +151,14 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, dim // heads
         self.window, self.dropout, self.layer = window, dropout, layer
-        self.positions_of = (positions,)  # in a tuple: shared by all layers, a submodule of the model only
         self.qkv = Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias_input)
         self.qk_norm, self.values = qk_norm, values
         self.out = Linear(dim, dim, bias=bias_output)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The projection that writes into the residual stream."""
+        return self.out
 
     def forward(self, x: Tensor, state: PassState) -> Tensor:
         rows, tokens, _ = x.shape
@@ -199,7 +166,7 @@ class SelfAttention(nn.Module):
         # `split` and not slices: its gradient is one `cat`, theirs are zeros to fill and add.
         qk, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=2)
         # In this layout and together: half the calls, and what `attend` gives needs no copy to be projected.
-        qk = self.positions_of[0].rotate(self.qk_norm(qk), state.turn)
+        qk = state.positions.rotate(self.qk_norm(qk), state.turn)
         q, k = torch.split(qk, [self.heads, self.kv_heads], dim=2)
         v = self.values(v, state)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H | G, T, D)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from lilliput.model.choices import FEED_FORWARDS, NORMS, TASKS, embedding_of, positions_of, value_layers
+from lilliput.model.shapes import layer_windows
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 
@@ -44,17 +46,13 @@ class Widths:
     dim: int
     head_dim: int
     qkv: int  # queries, keys and values
-    up: int  # what comes out of the first product of the feed-forward
-    inside: int  # what goes into the second
+    inside: int  # of the feed-forward, after its activation
+    feed_forward: int  # numbers in the matrices of the feed-forward
 
     @property
     def attention(self) -> int:
         """Numbers in the matrices of the attention."""
         return self.dim * self.qkv + self.dim * self.dim
-
-    @property
-    def feed_forward(self) -> int:
-        return self.dim * self.up + self.inside * self.dim
 
     @property
     def matrices(self) -> int:
@@ -63,64 +61,37 @@ class Widths:
 
 def widths(settings: ModelSettings) -> Widths:
     assert settings.hidden is not None and settings.kv_heads is not None, "settings must be resolved"
-    head_dim, gated = settings.dim // settings.heads, settings.feed_forward == "swiglu"
-    inside = gated_width(settings.hidden) if gated else settings.hidden
+    head_dim = settings.dim // settings.heads
     qkv = (settings.heads + 2 * settings.kv_heads) * head_dim
-    return Widths(settings.dim, head_dim, qkv, 2 * inside if gated else inside, inside)
-
-
-def gated_width(hidden: int) -> int:
-    """2/3 of hidden, rounded to a multiple of 8: three matrices then cost what two did, and comparisons are fair."""
-    return max(8, round(hidden * 2 / 3 / 8) * 8)
-
-
-def spans(window: int | tuple[int | None, ...] | None, layers: int) -> list[int | None]:
-    """The window of each layer: one for all, or a pattern repeated over the layers."""
-    pattern = window if isinstance(window, tuple) else (window,)
-    return [pattern[layer % len(pattern)] for layer in range(layers)]
-
-
-def value_layers(kind: str | None, layers: int) -> set[int]:
-    """The layers whose values have a table by token; the last is always one of them."""
-    chosen = {"ends": {0, layers - 1}, "alternate": {*range(layers - 1, -1, -2)}, "all": {*range(layers)}}
-    return set() if kind is None else chosen[kind]
+    feed_forward = FEED_FORWARDS[settings.feed_forward]
+    matrices = feed_forward.matrices(settings.dim, settings.hidden)
+    return Widths(settings.dim, head_dim, qkv, feed_forward.inside(settings.hidden), matrices)
 
 
 def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: int = 4) -> Count:
-    vocab_size, kv_heads, block = settings.vocab_size, settings.kv_heads, widths(settings)
-    assert vocab_size is not None and kv_heads is not None, "settings must be resolved"
+    vocab_size, hidden, kv_heads, block = settings.vocab_size, settings.hidden, settings.kv_heads, widths(settings)
+    assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
     dim, head_dim, matrices = settings.dim, block.head_dim, block.matrices
-    norm = dim * (2 if settings.norm == "layer" else 1)
+    task, norm = TASKS[settings.task], NORMS[settings.norm].count(dim)
 
-    biases = (
-        settings.bias_attention_input * block.qkv
-        + settings.bias_attention_output * dim
-        + settings.bias_feed_forward * (block.up + dim)
-    )
-    with_table = len(value_layers(settings.value_embeddings, settings.layers))
+    biases = settings.bias_attention_input * block.qkv + settings.bias_attention_output * dim
+    biases += FEED_FORWARDS[settings.feed_forward].vectors(dim, hidden, settings.bias_feed_forward)
+    with_values = len(value_layers(settings))
     blocks = settings.layers * (matrices + biases + 2 * norm + (2 * head_dim if settings.qk_norm else 0))
-    blocks += 2 * with_table  # the two weights of each value embedding
+    blocks += 2 * with_values  # the two weights of each mixture
     final_norm = norm if settings.final_norm else 0
 
-    width = vectors.width if vectors.width is not None else dim
-    table, projection = vocab_size * width, width * dim if vectors.width is not None else 0
-    positions = settings.context * dim if settings.positions == "learned" else 0
-    values = with_table * vocab_size * kv_heads * head_dim
-    embedding = table + learned_rows(vectors) * width + projection + positions + values
-    causal, per_position, head = settings.task != "classifier", 0, 0
-    if causal:
-        per_position = dim * vocab_size
-        head += (0 if settings.tied else per_position) + settings.bias_head * vocab_size
-    if settings.task != "language":  # paid once a row
-        assert settings.classes is not None
-        head += (dim + 1 + settings.classes) * settings.classifier_hidden + settings.classes
+    embedding, frozen = embedding_of(vectors).parameters(settings, vectors)
+    embedding += positions_of(settings).count(settings) + with_values * vocab_size * kv_heads * head_dim
+    head = task.count(settings)
     total = embedding + blocks + final_norm + head
-    frozen = table if vectors.width is not None and vectors.frozen else 0
 
     # A product with n numbers is 2n FLOPs forward and 4n backward; so are scores and mixing, over the keys seen.
-    windows = spans(settings.window, settings.layers)
-    keys = sum(keys_seen(window, settings.context, causal) for window in windows)
-    flops = 6 * (settings.layers * matrices + projection + per_position) + round(12 * dim * keys)
+    # The classifier's head is applied once per row and not counted.
+    windows = layer_windows(settings.window, settings.layers)
+    keys = sum(keys_seen(window, settings.context, task.tokens) for window in windows)
+    projection = vectors.width * dim if vectors.width is not None else 0
+    flops = 6 * (settings.layers * matrices + projection + task.tokens * dim * vocab_size) + round(12 * dim * keys)
 
     cached = [min(settings.context, window) if window is not None else settings.context for window in windows]
     cache_entry = 2 * kv_heads * head_dim * bytes_per_number
@@ -131,12 +102,6 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
         cache_entry * windows.count(None),
         cache_entry * sum(cached),
     )
-
-
-def learned_rows(vectors: VectorSettings) -> int:
-    """Rows of the learned table beside a frozen one; a table that is tuned learns them itself."""
-    mended = vectors.width is not None and vectors.frozen and vectors.uncovered == "learned"
-    return (vectors.rows or 0) if mended else 0
 
 
 def keys_seen(window: int | None, context: int, causal: bool) -> float:
@@ -165,26 +130,20 @@ class Activations:
 
 def activations(settings: ModelSettings, recompute: Recompute = None, every: int = 1) -> Activations:
     dim, block = settings.dim, widths(settings)
-    statistics = 2 if settings.norm == "layer" else 1
+    statistics = NORMS[settings.norm].statistics
     queries_and_keys = (block.qkv + dim) // 2  # heads and kv_heads of them, and kv_heads of values
     # A norm keeps what goes in, what comes out, and statistics; the attention also the log-sum-exp of each head.
     attention = 2 * dim + statistics + block.qkv + dim + settings.heads
     if settings.qk_norm:
         attention += queries_and_keys // block.head_dim
-    if settings.qk_norm or settings.positions == "rotary":
+    if settings.qk_norm or positions_of(settings).rotates:
         attention += queries_and_keys
-    inside = {
-        "relu": block.inside,
-        "gelu": 2 * block.inside,
-        "relu2": 2 * block.inside,
-        "swiglu": block.up + 2 * block.inside,
-    }
-    feed_forward = 2 * dim + statistics + inside[settings.feed_forward]
+    feed_forward = 2 * dim + statistics + FEED_FORWARDS[settings.feed_forward].kept * block.inside
     looked_up = block.qkv - dim  # a row of a table of values, and its mixture: twice kv_heads x head_dim
-    with_table = value_layers(settings.value_embeddings, settings.layers)
+    with_values = value_layers(settings)
     kept, whole = [], []
     for layer in range(settings.layers):
-        attended = attention + looked_up * (layer in with_table)
+        attended = attention + looked_up * (layer in with_values)
         whole.append(attended + feed_forward)
         by_kind = {None: whole[-1], "block": dim, "feed-forward": attended + dim}
         kept.append(by_kind[recompute if layer % every == 0 else None])
@@ -198,8 +157,8 @@ def recomputed_flops(settings: ModelSettings, recompute: Recompute, every: int) 
     """
     if recompute is None:
         return 0
-    block, chosen = widths(settings), spans(settings.window, settings.layers)[::every]
+    block, chosen = widths(settings), layer_windows(settings.window, settings.layers)[::every]
     if recompute == "feed-forward":
         return 2 * block.feed_forward * len(chosen)
-    keys = sum(keys_seen(window, settings.context, settings.task != "classifier") for window in chosen)
+    keys = sum(keys_seen(window, settings.context, TASKS[settings.task].tokens) for window in chosen)
     return 2 * block.matrices * len(chosen) + round(4 * settings.dim * keys)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lilliput.model.layers import LanguageHead
+from lilliput.model.heads import LanguageHead
 from lilliput.model.transformer import Transformer
 
 IGNORED = -100  # the target of padding: torch's own convention

@@ -75,5 +75,5 @@ class QueryKeyNorm(nn.Module):
         return root_mean_square(qk, weight)
 
 
-def build_norm(kind: str, dim: int) -> nn.Module:
-    return nn.LayerNorm(dim, eps=EPSILON) if kind == "layer" else RMSNorm(dim)
+def layer_norm(dim: int) -> nn.LayerNorm:
+    return nn.LayerNorm(dim, eps=EPSILON)

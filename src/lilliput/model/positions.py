@@ -1,16 +1,16 @@
-"""How a model is told where a token stands.
+"""Positional encodings.
 
-Owns: one class with two hooks, `embed` (added to the residual stream at the bottom) and `rotate` (applied to
-queries and keys in every layer); both do nothing by default, so "no positions" is the base class itself.
-Positions are explicit integers, absolute within their document, so that neither the cache nor packing is a
-special case. Does not own: who may see whom (`attention.visible`).
+Owns: `Positions`, one class with three hooks, all without effect by default, so that "no positions" is the base class
+itself: `embed` adds to the residual stream at the bottom, `rotate` turns queries and keys in every layer, `bias` adds to
+the attention scores. Positions are explicit integers, absolute within their document, so that neither the cache nor packing
+is a special case. Does not own: the mask (`attention_mask.visible`).
 
-B rows, T positions, C dim, H heads, D dim of a head.
+B rows, T positions, C dim, H heads, D dim of a head, K keys.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,11 @@ Turn = tuple[Tensor, Tensor]  # cosines and signed sines, (B or 1, T, 1, D)
 
 
 class Positions(nn.Module):
-    """No positions; the base of the others. Padding has position -1 and is clamped: nobody sees what it gets."""
+    """No positions; the base of the others. Padding has position -1 and is clamped: nothing reads what it gets."""
+
+    @classmethod
+    def of(cls, settings: ModelSettings) -> Self:
+        return cls()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         return x
@@ -34,8 +38,19 @@ class Positions(nn.Module):
         """Queries and keys side by side, (B, T, H, D): one turn for both."""
         return heads
 
+    def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
+        """Return what is added to the attention scores, (B or 1, H or 1, T, K), for queries at q_pos (B, T) and keys at
+        k_pos (B, K); it is the same in all layers of one window."""
+        return None
+
 
 class Learned(Positions):
+    """A learned vector for each position (Radford et al. 2019)."""
+
+    @classmethod
+    def of(cls, settings: ModelSettings) -> Self:
+        return cls(settings.context, settings.dim)
+
     def __init__(self, context: int, dim: int) -> None:
         super().__init__()
         self.table = nn.Embedding(context, dim)
@@ -49,6 +64,10 @@ class Sinusoidal(Positions):
     """Vaswani et al. 2017, section 3.5: sines and cosines interleaved."""
 
     table: Tensor
+
+    @classmethod
+    def of(cls, settings: ModelSettings) -> Self:
+        return cls(settings.context, settings.dim)
 
     def __init__(self, context: int, dim: int) -> None:
         super().__init__()
@@ -65,6 +84,10 @@ class Rotary(Positions):
 
     cos: Tensor
     sin: Tensor
+
+    @classmethod
+    def of(cls, settings: ModelSettings) -> Self:
+        return cls(settings.context, settings.dim // settings.heads, settings.rotary_base)
 
     def __init__(self, context: int, head_dim: int, base: float) -> None:
         super().__init__()
@@ -114,13 +137,3 @@ def angle_table(context: int, width: int, base: float) -> Tensor:
     """Position x frequency, in float64: an angle of a thousand radians has no digits to spare in float32."""
     frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.arange(context, dtype=torch.float64)[:, None] * frequencies  # (context, width / 2)
-
-
-def build_positions(settings: ModelSettings) -> Positions:
-    if settings.positions == "learned":
-        return Learned(settings.context, settings.dim)
-    if settings.positions == "sinusoidal":
-        return Sinusoidal(settings.context, settings.dim)
-    if settings.positions == "rotary":
-        return Rotary(settings.context, settings.dim // settings.heads, settings.rotary_base)
-    return Positions()

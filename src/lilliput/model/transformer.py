@@ -1,44 +1,30 @@
-"""The family: one trunk for the decoder language model, the encoder classifier, and the decoder that also tells a
-label.
+"""The model: one trunk for the causal language model, the encoder classifier, and the decoder that also predicts a label.
 
-
-Owns: putting the chosen parts together once, initialisation, the forward pass, and the model's own cache.
-Does not own: the parts, the loss (`loss`), the counts (`counting`), text, or training. `forward` asks no
-setting anything: every choice was made when the model was built.
+Owns: putting the chosen parts together once, the forward pass, and the model's own cache. Does not own: the parts (`choices`
+names them all), initial weights (`initialisation`), the loss (`loss`), the counts (`counting`), text, or training. `forward`
+reads no setting: every choice was made when the model was built.
 
 B rows, T positions, C dim, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lilliput.model import choices
 from lilliput.model.attention import Capture, PassState, SelfAttention
-from lilliput.model.counting import Count, count, learned_rows, spans, value_layers
+from lilliput.model.counting import Count, count
+from lilliput.model.embeddings import Unmixed, ValueEmbedding
+from lilliput.model.initialisation import initialise
 from lilliput.model.kv_cache import Cache, LayerCache
-from lilliput.model.layers import (
-    ACTIVATIONS,
-    PLACEMENTS,
-    BothHeads,
-    ClassifierHead,
-    FeedForward,
-    LanguageHead,
-    LearnedEmbedding,
-    MendedEmbedding,
-    PreNorm,
-    PretrainedEmbedding,
-)
-from lilliput.model.mixing import Unmixed, ValueEmbedding
-from lilliput.model.norms import QueryKeyNorm, build_norm
-from lilliput.model.positions import build_positions
+from lilliput.model.layers import PreNorm
+from lilliput.model.norms import QueryKeyNorm
+from lilliput.model.shapes import layer_windows
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 Part = Callable[[Tensor, PassState], Tensor]
@@ -78,14 +64,18 @@ class Transformer(nn.Module):
         vocab_size, hidden, kv_heads = settings.vocab_size, settings.hidden, settings.kv_heads
         assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
         self.settings, self.vectors = settings, vectors
-        self.causal = settings.task != "classifier"
+        task, norm = choices.TASKS[settings.task], choices.NORMS[settings.norm]
+        placement, feed_forward = (
+            choices.NORM_PLACEMENTS[settings.norm_placement],
+            choices.FEED_FORWARDS[settings.feed_forward],
+        )
+        self.causal = task.tokens
         self.head_dim = settings.dim // settings.heads
-        self.windows = spans(settings.window, settings.layers)
-        self.embedding = build_embedding(settings, vectors)
-        self.positions = build_positions(settings)
+        self.windows = layer_windows(settings.window, settings.layers)
+        self.embedding = choices.embedding_of(vectors).build(settings, vectors)
+        self.positions = choices.positions_of(settings).build(settings)
         self.dropout = nn.Dropout(settings.dropout)
-        placement, activation = PLACEMENTS[settings.norm_placement], ACTIVATIONS[settings.feed_forward]
-        with_table = value_layers(settings.value_embeddings, settings.layers)
+        with_values = choices.value_layers(settings)
         blocks = []
         for layer, window in enumerate(self.windows):
             attention = SelfAttention(
@@ -93,24 +83,23 @@ class Transformer(nn.Module):
                 settings.heads,
                 kv_heads,
                 window,
-                self.positions,
                 QueryKeyNorm(settings.heads, kv_heads, self.head_dim) if settings.qk_norm else nn.Identity(),
-                ValueEmbedding(vocab_size, kv_heads * self.head_dim) if layer in with_table else Unmixed(),
+                ValueEmbedding(vocab_size, kv_heads * self.head_dim) if layer in with_values else Unmixed(),
                 dropout=settings.dropout,
                 bias_input=settings.bias_attention_input,
                 bias_output=settings.bias_attention_output,
                 layer=layer,
             )
-            feed_forward = FeedForward(settings.dim, hidden, activation, settings.bias_feed_forward)
+            inner = feed_forward.build(settings.dim, hidden, settings.bias_feed_forward)
             blocks.append(
                 Block(
-                    placement(build_norm(settings.norm, settings.dim), attention, settings.dropout),
-                    placement(build_norm(settings.norm, settings.dim), feed_forward, settings.dropout),
+                    placement.build(norm.build(settings.dim), attention, settings.dropout),
+                    placement.build(norm.build(settings.dim), inner, settings.dropout),
                 )
             )
         self.blocks = nn.ModuleList(blocks)
-        self.norm = build_norm(settings.norm, settings.dim) if settings.final_norm else nn.Identity()
-        self.head = build_head(settings)
+        self.norm = norm.build(settings.dim) if settings.final_norm else nn.Identity()
+        self.head = task.build(settings)
         if settings.tied:
             self.head.project.weight = self.embedding.table.weight
 
@@ -140,7 +129,7 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         capture: Capture | None = None,
     ) -> PassState:
-        state = PassState(ids, self.causal, pos, doc, cache, capture)
+        state = PassState(ids, self.causal, pos, doc, cache, capture, self.positions)
         state.turn = self.positions.turn(state.pos[:1] if state.plain else state.pos, self.embedding.table.weight.dtype)
         return state
 
@@ -182,29 +171,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             model.train()
 
 
-def build_embedding(settings: ModelSettings, vectors: VectorSettings) -> LearnedEmbedding | PretrainedEmbedding:
-    assert settings.vocab_size is not None
-    if vectors.width is not None:
-        scale = math.sqrt(vectors.width) if vectors.scaled else 1.0
-        if rows := learned_rows(vectors):
-            return MendedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, rows)
-        return PretrainedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, vectors.frozen)
-    # Sines of size one would drown a small table: Vaswani et al. 2017, section 3.4, scale it up.
-    scale = math.sqrt(settings.dim) if settings.positions == "sinusoidal" else 1.0
-    return LearnedEmbedding(settings.vocab_size, settings.dim, scale)
-
-
-def build_head(settings: ModelSettings) -> LanguageHead | ClassifierHead:
-    dim, hidden, classes = settings.dim, settings.classifier_hidden, settings.classes
-    assert settings.vocab_size is not None
-    if settings.task == "language":
-        return LanguageHead(dim, settings.vocab_size, settings.bias_head, settings.soft_cap)
-    assert classes is not None
-    if settings.task == "classifier":
-        return ClassifierHead(dim, hidden, classes)
-    return BothHeads(dim, settings.vocab_size, settings.bias_head, settings.soft_cap, hidden, classes)
-
-
 def build_model(
     settings: ModelSettings,
     vectors: VectorSettings | None = None,
@@ -218,7 +184,8 @@ def build_model(
     with torch.device("cpu" if seed is not None else device):
         model = Transformer(settings, vectors or VectorSettings())
     if seed is not None:
-        initialise(model, settings, torch.Generator().manual_seed(seed))
+        rule = choices.INITIALISERS[settings.initialisation]
+        initialise(model, rule.build(model, torch.Generator().manual_seed(seed)))
     return model.to(device)
 
 
@@ -234,81 +201,3 @@ def load_weights(model: Transformer, tensors: dict[str, Tensor]) -> None:
     if model.settings.tied:
         tensors = tensors | {"head.project.weight": tensors["embedding.table.weight"]}
     model.load_state_dict(tensors)
-
-
-@torch.no_grad()
-def put_vectors(model: Transformer, table: NDArray[np.float32], covered: NDArray[np.bool_]) -> None:
-    """Word vectors (tokens, width) into a model with fresh weights; `covered` tells which tokens have one.
-
-    The model's vocabulary may have more tokens, which are not covered. Rows that are to be learned keep the numbers that
-    they were initialised with, and so depend on the seed alone, but stretched to the size of a vector's: else a special
-    token would be drowned by words, or drown them.
-    """
-    embedding = model.embedding
-    assert isinstance(embedding, PretrainedEmbedding), "the settings have no vectors"
-    weight, given = embedding.table.weight, torch.from_numpy(np.array(table)).to(embedding.table.weight)
-    known = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
-    known[: len(covered)] = torch.from_numpy(np.array(covered)).to(weight.device)
-    assert known.any() and given.shape == (len(covered), weight.shape[1]), "no vectors, or not this model's"
-    vectors = given[known[: len(given)]]
-    weight[known] = vectors
-    if model.vectors.uncovered == "average":
-        weight[~known] = vectors.mean(dim=0)
-        return
-    size = vectors.square().mean().sqrt()
-    if isinstance(embedding, MendedEmbedding):
-        embedding.row.copy_(torch.where(known, -1, torch.cumsum(~known, dim=0) - 1))
-        assert int((~known).sum()) == len(embedding.learned.weight), "vectors.rows is not the number of such rows"
-        rows = embedding.learned.weight
-        rows.mul_(size / rows.square().mean().sqrt())
-        weight[~known] = rows  # never looked up; a tied head reads them
-    elif not known.all():
-        assert weight.requires_grad, "rows of a frozen table are not learned: vectors.rows is missing"
-        rows = weight[~known]
-        weight[~known] = rows * (size / rows.square().mean().sqrt())
-
-
-@torch.no_grad()
-def initialise(model: Transformer, settings: ModelSettings, generator: torch.Generator) -> None:
-    """Matrices by the chosen rule, in the order of the modules; biases 0, norms 1.
-
-    xavier: Glorot and Bengio 2010, uniform. gpt2: Radford et al. 2019, normal 0.02, and the projections that write into
-    the residual stream divided by sqrt(2 x layers). zero-residual: as xavier, but those projections are 0 and the two
-    ends small, so that a block begins as the identity and the loss at log V. copying: see `begin_by_copying`.
-    """
-    rule = settings.initialisation
-    writers = [module for module in model.modules() if isinstance(module, SelfAttention | FeedForward)]
-    residual = {id(module.out if isinstance(module, SelfAttention) else module.down) for module in writers}
-    ends = {id(model.head.project)} if isinstance(model.head, LanguageHead) else set()
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            std = (
-                1.0 / math.sqrt(module.embedding_dim) if rule in ("xavier", "copying") else 0.02
-            )  # unit length, or small
-            module.weight.normal_(0.0, std, generator=generator)
-        elif isinstance(module, nn.Linear):
-            if id(module) in ends and settings.tied:
-                pass  # drawn as the embedding
-            elif rule == "gpt2":
-                down = math.sqrt(2 * settings.layers) if id(module) in residual else 1.0
-                module.weight.normal_(0.0, 0.02 / down, generator=generator)
-            elif rule != "xavier" and id(module) in residual:
-                module.weight.zero_()
-            elif rule != "xavier" and id(module) in ends:
-                module.weight.normal_(0.0, 0.02, generator=generator)
-            else:
-                nn.init.xavier_uniform_(module.weight, generator=generator)
-            if module.bias is not None:
-                module.bias.zero_()
-    if rule == "copying":
-        begin_by_copying([module for module in writers if isinstance(module, SelfAttention)][1:], generator)
-
-
-def begin_by_copying(attentions: list[SelfAttention], generator: torch.Generator) -> None:
-    """Values and output projection as an orthogonal matrix and half its transpose: what a head looks at is passed on as
-    it is, and a tied head reads it as the token that it was. To recall a word, the model has only to learn where to look.
-    """
-    for attention in attentions:
-        values = nn.init.orthogonal_(torch.empty_like(attention.out.weight), generator=generator)
-        attention.qkv.weight[-len(values) :] = values
-        attention.out.weight.copy_(0.5 * values.t())

@@ -24,6 +24,7 @@ from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.dotted import flatten
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import BUDGETS, SIZES, Config
+from lilliput.storage.atomic_files import check_nesting
 
 # Inputs named in a recipe are looked for beside the recipe; outputs always go to the folder that the user is in.
 INPUT_PATHS = (
@@ -39,6 +40,10 @@ NO_PATHS = (*BUILT_IN_CORPORA, "train", "none")  # words that stand where a path
 
 # Settings that earlier versions had, each with the value that turned it off.
 REMOVED: dict[str, Any] = {"model.pairs": None, "model.mix_embedding": False, "train.naive_bayes": None}
+# Strings of all four kinds, and comments.
+_TOML_STRINGS = re.compile(
+    r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
+)
 
 Layer = dict[str, tuple[Any, str]]  # dotted name -> (value, where it was said)
 
@@ -254,10 +259,11 @@ def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     """The file's text and what it says; `what` it is, a user is told."""
     try:
         text = path.read_bytes().decode("utf-8")
+        check_nesting(_TOML_STRINGS.sub("", text))
         return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise UserError(f"a {what} must be UTF-8 text", f"{path}, byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UserError(f"not valid TOML: {error}", str(path)) from None
     except OSError as error:
         raise UserError(f"the {what} cannot be read: {error.strerror}", str(path)) from None

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from lilliput.settings.choices import OneOf
+
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=1)]
@@ -68,7 +70,7 @@ SpecialId = Annotated[int, Field(ge=0, lt=1_000_000)] | None
 class TokenizerSettings:
     """How text becomes integers."""
 
-    kind: Literal["bpe", "byte", "character", "word", "gpt2"] = describe(
+    kind: Annotated[str, OneOf("tokenizer.kind")] = describe(
         "bpe: byte-level BPE trained on the training split; byte: 256 bytes; character; word; gpt2: GPT-2's own BPE",
         "bpe",
     )
@@ -125,7 +127,7 @@ class VectorSettings:
 class ModelSettings:
     """The family: one trunk, a value for each choice."""
 
-    task: Literal["language", "classifier", "both"] = describe(
+    task: Annotated[str, OneOf("model.task")] = describe(
         "language: causal decoder; classifier: encoder + mean pool; both: a decoder that also tells the label",
         "language",
     )
@@ -139,17 +141,21 @@ class ModelSettings:
     window: Count | tuple[Count | None, ...] | None = describe(
         "keys that a position sees, itself included: none, a number, or a pattern repeated over the layers", None
     )
-    norm: Literal["layer", "rms"] = describe("LayerNorm or RMSNorm", "rms")
-    norm_placement: Literal["pre", "post"] = describe("pre: x + f(norm(x)); post: norm(x + f(x))", "pre")
+    norm: Annotated[str, OneOf("model.norm")] = describe("LayerNorm or RMSNorm", "rms")
+    norm_placement: Annotated[str, OneOf("model.norm_placement")] = describe(
+        "pre: x + f(norm(x)); post: norm(x + f(x))", "pre"
+    )
     final_norm: bool = describe("a norm after the last block", True)
-    positions: Literal["sinusoidal", "learned", "rotary"] | None = describe("how positions are told", "rotary")
+    positions: Annotated[str, OneOf("model.positions")] | None = describe(
+        "positional encoding: sinusoidal, learned, rotary, or none", "rotary"
+    )
     rotary_base: Positive = describe("base of the rotary angles", 10_000.0)
-    feed_forward: Literal["relu", "gelu", "relu2", "swiglu"] = describe("kind of feed-forward", "relu2")
+    feed_forward: Annotated[str, OneOf("model.feed_forward")] = describe("kind of feed-forward", "relu2")
     qk_norm: bool = describe("normalise queries and keys per head", True)
     dropout: Share = describe("share of activations dropped in training", 0.0)
     tied: bool = describe("the head shares the embedding's table", False)
     soft_cap: Positive | None = describe("bound of the logits: cap x tanh(logits / cap)", None)
-    value_embeddings: Literal["ends", "alternate", "all"] | None = describe(
+    value_embeddings: Annotated[str, OneOf("model.value_embeddings")] | None = describe(
         "layers whose values also have a table by token: ends (first and last), alternate (every second, the last one too), all",
         None,
     )
@@ -157,7 +163,7 @@ class ModelSettings:
     bias_attention_output: bool = describe("bias of the attention's output projection", False)
     bias_feed_forward: bool = describe("biases of the feed-forward", False)
     bias_head: bool = describe("bias of the head", False)
-    initialisation: Literal["xavier", "gpt2", "zero-residual", "copying"] = describe(
+    initialisation: Annotated[str, OneOf("model.initialisation")] = describe(
         "xavier; gpt2: normal 0.02, residual projections scaled down by depth; zero-residual: blocks begin as identity; "
         "copying: as that, but attention after the first layer begins by passing on half of what it looks at",
         "zero-residual",
@@ -170,7 +176,7 @@ class ModelSettings:
 class OptimizerSettings:
     """How gradients become steps."""
 
-    kind: Literal["sgd", "adam", "adamw", "muon"] = describe(
+    kind: Annotated[str, OneOf("optimizer.kind")] = describe(
         "sgd; adam (decay in the gradient); adamw; or muon for the matrices of the blocks and adamw for the rest",
         "adamw",
     )
@@ -194,7 +200,7 @@ class OptimizerSettings:
 class ScheduleSettings:
     """How the learning rate moves over the budget, whatever the budget is counted in."""
 
-    kind: Literal["constant", "cosine", "linear", "inverse-sqrt"] = describe(
+    kind: Annotated[str, OneOf("schedule.kind")] = describe(
         "shape of the fall to the final rate; inverse-sqrt: a level of peak x sqrt(warmup / step), and a linear fall from it",
         "cosine",
     )
@@ -286,6 +292,9 @@ class GenerateSettings:
     bad_words: tuple[str, ...] = describe("words or phrases that are never written", ())
     forced_words: tuple[str, ...] = describe("words or phrases that must come before the text ends", ())
     stop: tuple[str, ...] = describe("the text ends before any of these", ())
+    processors: tuple[Annotated[str, OneOf("generate.processors")], ...] = describe(
+        "registered logit processors to apply after all others (see docs/writing.md)", ()
+    )
     beams: Count | None = describe("width of a beam search, in place of choosing token by token", None)
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = describe(
         "beams are compared by log-probability / length ^ this", 1.0

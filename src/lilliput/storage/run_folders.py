@@ -195,7 +195,7 @@ class Run:
         data = self._read(self.metrics_path) if self.metrics_path.exists() else b""
         for line in io.BytesIO(data):
             event: dict[str, Any] | None = None
-            with suppress(ValueError, RecursionError):
+            with suppress(ValueError):
                 event = files.parse_object(line)
             whole = event is not None and isinstance(event.get("event"), str) and isinstance(event.get("step"), int)
             yield line, event if whole else None

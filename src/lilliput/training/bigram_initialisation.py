@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.data.batches import IGNORED, LanguageBatch, RowSource
-from lilliput.model.layers import LanguageHead
+from lilliput.model.heads import LanguageHead
 from lilliput.model.loss import CHUNK_NUMBERS
 from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import ScheduleSettings

@@ -18,8 +18,9 @@ from lilliput.data.batches import RowSource
 from lilliput.data.progress import Report
 from lilliput.data.vectors import Vectors
 from lilliput.kernels.training_attention import fits, load_attention
+from lilliput.model.embeddings import put_vectors
 from lilliput.model.recompute import use_compile, use_recompute
-from lilliput.model.transformer import Transformer, build_model, load_weights, put_vectors
+from lilliput.model.transformer import Transformer, build_model, load_weights
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import Checkpoint
 from lilliput.training.bigram_initialisation import learn_pairs
@@ -77,7 +78,7 @@ def load_compiled_attention(model: Transformer, precision: Precision, world: Wor
 def give_weights(model: Transformer, precision: Precision, vectors: Vectors | None, origin: Checkpoint | None) -> None:
     """Put word vectors and the weights of another run into the model, in the type of its weights."""
     if vectors is not None:
-        put_vectors(model, vectors.table, vectors.covered)
+        put_vectors(model.embedding, model.vectors.uncovered, vectors.table, vectors.covered)
     model.to(precision.weights_dtype)
     if origin:
         load_weights(model, origin.load_model())

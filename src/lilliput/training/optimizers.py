@@ -13,40 +13,71 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.model.attention import SelfAttention
-from lilliput.model.layers import ClassifierHead, FeedForward, LanguageHead
+from lilliput.model.heads import ClassifierHead, LanguageHead
+from lilliput.model.layers import FeedForward
 from lilliput.model.positions import Positions
 from lilliput.settings.tree import OptimizerSettings
+from lilliput.training.choices import OPTIMIZERS
 from lilliput.training.muon import Muon, Together
 from lilliput.training.sharded_tensors import is_part, whole
 
+Optimizer = torch.optim.Optimizer | Together
 
-def build_optimizer(settings: OptimizerSettings, model: nn.Module) -> torch.optim.Optimizer | Together:
-    """One optimizer for all; or, with muon, Muon for the matrices inside the blocks and AdamW for the rest.
+
+def build_optimizer(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
+    """Build the optimizer of the settings. A group's `peak` is its learning rate before the schedule."""
+    builds = OPTIMIZERS[settings.kind].load()
+    if isinstance(builds, type) and issubclass(builds, torch.optim.Optimizer):
+        groups = parameter_groups(settings, model, trainable(model))
+        return builds(groups, lr=settings.lr)  # type: ignore[call-arg]
+    built: Optimizer = builds(settings, model)
+    return built
+
+
+def build_sgd(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
+    groups = parameter_groups(settings, model, trainable(model))
+    parts = any(is_part(parameter) for group in groups for parameter in group["params"])  # which torch does not fuse
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=not parts)
+
+
+def build_adam(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
+    groups = parameter_groups(settings, model, trainable(model))
+    return torch.optim.Adam(groups, lr=settings.lr, betas=settings.betas, eps=settings.epsilon, fused=True)
+
+
+def build_adamw(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
+    return adamw_for(settings, model, trainable(model))
+
+
+def build_muon(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
+    """Build Muon for the matrices inside the blocks and AdamW for the rest.
 
     Tables and the head stay AdamW's: their rows are words, and the gradient of a rare word must not be scaled up to the size
-    of a frequent one's. A group's `peak` is its learning rate before the schedule.
+    of a frequent one's.
     """
-    stacked = stacked_matrices(model) if settings.kind == "muon" else {}
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rest = build_rest(settings, parameter_groups(settings, model, [p for p in trainable if id(p) not in stacked]))
+    stacked, parameters = stacked_matrices(model), trainable(model)
+    rest = adamw_for(settings, model, [p for p in parameters if id(p) not in stacked])
     if not stacked:
         return rest
     matrices: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if stacked.get(id(p)) == rows], "rows": list(rows), "peak": settings.matrix_lr}
+        {
+            "params": [p for p in parameters if stacked.get(id(p)) == rows],
+            "rows": list(rows),
+            "peak": settings.matrix_lr,
+        }
         for rows in dict.fromkeys(stacked.values())
     ]
     return Together([rest, Muon(matrices, settings.matrix_lr, settings.momentum, settings.weight_decay)])
 
 
-def build_rest(settings: OptimizerSettings, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """torch's own, fused: one pass over a parameter, its gradient and its moments."""
-    if settings.kind == "sgd":
-        parts = any(
-            is_part(parameter) for group in groups for parameter in group["params"]
-        )  # which torch does not fuse
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=not parts)
-    kind = torch.optim.Adam if settings.kind == "adam" else torch.optim.AdamW
-    return kind(groups, lr=settings.lr, betas=settings.betas, eps=settings.epsilon, fused=True)
+def adamw_for(settings: OptimizerSettings, model: nn.Module, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Build torch's AdamW, fused: one pass over a parameter, its gradient and its moments."""
+    groups = parameter_groups(settings, model, parameters)
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.epsilon, fused=True)
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def parameter_groups(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lilliput.settings.tree import Config, ScheduleSettings
+from lilliput.training.choices import SCHEDULES
 
 
 def stay(step: int, warmup: int) -> float:
@@ -35,17 +36,25 @@ class Shape:
     fall: Callable[[float], float]
 
 
-SHAPES = {
-    "constant": Shape(stay, lambda over: 1.0),
-    "linear": Shape(stay, lambda over: 1.0 - over),
-    "cosine": Shape(stay, lambda over: 0.5 * (1.0 + math.cos(math.pi * over))),
-    "inverse-sqrt": Shape(inverse_root, lambda over: 1.0 - over),
-}
+def constant() -> Shape:
+    return Shape(stay, lambda over: 1.0)
+
+
+def linear() -> Shape:
+    return Shape(stay, lambda over: 1.0 - over)
+
+
+def cosine() -> Shape:
+    return Shape(stay, lambda over: 0.5 * (1.0 + math.cos(math.pi * over)))
+
+
+def inverse_sqrt() -> Shape:
+    return Shape(inverse_root, lambda over: 1.0 - over)
 
 
 def learning_rate(settings: ScheduleSettings, peak: float, step: int, progress: float) -> float:
     """For update number `step` (the first is 1) at a progress from 0 to 1."""
-    shape = SHAPES[settings.kind]
+    shape: Shape = SCHEDULES[settings.kind].build()
     warm = min(1.0, step / settings.warmup) if settings.warmup else 1.0
     over = (progress - (1.0 - settings.decay)) / settings.decay if settings.decay else 0.0
     above = max(0.0, shape.level(step, settings.warmup) - settings.final)  # a level below the final rate is that rate

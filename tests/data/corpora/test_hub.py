@@ -216,7 +216,7 @@ def test_a_cache_of_which_a_shard_is_missing(no_hub: Path) -> None:
 def test_nothing_here_and_no_hub(no_hub: Path) -> None:
     begin = time.perf_counter()
     told = refusal(lambda: corpus_of("tinystories"))
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < 30
     assert "the hub cannot be reached for the data set roneneldan/TinyStories: " in told
     assert "put TinyStories-train.txt and TinyStories-valid.txt into a folder and give its path" in told
     assert "$LILLIPUT_DATA/tinystories" in told

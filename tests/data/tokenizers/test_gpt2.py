@@ -141,7 +141,7 @@ def test_ranks_and_merges_are_one_thing() -> None:
     ("name", "content", "told"),
     [
         ("vocab.json", b"{", ("the vocabulary is not JSON", "vocab.json")),
-        ("vocab.json", b"[" * 100_000, ("the vocabulary is not JSON: too deeply nested",)),
+        ("vocab.json", b"[" * 100_000, ("the vocabulary is not JSON: nested deeper than 100 levels",)),
         ("vocab.json", b'{"a": "b"}', ("no JSON object of ids",)),
         ("vocab.json", b"[]", ("no JSON object of ids",)),
         ("vocab.json", b'{"a": 0}', ("do not fit each other", "give both files of one model")),

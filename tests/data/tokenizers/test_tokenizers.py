@@ -22,7 +22,8 @@ from helpers.shared_data import DATA, needs_data
 from helpers.user_errors import refusal
 from lilliput.data import tokenizers as module
 from lilliput.data.corpora import END_OF_TEXT
-from lilliput.data.tokenizers import KINDS, TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
+from lilliput.data.tokenizer_choices import TOKENIZERS
+from lilliput.data.tokenizers import TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
 from lilliput.data.tokenizers import text_chunks as cutting
 from lilliput.data.tokenizers import untrusted_files as untrusted
 from lilliput.data.tokenizers.text_chunks import cut_text
@@ -299,7 +300,7 @@ def test_settings_choose(tmp_path: Path) -> None:
     assert make_tokenizer(TokenizerSettings(kind="byte"), iter([])).sha256 == BYTE.sha256
     BPE.save(tmp_path / "mine.json")
     assert make_tokenizer(TokenizerSettings(path=str(tmp_path / "mine.json")), iter([])).sha256 == BPE.sha256
-    assert set(KINDS) == {"bpe", "byte", "character", "gpt2", "word"}
+    assert set(TOKENIZERS) == {"bpe", "byte", "character", "gpt2", "word"}
 
 
 def test_a_mistake_in_the_text_reaches_its_user_through_training() -> None:
@@ -332,7 +333,7 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
         ("", "is not JSON: Expecting value"),
         ("{", "is not JSON: Expecting property name"),
         ("[]", "is not JSON: no JSON object"),
-        ("[" * 100_000, "is not JSON: too deeply nested"),
+        ("[" * 100_000, "is not JSON: nested deeper than 100 levels"),
         (b"\xff", "the tokenizer is not UTF-8"),
         ("{}", "cannot be used: "),
         (changed(lambda value: value.update(added_tokens=[])), f"has no {END_OF_TEXT} token"),
@@ -341,8 +342,9 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
         (changed(lambda value: value["model"]["vocab"].update(zz=5)), "two tokens have the id 5: "),  # type: ignore[index]
         (changed(lambda value: value.pop("model")), "cannot be used: "),
         (changed(lambda value: value.update(normalizer={"type": "Lower"})), "cannot be used: "),
-        ('{"pre_tokenizer": ' * 300 + "1" + "}" * 300, "cannot be used: recursion limit"),
-        ('{"decoder":' * 990 + "1" + "}" * 990, "is not JSON: too deeply nested"),
+        ('{"pre_tokenizer": ' * 100 + "1" + "}" * 100, "cannot be used: "),
+        ('{"pre_tokenizer": ' * 101 + "1" + "}" * 101, "is not JSON: nested deeper than 100 levels"),
+        ('{"decoder":' * 990 + "1" + "}" * 990, "is not JSON: nested deeper than 100 levels"),
         (changed(lambda value: [value.update(added_tokens=[]), value["model"].update(vocab={}, merges=[])]), "has no "),  # type: ignore[attr-defined]
     ],
 )
@@ -385,7 +387,7 @@ def test_regular_expressions_without_end_are_refused(
     told = refusal(lambda: Tokenizer.from_json(with_pattern(part, pattern), "evil.json"))
     assert told.startswith("a regular expression of the tokenizer takes too long or fails: ")
     assert "at  evil.json" in told
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 120
     assert capfd.readouterr().err == ""  # the engine's own cry stays in the other process
 
 
@@ -398,11 +400,11 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
     program = (
         "import resource\n"
-        "from lilliput.data.tokenizers import untrusted\n"
+        "from lilliput.data.tokenizers import untrusted_files\n"
         "resource.setrlimit(resource.RLIMIT_AS, ((1 << 32) - 4096,) * 2)\n"
-        "print(untrusted._ends(r'\\w+|\\s+'))\n"
+        "print(untrusted_files._ends(r'\\w+|\\s+'))\n"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert (found.stdout, found.stderr) == ("True\n", "")
 
 

@@ -15,7 +15,8 @@ from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, t
 from lilliput.decoding.engines import torch_engine as eager
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.model import attention
-from lilliput.model.attention import Capture, Visibility
+from lilliput.model.attention import Capture
+from lilliput.model.attention_mask import Visibility
 from lilliput.model.kv_cache import LayerCache
 
 

@@ -7,7 +7,6 @@ decompression and encodings (`decompression`), finding files (`sources`).
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from lilliput.data.corpora.decompression import (
 from lilliput.data.corpora.documents import END_OF_TEXT, Document, Labels, check_text
 from lilliput.errors import UserError, nearest
 from lilliput.settings.tree import DataSettings
+from lilliput.storage.atomic_files import parse_json
 
 SEPARATORS = {
     "line": "documents are lines",
@@ -123,11 +123,10 @@ def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[D
 
 def _parse(line: str, name: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, json.JSONDecodeError) else "too deep or too large"
+        value = parse_json(line)
+    except ValueError as error:
         fix = "write one JSON object a line, or rename the file to .txt"
-        raise UserError(f"the line is not JSON: {reason}", where, fix) from error
+        raise UserError(f"the line is not JSON: {error}", where, fix) from error
     if not isinstance(value, dict):
         raise UserError(f"the line is no JSON object but {type(value).__name__}", where, f'write {{"{name}": "…"}}')
     return value

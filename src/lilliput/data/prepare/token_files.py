@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from lilliput.data.prepare.corpus_statistics import tell_figures
 from lilliput.data.tokenizers import Tokenizer
+from lilliput.storage.atomic_files import parse_json
 
 FORMAT = 2
 OFFSETS, BYTES, HASHES, LABELS = "<i8", "<i8", "<u8", "<i4"
@@ -187,7 +188,7 @@ def seal(value: Mapping[str, Any]) -> bytes:
 
 def unseal(raw: bytes) -> dict[str, Any]:
     """What was sealed; ValueError or KeyError where any bit of it changed."""
-    value: dict[str, Any] = json.loads(raw)
+    value: dict[str, Any] = parse_json(raw)
     del value["sha256"]
     if seal(value) != raw:
         raise ValueError("the seal is broken")

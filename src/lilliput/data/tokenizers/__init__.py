@@ -6,7 +6,7 @@ files (`gpt2`), which text is trained on (`prepare` gives the training split) or
 is done by the tokenizers library, and a saved tokenizer is its tokenizer.json, which transformers reads.
 
 End-of-text is the last id of BPE and bytes, as in GPT-2: they keep their ids whatever is added after them. A
-new kind of tokenizer is one entry of `KINDS`.
+new kind of tokenizer is one function and one entry of `tokenizer_choices`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,16 @@ from numpy.typing import NDArray
 from tokenizers import models, trainers
 
 from lilliput.data.corpora import END_OF_TEXT
+from lilliput.data.tokenizer_choices import TOKENIZERS
 from lilliput.data.tokenizers import gpt2
 from lilliput.data.tokenizers import word_level as words
 from lilliput.data.tokenizers.gpt2 import BYTE_CHARACTERS, CHARACTER_BYTES
 from lilliput.data.tokenizers.special_tokens import find_specials, find_unknown
 from lilliput.data.tokenizers.text_chunks import cut_endless_words, cut_text
 from lilliput.data.tokenizers.untrusted_files import check_patterns, read_text, told_panics
-from lilliput.errors import UserError, nearest
+from lilliput.errors import UserError
 from lilliput.settings.tree import TokenizerSettings
+from lilliput.storage.atomic_files import parse_json
 
 # Above GPT-4's largest (about 20 MB); parsing takes several times the file's size in memory.
 LARGEST_FILE = 50 * 1000 * 1000
@@ -209,13 +211,12 @@ class Tokenizer:
     @staticmethod
     def from_json(text: str, where: str = "tokenizer.json") -> Tokenizer:
         try:
-            parts = json.loads(text)
+            parts = parse_json(text)
             if not isinstance(parts, dict):
                 raise ValueError("no JSON object")
             check_patterns(parts, words.OWN_PATTERNS, where)
-        except (ValueError, RecursionError) as error:
-            reason = "too deeply nested" if isinstance(error, RecursionError) else error
-            raise UserError(f"the tokenizer is not JSON: {reason}", where, "give a whole tokenizer.json") from error
+        except ValueError as error:
+            raise UserError(f"the tokenizer is not JSON: {error}", where, "give a whole tokenizer.json") from error
         try:
             with told_panics("the tokenizer cannot be used", where):
                 inner = library.Tokenizer.from_str(text)
@@ -325,38 +326,36 @@ def _ended(inner: library.Tokenizer) -> Tokenizer:
     return Tokenizer(inner)
 
 
-def _word_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
+def trained_bpe(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
+    return train_bpe(documents, settings.vocab_size)
+
+
+def all_bytes(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
+    return byte_tokenizer()
+
+
+def characters(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
+    return Tokenizer(words.fit_characters(settings, documents), "tokenizer.eos_id")
+
+
+def gpt2_own(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
+    return Tokenizer(gpt2.find_gpt2())
+
+
+def words_of(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
     if settings.vocabulary is not None:
         return Tokenizer(words.read_words(settings), settings.vocabulary)
     return Tokenizer(words.fit_words(settings, documents), "tokenizer.eos_id")
 
 
-Constructor = Callable[[TokenizerSettings, Iterable[str]], Tokenizer]
-KINDS: dict[str, Constructor] = {
-    "bpe": lambda settings, documents: train_bpe(documents, settings.vocab_size),
-    "byte": lambda settings, documents: byte_tokenizer(),
-    "character": lambda settings, documents: Tokenizer(words.fit_characters(settings, documents), "tokenizer.eos_id"),
-    "gpt2": lambda settings, documents: Tokenizer(gpt2.find_gpt2()),
-    "word": _word_tokenizer,
-}
-
-LEARNING = ("bpe", "word", "character")  # those that are made from the training split
-
-
 def learns(settings: TokenizerSettings) -> bool:
-    """Whether the tokenizer is made from the training split, and not of files that may be gone one day."""
-    return settings.path is None and settings.vocabulary is None and settings.kind in LEARNING
+    """Return whether the tokenizer is made from the training split, and not from files that may be gone one day."""
+    return settings.path is None and settings.vocabulary is None and TOKENIZERS[settings.kind].learns
 
 
 def make_tokenizer(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
-    """The tokenizer that the settings ask for; `documents` (the training split) are read only by kinds that learn.
-
-    A path, GPT-2, bytes and a vocabulary file learn nothing.
-    """
+    """Make the tokenizer of the settings; `documents` (the training split) are read only by kinds that learn."""
     if settings.path is not None:
         return Tokenizer.load(Path(settings.path))
-    if settings.kind not in KINDS:
-        raise UserError(
-            f"no such kind of tokenizer: {settings.kind}", None, nearest(settings.kind, KINDS) or ", ".join(KINDS)
-        )
-    return KINDS[settings.kind](settings, documents)
+    tokenizer: Tokenizer = TOKENIZERS[settings.kind].build(settings, documents)
+    return tokenizer

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 from itertools import pairwise
@@ -23,6 +22,7 @@ from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizers.special_tokens import ENDS, PADS, STARTS
 from lilliput.data.tokenizers.untrusted_files import read_text
 from lilliput.errors import UserError
+from lilliput.storage.atomic_files import parse_json
 
 LARGEST_FILE = 50 * 1000 * 1000
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
@@ -120,10 +120,9 @@ def _assembled(vocabulary: Path, merges: Path) -> library.Tokenizer:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        found = json.loads(read_text(path, "vocabulary", LARGEST_FILE))
-    except (ValueError, RecursionError) as error:
-        reason = "too deeply nested" if isinstance(error, RecursionError) else error
-        raise UserError(f"the vocabulary is not JSON: {reason}", str(path), "give GPT-2's encoder.json") from error
+        found = parse_json(read_text(path, "vocabulary", LARGEST_FILE))
+    except ValueError as error:
+        raise UserError(f"the vocabulary is not JSON: {error}", str(path), "give GPT-2's encoder.json") from error
     if not isinstance(found, dict) or not all(isinstance(one, int) and 0 <= one < 1 << 32 for one in found.values()):
         raise UserError("the vocabulary is no JSON object of ids", str(path), 'as in {"!": 0, "\\"": 1}')
     return found

@@ -24,18 +24,20 @@ from typing import Any
 
 from lilliput.errors import UserError
 
-PATIENCE = 10.0  # seconds; honest patterns take some tenths, most of them the start of Python
+PATIENCE = 10  # seconds of processor time; honest patterns take some tenths, most of them the start of Python
+BUSY = 6  # a busy machine may need so many times as long by the clock
 LONGEST_PATTERN = 4000
 
 # Patterns on its input, exit code 0 if all of them end. -P: nothing is imported from the folder of the user.
 _TRIAL = r"""
 import json, sys
 from tokenizers import Regex, pre_tokenizers
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))
-except (ImportError, ValueError, OSError):  # no such limits here, or a lower one that may not be raised
-    pass
+for name, limit in ("RLIMIT_AS", 1 << 32), ("RLIMIT_CPU", int(sys.argv[1])):
+    try:
+        import resource
+        resource.setrlimit(getattr(resource, name), (limit, limit))
+    except (ImportError, ValueError, OSError):  # no such limits here, or a lower one that may not be raised
+        pass
 pattern = json.load(sys.stdin)
 split = pre_tokenizers.Split(Regex(pattern), "isolated")
 prose = "Once upon a time, in 1999, \"the ice-cream man's dog\" said: Hello -- it costs $3.50!\r\n\n" * 40
@@ -108,10 +110,10 @@ def _patterns(value: Any) -> Iterator[str]:
 def _ends(pattern: str) -> bool:
     try:
         trial = subprocess.run(
-            [sys.executable, "-P", "-c", _TRIAL],
+            [sys.executable, "-P", "-c", _TRIAL, str(max(1, int(PATIENCE)))],
             input=json.dumps(pattern).encode(),
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=BUSY * PATIENCE,
         )
     except subprocess.TimeoutExpired:
         return False

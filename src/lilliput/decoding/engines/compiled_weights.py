@@ -10,7 +10,7 @@ J outputs of a matrix, K inputs, V vocabulary, C dim.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,24 +26,60 @@ from lilliput.kernels.decoding_pass.layout import (
     Plan,
     zeros_on_lines,
 )
+from lilliput.kernels.linear import Linear
 from lilliput.kernels.registers import LANES, LINE, PAIR, PANEL, padded
 from lilliput.model.attention import SelfAttention
-from lilliput.model.layers import FeedForward, LanguageHead, PreNorm
-from lilliput.model.mixing import ValueEmbedding
-from lilliput.model.norms import QueryKeyNorm
+from lilliput.model.embeddings import LearnedEmbedding, PatchedEmbedding, PretrainedEmbedding, Unmixed, ValueEmbedding
+from lilliput.model.heads import LanguageAndLabelHead, LanguageHead, SoftCap
+from lilliput.model.layers import (
+    FeedForward,
+    GeluFeedForward,
+    PostNorm,
+    PreNorm,
+    ReluFeedForward,
+    SquaredReluFeedForward,
+    SwigluFeedForward,
+)
+from lilliput.model.norms import QueryKeyNorm, RMSNorm
+from lilliput.model.parts import Supported, find_unsupported
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
-from lilliput.model.transformer import Transformer, evaluating
+from lilliput.model.transformer import Block, Transformer, evaluating
 
 Quantise = Literal["int8"] | None
-NORMS = {"layer": layout.LAYER_NORM, "rms": layout.RMS_NORM}
-ACTIVATIONS = {"relu": layout.RELU, "gelu": layout.GELU, "relu2": layout.RELU2, "swiglu": layout.SWIGLU}
+NORMS: dict[type[nn.Module], int] = {nn.LayerNorm: layout.LAYER_NORM, RMSNorm: layout.RMS_NORM}
+ACTIVATIONS: dict[type[nn.Module], int] = {
+    ReluFeedForward: layout.RELU,
+    GeluFeedForward: layout.GELU,
+    SquaredReluFeedForward: layout.RELU2,
+    SwigluFeedForward: layout.SWIGLU,
+}
+# What the compiled pass computes: a model with a part of any other type goes to the torch engine.
+SUPPORTED: Supported = {
+    "embedding": (LearnedEmbedding, PretrainedEmbedding, PatchedEmbedding),
+    "positions": (Positions, Learned, Sinusoidal, Rotary),
+    "block": (Block,),
+    "norm placement": (PreNorm, PostNorm),
+    "norm": tuple(NORMS),
+    "attention": (SelfAttention,),
+    "query-key norm": (QueryKeyNorm, nn.Identity),
+    "value embedding": (ValueEmbedding, Unmixed),
+    "feed-forward": tuple(ACTIVATIONS),
+    "linear layer": (Linear, nn.Linear),
+    "final norm": (*NORMS, nn.Identity),
+    "head": (LanguageHead, LanguageAndLabelHead),
+    "bound of the logits": (SoftCap, nn.Identity),
+}
 
 
 def refusal(model: Transformer) -> str | None:
-    """Why the compiled engine does not hold this net; None if it does."""
-    weight = next(model.parameters())
+    """Return why the compiled engine does not support this model; None if it does."""
     if not isinstance(model.head, LanguageHead):
         return "a classifier does not write"
+    if unsupported := find_unsupported(model, SUPPORTED):
+        return f"the compiled engine has no {unsupported}"
+    if len(shared_types(model)) > 3:
+        return "the compiled engine requires one kind of norm, norm placement and feed-forward in all blocks"
+    weight = next(model.parameters())
     if weight.device.type != "cpu":
         return f"the model is on {weight.device.type}"
     if weight.dtype != torch.float32:
@@ -103,6 +139,14 @@ class Packer:
         return self.put(torch.cat([part.detach() for part in parts if isinstance(part, Tensor)]))
 
 
+def shared_types(model: Transformer) -> set[type[nn.Module]]:
+    """Return the types of the norms, norm placements and feed-forwards: one of each in a model that can be packed."""
+    blocks: list[Any] = list(model.blocks)
+    wrapped = [part for block in blocks for part in (block.attention, block.feed_forward)]
+    norms = [part.norm for part in wrapped] + ([] if isinstance(model.norm, nn.Identity) else [model.norm])
+    return {type(part) for part in (*wrapped, *norms, *(block.feed_forward.inner for block in blocks))}
+
+
 def in_panels(rows: Floats, gated: bool) -> Floats:
     """(J, K) filled up with zeros to whole panels. A gated one has a panel of gates, then the panel that they open."""
     halves = np.split(rows, 2) if gated else [rows]
@@ -138,7 +182,9 @@ def pack(model: Transformer, quantise: Quantise) -> PackedWeights:
         {settings.context if window is None else min(window, settings.context) for window in model.windows}
     )
     layers = np.full((settings.layers, layout.LAYER_FIELDS), -1, dtype=np.int64)
-    gated = settings.feed_forward == "swiglu"
+    first_block: Any = model.blocks[0]
+    norm, inner = first_block.attention.norm, first_block.feed_forward.inner
+    gated = inner.gated
     with evaluating(model):
         embedding = packer.put(model.embedding(torch.arange(vocab_size)))  # (V, C)
     inside = 0
@@ -175,9 +221,9 @@ def pack(model: Transformer, quantise: Quantise) -> PackedWeights:
         layers=settings.layers,
         vocab_size=vocab_size,
         context=settings.context,
-        norm=NORMS[settings.norm],
-        post=int(settings.norm_placement == "post"),
-        activation=ACTIVATIONS[settings.feed_forward],
+        norm=NORMS[type(norm)],
+        post=int(isinstance(first_block.attention, PostNorm)),
+        activation=ACTIVATIONS[type(inner)],
         quantised=int(quantise is not None),
         embedding=embedding,
         positions=table,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model, tiny_settings
-from lilliput.model.mixing import ValueEmbedding, mix
+from lilliput.model.embeddings import ValueEmbedding, mix
 from lilliput.model.transformer import build_model
 
 

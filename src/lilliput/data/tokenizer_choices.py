@@ -1,0 +1,61 @@
+"""The kinds of tokenizers by name.
+
+Owns: the table of `tokenizer.kind`. Outside the package `tokenizers`, whose library takes time to import. Does not own: the
+tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lilliput.settings.choices import TABLES, Choice, Conflict, Table
+from lilliput.settings.tree import Config, TokenizerSettings
+
+
+def unknown_size(settings: TokenizerSettings) -> int | None:
+    """Return the largest vocabulary that the settings allow; None if only the text decides."""
+    return settings.max_vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerChoice(Choice):
+    """Built with the tokenizer's settings and the documents of the training split; returns a `Tokenizer`."""
+
+    learns: bool = True  # from the training split
+    vocab_size: Callable[[TokenizerSettings], int | None] = unknown_size
+
+
+def byte_rules(config: Config) -> list[Conflict]:
+    size = config.model.vocab_size
+    if size is None or size >= 257:
+        return []
+    return [("model.vocab_size", f"bytes and end-of-text require model.vocab_size 257 or more (got {size})")]
+
+
+def unknown_token_rules(config: Config) -> list[Conflict]:
+    tokenizer = config.tokenizer
+    if tokenizer.unk_id is not None or tokenizer.vocabulary is not None or tokenizer.path is not None:
+        return []
+    return [("tokenizer.unk_id", f"a {tokenizer.kind} tokenizer requires an id for what is not in its vocabulary")]
+
+
+TOKENIZERS: Table[TokenizerChoice] = TABLES["tokenizer.kind"]
+TOKENIZERS.kind = TokenizerChoice
+TOKENIZERS.add(
+    TokenizerChoice(
+        name="bpe", builds="lilliput.data.tokenizers:trained_bpe", vocab_size=lambda settings: settings.vocab_size
+    ),
+    TokenizerChoice(
+        name="byte",
+        builds="lilliput.data.tokenizers:all_bytes",
+        learns=False,
+        vocab_size=lambda settings: 257,
+        rules=byte_rules,
+    ),
+    TokenizerChoice(name="character", builds="lilliput.data.tokenizers:characters", rules=unknown_token_rules),
+    TokenizerChoice(name="word", builds="lilliput.data.tokenizers:words_of", rules=unknown_token_rules),
+    TokenizerChoice(
+        name="gpt2", builds="lilliput.data.tokenizers:gpt2_own", learns=False, vocab_size=lambda settings: 50_257
+    ),
+)

@@ -1,0 +1,14 @@
+"""Shapes that follow from the settings: the window of each layer, and the widths of a block. Needs no torch."""
+
+from __future__ import annotations
+
+
+def layer_windows(window: int | tuple[int | None, ...] | None, layers: int) -> list[int | None]:
+    """Return the window of each layer: one for all, or a pattern that repeats over the layers."""
+    pattern = window if isinstance(window, tuple) else (window,)
+    return [pattern[layer % len(pattern)] for layer in range(layers)]
+
+
+def gated_width(hidden: int) -> int:
+    """Return 2/3 of hidden, rounded to a multiple of 8: three matrices then cost what two did."""
+    return max(8, round(hidden * 2 / 3 / 8) * 8)

@@ -1,0 +1,44 @@
+"""Python files of the user that register choices: `--plugin FILE.py`.
+
+Owns: loading such a file. A plugin is code, so it is loaded only where the user names it; recipes and checkpoints cannot
+name one. Does not own: the tables (`choices`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from lilliput.errors import UserError
+
+LOADED: list[Path] = []
+
+
+def load_plugin(path: str | Path) -> None:
+    """Execute a plugin, which calls `lilliput.register`; a file that is loaded already is not executed again."""
+    file = Path(path).resolve()
+    if file in LOADED:
+        return
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise UserError(
+            f"the plugin {what}", str(path), "name a Python file that calls lilliput.register", code="file.missing"
+        )
+    spec = importlib.util.spec_from_file_location(f"lilliput_plugin_{len(LOADED)}_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UserError("a plugin is a Python file", str(path), "name a file that ends in .py", code="file.format")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        line = error.__traceback__
+        while line is not None and line.tb_next is not None:
+            line = line.tb_next
+        where = f"{path}, line {line.tb_lineno}" if line is not None else str(path)
+        what = f"the plugin raised {type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(what, where, "correct the plugin", code="plugin.failed") from error
+    LOADED.append(file)
