@@ -7,7 +7,7 @@ from lilliput.cli import main
 
 code = main()
 if os.environ.get("WORLD_SIZE", "1") != "1":
-    from lilliput.training.process_group import leave
+    from lilliput.training.process_group import exit_process
 
-    leave(code)
+    exit_process(code)
 sys.exit(code)

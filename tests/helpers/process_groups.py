@@ -18,7 +18,7 @@ from torch import Tensor
 from helpers.small_runs import small_config
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.loop import Trainer
-from lilliput.training.process_group import World, leave, open_world
+from lilliput.training.process_group import World, exit_process, open_world
 from lilliput.training.session import open_session
 
 
@@ -69,4 +69,4 @@ if __name__ == "__main__":
         told = [train_case(processes, place, case) for case in cases]
         if processes.first:
             (place / answer).write_text(json.dumps(told))
-    leave(0)
+    exit_process(0)

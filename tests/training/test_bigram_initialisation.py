@@ -113,12 +113,12 @@ def losses(session: Session) -> list[float]:
 def test_a_run_goes_on_from_them_and_its_clock_with_it(tmp_path: Path) -> None:
     with opened(tmp_path, train__pair_updates="30") as session:
         assert session.trainer.budget.seconds > 0.0
-        (note,) = [note for note in session.notes if "pairs" in note]
+        (note,) = [note for note in session.notes if "bigram" in note]
         told = float(note.split(": ")[1].split(" nats")[0])
         assert whole_loss(session).item() == pytest.approx(told, abs=0.01)
         assert losses(session)[0] == pytest.approx(told, abs=0.3)
     with opened(tmp_path, name="without") as session:
-        assert session.trainer.budget.seconds == 0.0 and not [note for note in session.notes if "pairs" in note]
+        assert session.trainer.budget.seconds == 0.0 and not [note for note in session.notes if "bigram" in note]
         assert losses(session)[0] > told + 2.0
 
 
@@ -129,7 +129,7 @@ def test_weights_of_another_run_are_not_begun_anew(tmp_path: Path) -> None:
         tmp_path, "second", model__initialisation="zero-residual", train__pair_updates="5", train__steps="1"
     )
     with open_session(config, start_from=str(tmp_path / "runs" / "mine")) as session:
-        assert not [note for note in session.notes if "pairs" in note]
+        assert not [note for note in session.notes if "bigram" in note]
         best = Run(tmp_path / "runs" / "mine").best
         assert best is not None
         assert torch.equal(session.trainer.model.head.project.weight, best.load_model()["head.project.weight"])

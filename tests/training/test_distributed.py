@@ -163,10 +163,7 @@ def test_a_run_goes_from_hand_to_hand(place: Path, of_two: dict[str, Any], of_fo
     assert list(found.values()) == pytest.approx(list(expected["losses"].values())[3:], rel=0, abs=1e-12)
     assert last["figures"][-1] == pytest.approx(expected["figures"][-1], rel=0, abs=1e-12)
     told = [note for heard in hands[:-1] for note in heard["notes"] if "processes" in note]
-    assert told == [
-        f"the run was trained with processes {then}, now it is {now}: it goes on, but not bit for bit"
-        for then, now in ((1, 2), (2, 4))
-    ]
+    assert [[int(n) for n in re.findall(r"\d+", note)] for note in told] == [[1, 2], [2, 4]]
 
 
 def test_four_that_stop_and_go_on_are_the_same_bit_for_bit(place: Path, of_four: dict[str, Any]) -> None:
@@ -296,11 +293,10 @@ def told_by(place: Path, *words: str) -> str:
 
 
 def test_a_mistake_is_told_once(place: Path) -> None:
-    for flags, sentence in (
-        (["--train.stepz", "7"], "lilliput: there is no setting train.stepz"),
-        (["--train.batch", "1"], "lilliput: train.batch is 1, and there are 2 processes to share its rows"),
-    ):
-        assert told_by(place, "--max-restarts", "1", *command("mistaken", *flags)).count(sentence) == 1
+    for name, value in (("train.stepz", "7"), ("train.batch", "1")):
+        printed = told_by(place, "--max-restarts", "1", *command("mistaken", f"--{name}", value))
+        reports = [line for line in printed.splitlines() if line.startswith("lilliput: ")]
+        assert len(reports) == 1 and name in reports[0]
     assert not (place / "runs" / "mistaken").exists()
 
 
@@ -309,12 +305,10 @@ def test_no_group_is_refused(place: Path) -> None:
     alone_with = functools.partial(subprocess.run, cwd=place, capture_output=True, text=True, timeout=PATIENCE)
     done = alone_with(words, env=ENVIRONMENT | {"WORLD_SIZE": "2"})
     assert done.returncode == 2
-    assert done.stderr.startswith(
-        "lilliput: WORLD_SIZE is 2, but RANK and MASTER_ADDR and MASTER_PORT are not set: there is no group of processes\n"
-    )
-    assert len(done.stderr.splitlines()) == 3
+    first, *rest = done.stderr.splitlines()
+    assert all(name in first for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")) and len(rest) == 2
     done = alone_with(words, env=ENVIRONMENT | {"WORLD_SIZE": "two"})
-    assert done.returncode == 2 and "WORLD_SIZE is 'two'" in done.stderr
+    assert done.returncode == 2 and "WORLD_SIZE" in done.stderr and "'two'" in done.stderr
     assert not (place / "runs" / "groupless").exists()
     shutil.rmtree(place / "runs" / "groupless", ignore_errors=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from helpers.small_runs import small_config
-from lilliput.errors import UserError
+from helpers.user_errors import refused
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
@@ -31,7 +32,7 @@ EVALUATED = Evaluated(step=250, whole=False, weights=250, floor=None, perplexity
 TESTED = AtTheEnd(step=300, name="obama", weights=250, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
 JUDGED = Evaluated(step=250, whole=False, weights=250, floor=None, **LABELS)  # type: ignore[arg-type]
 FINISHED = Finished(300, 300_000, 60.0, interrupted=False, early=False)
-WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it")
+WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it", "loss spike")
 
 
 @pytest.fixture
@@ -87,16 +88,15 @@ def test_an_interrupted_run_has_not_finished(run: Run) -> None:
 
 def test_a_log_that_cannot_be_opened(run: Run) -> None:
     run.metrics_path.mkdir()
-    with pytest.raises(UserError, match=r"cannot write metrics\.jsonl"):
-        MetricsFile(run, every=1)
+    assert "metrics.jsonl" in refused(lambda: MetricsFile(run, every=1)).what
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
 def test_a_full_disk_is_told(run: Run) -> None:
     run.metrics_path.symlink_to("/dev/full")
     log = MetricsFile(run, every=1)
-    with pytest.raises(UserError, match="the disk is full"):
-        log(stepped(1))
+    cause = refused(lambda: log(stepped(1))).__cause__
+    assert isinstance(cause, OSError) and cause.errno == errno.ENOSPC
     # What is still in the buffer cannot be written either: closing tells the same, and no more.
     with pytest.raises(OSError, match="No space"):
         log.close()

@@ -159,7 +159,8 @@ def test_a_failure_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
     for step in (2, 3, 4):
         observer(stepped(step))
     observer.close()
-    assert said == ["trackio failed and is not used any more (the server is gone); metrics.jsonl has it all"]
+    (note,) = said
+    assert "trackio" in note and "the server is gone" in note
 
 
 def test_one_that_cannot_begin_is_told_and_left_out(
@@ -169,8 +170,8 @@ def test_one_that_cannot_begin_is_told_and_left_out(
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", lambda *_, **__: 1 / 0)
     run, events = train_small(small_config(tmp_path, train__steps="2", log__tensorboard="true", name="other"))
     assert isinstance(events[-1], Finished) and run.metrics()[-1]["event"] == "finished"
-    told = "note TensorBoard failed and is not used any more (division by zero); metrics.jsonl has it all\n"
-    assert capsys.readouterr().err == told
+    (note,) = capsys.readouterr().err.splitlines()
+    assert "TensorBoard" in note and "division by zero" in note
 
 
 def test_a_real_run_and_its_log_say_the_same(tmp_path: Path) -> None:
@@ -187,9 +188,7 @@ def test_a_package_that_is_missing_is_told_before_any_work(tmp_path: Path, monke
     config = small_config(tmp_path, log__wandb="true")
     with pytest.raises(UserError) as told, open_session(config):
         pass
-    assert str(told.value) == (
-        'log.wandb needs Weights & Biases, which is not installed\n  try pip install "lilliput[log]"'
-    )
+    assert (told.value.code, told.value.setting) == ("package.missing", "log.wandb")
     assert not (tmp_path / "prepared").exists()
     need_trackers(dataclasses.replace(config.log, wandb=False, trackio=True))
 
@@ -204,5 +203,5 @@ def test_names_of_numbers() -> None:
         "whole/perplexity",
         "whole/bits_per_byte",
     }
-    assert name_numbers({"event": "warning", **dataclasses.asdict(Warned(1, "spike", "text"))}) == {}
+    assert name_numbers({"event": "warning", **dataclasses.asdict(Warned(1, "spike", "text", "title"))}) == {}
     assert trackers.FIGURES.keys() == {"step", "evaluation", "test"}

@@ -39,7 +39,7 @@ def falling(steps: int, noise: float = 0.05, seed: int = 0, low: float = 1.5) ->
 
 def hear(events: Iterable[Event], config: Config = CONFIG, rows: list[int] | None = None) -> list[Warned]:
     advisor = Advisor(config)
-    return [warned for event in events for warned in advisor.hear(event, rows or [*range(3, 15)])]
+    return [warned for event in events for warned in advisor.check(event, rows or [*range(3, 15)])]
 
 
 def updates(losses: Iterable[float], first: int = 1, norm: float = 0.5) -> list[Event]:
@@ -120,9 +120,9 @@ def test_a_loss_that_comes_back_up() -> None:
     kinds = [(warned.kind, warned.step) for warned in hear(updates(losses))]
     assert [kind for kind, _ in kinds] == ["spike", "learning-rate"]
     assert 170 <= kinds[1][1] <= 200
-    text = hear(updates(losses))[1].text
-    assert text.startswith("the loss has risen to 5.0")
-    assert text.endswith("the learning rate is too high; try --optimizer.lr 0.001, or a longer schedule.warmup")
+    warned = hear(updates(losses))[1]
+    assert warned.title == "learning rate too high"
+    assert "5.0" in warned.text and "optimizer.lr to 0.001" in warned.text
 
 
 def test_a_loss_that_is_almost_nothing_may_double() -> None:
@@ -134,8 +134,9 @@ def test_a_loss_that_is_almost_nothing_may_double() -> None:
 def test_a_loss_above_its_beginning() -> None:
     muon = replace(CONFIG, {"optimizer.kind": "muon", "optimizer.embedding_lr": 0.3})
     (warned,) = hear(updates([6.9] * 30 + [min(8.5, 6.9 + 0.02 * step) for step in range(200)]), muon)
-    assert warned.kind == "learning-rate" and "above the 6.900 that it began with" in warned.text
-    assert "--optimizer.lr 0.001 --optimizer.embedding_lr 0.1 --optimizer.matrix_lr 0.007" in warned.text
+    assert warned.kind == "learning-rate" and "6.900" in warned.text
+    for rate in ("optimizer.lr to 0.001", "optimizer.embedding_lr to 0.1", "optimizer.matrix_lr to 0.007"):
+        assert rate in warned.text
 
 
 def test_in_the_warm_up_a_loss_may_do_what_it_wants() -> None:
@@ -146,7 +147,7 @@ def test_in_the_warm_up_a_loss_may_do_what_it_wants() -> None:
 
 def test_gradients_that_are_clipped_for_nothing() -> None:
     (warned,) = hear(updates([4.0] * 400, norm=50.0))
-    assert warned.kind == "learning-rate" and warned.text.startswith("200 gradients in a row were clipped")
+    assert warned.kind == "learning-rate" and "200 gradients" in warned.text
     assert hear(updates([4.0] * 400, norm=50.0), replace(CONFIG, {"optimizer.clip": None})) == []
 
 
@@ -170,7 +171,8 @@ def overfitting(validation: list[float], train_low: float = 0.5) -> list[Event]:
 def test_validation_that_rises() -> None:
     (warned,) = hear(overfitting([2.5, 2.2, 2.0, 2.1, 2.15, 2.2, 2.3, 2.4]))
     assert (warned.kind, warned.step) == ("overfitting", 600)
-    assert warned.text.startswith("overfitting since step 300: validation was 2.0000 then and is 2.2000 now")
+    for fact in ("step 300", "2.0000", "2.2000"):
+        assert fact in warned.text
 
 
 def test_a_new_best_makes_it_worth_telling_again() -> None:
@@ -197,7 +199,7 @@ def below(level: float, config: Config = CONFIG) -> list[Warned]:
 def test_validation_far_below_training() -> None:
     (warned,) = below(2.0)
     assert (warned.kind, warned.step) == ("leakage", 250)
-    assert warned.text.endswith("to look for copies: lilliput prepare 'my texts/' --duplicates near")
+    assert "data.drop_duplicates" in warned.text
 
 
 def test_where_it_has_another_reason() -> None:
@@ -210,7 +212,7 @@ def test_a_loss_below_the_floor_cannot_be() -> None:
     bits = {"tokens": 10_000, "bits_per_byte": 0.500}  # 2 nats x 10,000 tokens: 28,854 bits in 57,708 bytes
     (warned,) = hear([evaluated(300, 2.0, whole=True, floor=0.501, **bits)])
     assert (warned.kind, warned.step) == ("leakage", 300)
-    assert "0.5000 bits per byte and a perfect model's 0.5010: the model has seen these texts" in warned.text
+    assert "0.5000" in warned.text and "0.5010" in warned.text
     assert bits_below_floor(evaluated(1, 2.0, whole=True, floor=0.501, **bits)) == pytest.approx(57.7, abs=0.05)
     assert hear([evaluated(300, 2.0, whole=True, floor=0.5003, **bits)]) == []  # 17 bits: luck
     assert hear([evaluated(300, 2.0, whole=True, floor=0.499, **bits)]) == []
@@ -229,10 +231,10 @@ def test_a_resumed_run_gives_the_same_warnings(cut: int) -> None:
     whole = hear(events)
     assert {w.kind for w in whole} == {"spike", "overfitting", "learning-rate"}
     first = Advisor(CONFIG)
-    said = [warned for event in events[:cut] for warned in first.hear(event, [1])]
+    said = [warned for event in events[:cut] for warned in first.check(event, [1])]
     second = Advisor(CONFIG)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    said += [warned for event in events[cut:] for warned in second.hear(event, [1])]
+    said += [warned for event in events[cut:] for warned in second.check(event, [1])]
     assert [(w.step, w.kind) for w in said] == [(w.step, w.kind) for w in whole]
 
 

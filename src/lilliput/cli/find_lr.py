@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LINES = 12  # of the table, which the plot has in full
 
 
-def print_rates(arguments: argparse.Namespace, config: Config, world: World) -> int:
+def print_rates(arguments: argparse.Namespace, config: Config | None, world: World) -> int:
+    """Try learning rates and print them. Only the first process has a `config`."""
     if world.processes > 1:
         what = f"--find-lr requires one process, got {world.processes}"
         fix = "run the same without torchrun: the result holds for the same train.batch"
@@ -29,6 +30,7 @@ def print_rates(arguments: argparse.Namespace, config: Config, world: World) -> 
         if getattr(arguments, flag):
             what = f"--find-lr conflicts with --{flag}: it makes no run"
             raise UserError(what, None, "give --find-lr alone, or with --from RUN", code="flag.conflict")
+    assert config is not None
     from lilliput.training.learning_rate_finder import find_learning_rate, plot_trial, scaled_rates
 
     with progress(chatter()) as report:

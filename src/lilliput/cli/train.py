@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,7 @@ from lilliput.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lilliput.settings.tree import Config
-    from lilliput.training.process_group import World
+    from lilliput.training.run_start import RunStart
     from lilliput.training.session import Session
 
 TAKES_SETTINGS = True
@@ -55,26 +53,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    try:
+        return train(arguments)
+    except UserError as error:
+        raise with_flags(error, arguments) from error
+
+
+def train(arguments: argparse.Namespace) -> int:
     from lilliput.training.process_group import open_world
 
     with open_world() as world:
-        config = shared_config(arguments, world)
+        # Only the first process reads recipes and runs: the others may be on machines that have neither.
+        start = requested_start(arguments) if world.first else None
         if arguments.dry_run:
             from lilliput.cli.dry_run import print_costs
 
-            return print_costs(config, arguments.json) if world.first else 0
+            return print_costs(start.config, arguments.json) if start else 0
         if arguments.find_lr:
             from lilliput.cli.find_lr import print_rates
 
-            return print_rates(arguments, config, world)
-        from lilliput.training.session import open_session
+            return print_rates(arguments, start.config if start else None, world)
+        from lilliput.training.session import start_session
 
         console = chatter(quiet=not world.first)
         with ExitStack() as stack:
             with progress(console) as report:
-                session = stack.enter_context(
-                    open_session(config, arguments.resume, arguments.overwrite, arguments.start_from, report, world)
-                )
+                session = stack.enter_context(start_session(start, report, world))
             stopped_by = follow(session, console)
     if stopped_by is not None:
         return 128 + stopped_by if world.launch is None else 0
@@ -83,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from lilliput.cli.info import describe_run
 
-        print_json(describe_run(str(session.run.folder), config.log.folder))
+        print_json(describe_run(str(session.run.folder), session.trainer.config.log.folder))
     else:
         from lilliput.cli.training_summary import summarise
 
@@ -91,89 +95,43 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def shared_config(arguments: argparse.Namespace, world: World) -> Config:
-    """As the first process finds them: the others may be on machines that have neither recipes nor runs."""
-    from lilliput.settings.loading import config_from_dict, config_to_dict
+def requested_start(arguments: argparse.Namespace) -> RunStart:
+    """Return how the run starts; raise for flags that exclude each other."""
+    resume, overwrite, start_from = arguments.resume, arguments.overwrite, arguments.start_from
+    exclusive = [
+        {"--resume": resume, "--overwrite": overwrite},
+        {"--resume": resume, "--from": start_from is not None},
+        {"--from": start_from is not None, "--size": arguments.size is not None},
+        {"--dry-run": arguments.dry_run, "--find-lr": arguments.find_lr},
+    ]
+    for flags in exclusive:
+        if all(flags.values()):
+            what = f"{' and '.join(flags)} exclude each other"
+            raise UserError(what, None, f"remove {' or '.join(flags)}", code="flag.conflict")
+    from lilliput.training.run_start import CommandSettings, resolve_start
 
-    config = wanted_config(arguments) if world.first else None
-    shared = world.share(config_to_dict(config) if config else None)
-    return config or config_from_dict(shared, "settings")
+    command = CommandSettings(arguments.target, arguments.settings, arguments.size)
+    return resolve_start(command, resume, overwrite, start_from)
 
 
-def wanted_config(arguments: argparse.Namespace) -> Config:
-    """The settings asked for: of the recipe or text, of the run to resume, or with the model of the run to start from."""
-    if arguments.resume and (arguments.overwrite or arguments.start_from is not None):
-        what = "--resume conflicts with --overwrite and --from"
-        raise UserError(what, None, "give one of them", code="flag.conflict")
-    if arguments.dry_run and arguments.find_lr:
-        raise UserError("--dry-run conflicts with --find-lr", None, "give one of them", code="flag.conflict")
+def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
+    """Return the error with the flags of this command that fix it, where there are any."""
+    fixes = {
+        "run.exists": "add --resume, --name NEW or --overwrite",
+        "run.name": "give the run another name with --name NAME, or another place with --log.folder FOLDER",
+        "setting.changed": f"use the saved settings, or start a new run with --name NEW --from {error.where}",
+        "data.changed": "restore the data, or start a new run with --name NEW --from RUN",
+    }
     if arguments.resume:
-        return resumed_config(arguments)
-    from lilliput.settings.loading import load_config
-
-    config = load_config(arguments.target, arguments.settings, arguments.size, "command line")
-    if arguments.start_from is None:
-        return config
-    brought = ("model.", "tokenizer.", "vectors.")
-    given = [f"--{name}" for name in arguments.settings if name.startswith(brought) and name != "model.dropout"]
-    given += ["--size"] if arguments.size else []
-    if given:
-        what = f"{given[0]} conflicts with --from, which takes the model and its tokenizer from another run"
-        setting = given[0].removeprefix("--")
-        if setting == "size":
-            raise UserError(what, None, "leave out --size", code="flag.conflict")
-        raise UserError(what, None, f"leave out {given[0]}", code="setting.conflict", setting=setting)
-    from lilliput.storage.run_folders import resolve_checkpoint
-
-    origin = resolve_checkpoint(arguments.start_from, config.log.folder)  # a wrong name raises before torch is imported
-    from lilliput.training.run_start import adopt
-
-    return adopt(config, origin)
-
-
-def resumed_config(arguments: argparse.Namespace) -> Config:
-    """The run's own settings, whether it is named by its folder or by the command that began it.
-
-    What a recipe says by now does not matter; but a setting that is asked for and is not the run's is refused.
-    """
-    from lilliput.settings.loading import config_from_dict, config_to_dict, load_config, replace
-    from lilliput.settings.recipes import find_recipe
-    from lilliput.settings.sources import BUILT_IN_CORPORA
-    from lilliput.settings.tree import SIZES
-    from lilliput.storage.checkpoints import CONFIG
-    from lilliput.storage.dotted_names import flatten
-    from lilliput.storage.run_folders import Run, looks_like_run
-    from lilliput.training.run_start import FREE
-    from lilliput.training.session import run_folder
-
-    spread = {name: value for name, value in arguments.settings.items() if name == "train.parallel"}
-    load_config(None, spread, origin="command line")
-    alone = arguments.settings.keys() == spread.keys() and not arguments.size
-    folder, asked = Path(arguments.target), None
-    trainable = find_recipe(arguments.target) is not None or arguments.target in BUILT_IN_CORPORA
-    if not folder.exists() and (alone or not trainable) and looks_like_run(Path("runs") / folder):
-        folder = Path("runs") / folder
-    if not looks_like_run(folder):
-        asked = load_config(arguments.target, arguments.settings, arguments.size, "command line")
-        folder = run_folder(asked)
-        if not looks_like_run(folder):
-            what, fix = f"there is no run {folder} to resume", "run the same command without --resume"
-            raise UserError(what, None, fix, code="run.missing")
-    elif not alone:
-        what = "a resumed run keeps its settings"
-        fix = f"use --name NEW --from {folder} for other settings"
-        raise UserError(what, str(folder), fix, code="setting.changed")
-    saved = config_from_dict(Run.open(folder).config(), str(folder / CONFIG))
-    if asked is not None:
-        then, now = flatten(config_to_dict(saved)), flatten(config_to_dict(asked))
-        given = [*arguments.settings, *(f"model.{name}" for name in SIZES.get(arguments.size, {}))]
-        changed = [name for name in given if name not in FREE and then.get(name) != now[name]]
-        if changed:
-            name = changed[0]
-            what = f"{name} was {then[name]} when run {folder.name} began, and a resumed run keeps its settings"
-            fix = f"leave it out, or use --name NEW --from {folder} for other settings"
-            raise UserError(what, f"--{name}", fix, code="setting.changed", setting=name)
-    return replace(saved, spread | {"name": folder.resolve().name, "log.folder": str(folder.parent)})
+        fixes |= {
+            "run.missing": "remove --resume to start the run",
+            "checkpoint.damaged": "replace --resume by --overwrite to start the run again",
+        }
+    if arguments.start_from is not None:
+        fixes |= {"checkpoint.mismatch": "train on documents with the same labels, or remove --from"}
+    if error.code not in fixes:
+        return error
+    return UserError(error.what, error.where, fixes[error.code], code=error.code, setting=error.setting)
 
 
 def follow(session: Session, console: Console) -> int | None:

@@ -28,7 +28,7 @@ from lilliput.storage.dotted_names import flatten
 from lilliput.studies.grid import MEASURED, Cell, Study, budget_of, cell_config, cells
 
 LILLIPUT = (sys.executable, "-m", "lilliput")
-LONGEST_NAME = 100  # bytes, as `training.session` has it, whose torch is not wanted here
+LONGEST_NAME = 100  # bytes, as in `training.run_start`
 QUIET = {"log.sample_seconds": "none"}  # of every run: to write sample texts is no training, and takes its time
 
 

@@ -1,12 +1,13 @@
-"""Before the first step: the two ends of a language model, begun as a model of pairs of tokens.
+"""Initialise the embedding and the head of a language model from bigram counts, before the first step.
 
-Owns: the counts of pairs, a token and the one after it, and descending their cross-entropy by the embedding
-and the head alone. Does not own: when that is done (`session`), or which models it is for (`settings.rules`).
+Owns: counting bigrams (a token and the one after it), and minimising their cross-entropy over the embedding
+and the head alone. Does not own: when that is done (`model_setup`), or which models it is for
+(`settings.rules`).
 
-What a net learns first is which token follows which, and that takes it dozens of batches. But it is a matter
-of counts: one update over those of the whole text costs the head of one batch of as many tokens as the
-vocabulary has. And a net whose blocks begin as the identity *is* such a model, exactly, so that it goes on
-from there with nothing to forget.
+A model first learns which token follows which, and that takes dozens of batches. The counts of the whole text
+give the same at the cost of the head alone: one update costs as much as a batch of as many tokens as the
+vocabulary has. A model whose blocks are initialised as the identity is exactly such a bigram model, so that
+training continues from there.
 
 V vocabulary, P different pairs, R different first tokens, n of a chunk, C dim.
 """

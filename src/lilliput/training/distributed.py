@@ -143,7 +143,7 @@ class Sharded:
 def parallelise(model: Transformer, world: World, kind: str, device: torch.device) -> Parallel:
     """All processes begin with the first one's weights. Before the optimizer is made: its parameters are the parts."""
     for tensor in weights(model).values():
-        world.spread(tensor)
+        world.broadcast(tensor)
     if world.processes > 1 and kind == "shard":  # block by block to the device, which never holds the whole
         return Sharded(model, world, device)
     model.to(device)

@@ -79,12 +79,13 @@ class Tested(EvaluationFigures):
 
 @dataclass(frozen=True)
 class Warned:
-    """Something that its user should look at. `kind` is a short name of what it is, `text` a sentence for people."""
+    """A warning. `kind` names the rule for programs, `title` the problem in a few words, `text` is a sentence with advice."""
 
     event: ClassVar[str] = "warning"
     step: int
     kind: str
     text: str
+    title: str
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The learning rate, found by trying: a range test (Smith 2017).
 
-Owns: the trial, which is the recipe's own updates at rates that grow from one to the next; what is read from
-it; its plot. Does not own: the updates (`loop`), what they are made of (`session`), how it is told (`cli`).
+Owns: the trial, which makes the recipe's own updates at growing rates; the rate that it suggests; its plot.
+Does not own: the updates (`loop`), building what trains (`session`), printing (`cli`).
 
 All groups are scaled together: it finds one factor for the rates of the recipe, whose proportions stay.
 """
@@ -21,7 +21,8 @@ from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
 from lilliput.storage.atomic_files import cannot_write
 from lilliput.storage.run_folders import resolve_checkpoint
-from lilliput.training.session import open_session, run_folder
+from lilliput.training.run_start import run_folder
+from lilliput.training.session import open_session
 
 UPDATES = 100
 FACTORS = (1e-4, 1e2)  # of the recipe's rates, the first and the last: 1.15 from one update to the next
@@ -30,7 +31,7 @@ FACTORS = (1e-4, 1e2)  # of the recipe's rates, the first and the last: 1.15 fro
 WIDTH = 3.0
 # A trial ends when the smoothed loss is above its lowest by all that it had won, and by this many nats at least.
 FAR = 1.0
-LOWER = "optimizer.lr a thousand times smaller"
+LOWER = "set optimizer.lr a thousand times lower"
 RATES = ("lr", "matrix_lr", "embedding_lr", "head_lr")
 
 
@@ -59,20 +60,20 @@ class Trial:
         return 1 + max(range(len(falls)), key=falls.__getitem__)
 
     def check(self) -> None:
-        """Refuse to read anything from noise."""
+        """Raise if the loss falls by less than the noise of batches."""
         before = slice(0, self.lowest + 1)  # beyond the lowest, batches differ by what the rates do to them
         apart = [abs(loss - mean) for loss, mean in zip(self.losses[before], self.smoothed[before], strict=True)]
         won, noise = self.smoothed[0] - self.smoothed[self.lowest], sum(apart) / len(apart)
         if self.lowest == 0 or won < 2 * noise:
             rose = self.diverged or self.smoothed[-1] - self.smoothed[0] > 2 * noise
-            what = "the loss rose before it had fallen" if rose else "no learning rate lowered the loss"
-            what += f" by more than batches differ: {won:.3f} won, {noise:.3f} apart"
-            fix = LOWER if rose else "optimizer.lr a hundred times larger"
-            raise UserError(what, "optimizer.lr", f"{fix}, or a larger train.batch")
+            what = "the loss rose before it fell" if rose else "no learning rate lowered the loss"
+            what += f" by more than batches differ: it fell by {won:.3f}, batches differ by {noise:.3f}"
+            fix = f"{LOWER if rose else 'set optimizer.lr a hundred times higher'}, or increase train.batch"
+            raise UserError(what, "optimizer.lr", fix, code="learning-rate.not-found", setting="optimizer.lr")
 
 
 def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:
-    """What it does is done in a run whose folder is gone at the end: nothing of it is kept."""
+    """Train a trial at growing rates, in a temporary run of which nothing is kept."""
     origin = str(resolve_checkpoint(start_from, config.log.folder).folder) if start_from else None
     factors = [FACTORS[0] * (FACTORS[1] / FACTORS[0]) ** (n / (UPDATES - 1)) for n in range(UPDATES)]
     losses: list[float] = []
@@ -91,12 +92,13 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
                 group["peak"] = factor * peak
             try:
                 losses.append(trainer.update().loss)
-            except UserError as error:  # a number that is not finite: with a rate as large as that, the trial's end
-                if not losses:
+            except UserError as error:
+                if error.code != "model.not-finite" or not losses:
                     raise
                 if len(losses) == 1:
                     what = "the loss is not finite after one update at the lowest learning rate that was tried"
-                    raise UserError(what, "optimizer.lr", LOWER) from error
+                    code = "learning-rate.not-found"
+                    raise UserError(what, "optimizer.lr", LOWER, code=code, setting="optimizer.lr") from error
                 diverged = True
             diverged = diverged or is_far_above(losses)
             report("trying learning rates", done, UPDATES)
@@ -108,7 +110,7 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
 
 
 def for_trial(config: Config, folder: str) -> Config:
-    """The recipe, at its peak from the first update to the last; and nothing of it is told to anybody."""
+    """Return the settings with all rates at their peak from the first update to the last, and without trackers."""
     rates = {"schedule.kind": "constant", "schedule.warmup": 0, "optimizer.average": None}
     budget = {"train.steps": UPDATES + 1, "train.tokens": None, "train.minutes": None}
     quiet = {"log.folder": folder, "log.tensorboard": False, "log.trackio": False, "log.wandb": False}

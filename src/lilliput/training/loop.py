@@ -1,16 +1,16 @@
 """The loop: a generator of events. It prints nothing and opens no file but through the run.
 
-Owns: the order of things (update, save, evaluate, keep the best, test, end), stopping, what a checkpoint has,
-and refusing what is not sound. Does not own: what is learned (`objectives`), what is done with the events
-(`observers`), how it all is made or resumed (`session`), the order of the data (`data.batches`), the clock
-(`budget`), the processes (`process_group`, `distributed`).
+Owns: the order of update, save, evaluation, keeping the best, tests and end; stopping; the contents of a
+checkpoint. Does not own: what is learned (`objectives`), what is done with the events (`observers`), how the
+parts are built (`session`), the order of the data (`data.batches`), the clock (`budget`), the processes
+(`process_group`, `distributed`).
 
-A checkpoint comes before its evaluation, so that a kill in the evaluation costs only the evaluation: a
-resumed run redoes it.
+A checkpoint is saved before its evaluation, so that a kill during the evaluation costs only the evaluation: a
+resumed run repeats it.
 
-Every process goes through the same loop over its own rows, and all of them must come to the same decisions:
-what depends on a clock or a signal is therefore agreed on, together with the sums that an update needs
-anyway. The first one writes.
+Every process runs the same loop over its own rows, and all must make the same decisions: what depends on a
+clock or a signal is therefore agreed on, together with the sums that an update needs anyway. Only the first
+process writes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lilliput.storage.state_format import describe_machine, peak_memory, put_tog
 from lilliput.training.budget import Budget
 from lilliput.training.distributed import Parallel
 from lilliput.training.events import Evaluated, EvaluationFigures, Event, Finished, Saved, Stepped, Tested
-from lilliput.training.finite_checks import check_loss, check_weights, refuse_update
+from lilliput.training.finite_checks import check_loss, check_weights, update_error
 from lilliput.training.objectives import Objective, Split, weigh
 from lilliput.training.optimizers import (
     build_optimizer,
@@ -89,7 +89,7 @@ class Trainer(Generic[AnyBatch]):
         self.rows: list[int] = []  # of the last update, in all processes
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
         self.waited = 0  # evaluations since the best
-        self.asked = False  # to stop; all do when all have heard of it
+        self.stop_requested = False  # in this process; `stopping` is what all agreed on
         self.stopping = self.ended = self.early = False
         self.late = False  # an evaluation now would use up the budget
         self.machine = describe_machine(world.processes, precision.device, precision.dtype)
@@ -97,30 +97,30 @@ class Trainer(Generic[AnyBatch]):
         self.peak = known_flops(precision.device, precision.dtype) * world.processes
 
     def stop(self) -> None:
-        self.asked = True
+        self.stop_requested = True
         self.stopping = self.world.processes == 1
 
     def agree_to_stop(self) -> bool:
-        self.stopping = self.stopping or self.world.total([self.asked])[0] > 0
+        self.stopping = self.stopping or self.world.total([self.stop_requested])[0] > 0
         return self.stopping
 
     def events(self) -> Iterator[Event]:
-        for event in self.happenings():
+        for event in self.training_events():
             yield event
-            yield from self.advisor.hear(event, self.rows)
+            yield from self.advisor.check(event, self.rows)
 
-    def happenings(self) -> Iterator[Event]:
+    def training_events(self) -> Iterator[Event]:
         self.budget.start()
         self.model.train()
         nothing = self.train.rows.batch(np.zeros(0, np.int64))
         self.parallel.settle(lambda model: self.objective.losses(model, nothing).goal.sum())
         if self.step:
-            yield from self.close_step(saved=True)  # what a kill may have cut off
+            yield from self.finish_step(saved=True)  # a kill may have cut it off
         while not self.ended and not self.stopping:
             yield self.update()
-            yield from self.close_step(saved=False)
-        judged = self.ended and (yield from self.judge())
-        yield Finished(self.step, self.tokens, self.budget.elapsed(), not judged, self.early)
+            yield from self.finish_step(saved=False)
+        complete = self.ended and (yield from self.evaluate_whole_splits())
+        yield Finished(self.step, self.tokens, self.budget.elapsed(), not complete, self.early)
 
     # One update --------------------------------------------------------------------------------------------------------
 
@@ -138,18 +138,18 @@ class Trainer(Generic[AnyBatch]):
         gone, *sums = world.total([gone, *own])
         tokens, *counts = map(int, sums)
         self.step += 1
-        parts = [self.learn(number, batch, counts) for number, batch in enumerate(micro_batches)]
+        parts = [self.forward_backward(number, batch, counts) for number, batch in enumerate(micro_batches)]
         nats = torch.stack(parts).sum(dim=0, dtype=torch.float64).tolist()
         forecast = budget.forecast() if world.first else (False, False)
-        asked, last, late, *nats = world.total([self.asked, *forecast, *nats])
+        requested, last, late, *nats = world.total([self.stop_requested, *forecast, *nats])
         loss = weigh(torch.tensor(nats, dtype=torch.float64), counts, self.objective.weights).item()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, gone)
-        norm, clip = self.descend(loss), self.config.optimizer.clip
+        norm, clip = self.apply_gradients(loss), self.config.optimizer.clip
         self.tokens += tokens
         speed = tokens / max(budget.end_update(), 1e-9)
         gone = budget.progress(self.step, self.tokens)
-        self.stopping = self.stopping or asked > 0
+        self.stopping = self.stopping or requested > 0
         self.ended, self.late = last > 0 or (self.config.train.minutes is None and gone >= 1.0), late > 0
         return Stepped(
             self.step,
@@ -166,8 +166,8 @@ class Trainer(Generic[AnyBatch]):
             share_of_peak=speed * self.operations / self.peak,
         )
 
-    def learn(self, number: int, batch: AnyBatch, counts: list[int]) -> Tensor:
-        """Forward and backward of a micro-batch; gives its nats (K,)."""
+    def forward_backward(self, number: int, batch: AnyBatch, counts: list[int]) -> Tensor:
+        """Run forward and backward of a micro-batch; return its nats (K,)."""
         torch.manual_seed(random_seed(self.config.seed, self.step, number, self.world.rank))
         with self.parallel.exchanging(last=number + 1 == self.config.train.accumulate):
             with self.precision.casting():
@@ -176,14 +176,15 @@ class Trainer(Generic[AnyBatch]):
             (goal * (self.precision.scale * self.parallel.share)).backward()  # type: ignore[no-untyped-call]
         return losses.nats
 
-    def descend(self, loss: float) -> float | None:
-        """What the gradients are there for, and their norm before clipping; None: they overflowed, and nothing was done."""
+    def apply_gradients(self, loss: float) -> float | None:
+        """Clip the gradients and step the optimizer; return their norm before clipping. None: they overflowed, and no step
+        was made."""
         if self.precision.scale != 1.0:
             scale_gradients(self.model, 1.0 / self.precision.scale)
         norm, clip = gradient_norm(self.model), self.config.optimizer.clip
         accepted, size = self.precision.accept(norm), norm.item()
         if not math.isfinite(loss) or (accepted and not math.isfinite(size)):
-            raise refuse_update(self.step, loss, self.model, self.rows, self.run)
+            raise update_error(self.step, loss, self.model, self.rows, self.run)
         if accepted:
             if clip is not None:
                 clip_gradients(self.model, norm, clip)
@@ -195,15 +196,15 @@ class Trainer(Generic[AnyBatch]):
 
     # What follows it ---------------------------------------------------------------------------------------------------
 
-    def close_step(self, saved: bool) -> Iterator[Event]:
-        """What follows an update: the checkpoint (unless it is `saved` already), its evaluation, the best, making room."""
+    def finish_step(self, saved: bool) -> Iterator[Event]:
+        """Do what follows an update: save (unless `saved`), evaluate, keep the best, remove old checkpoints."""
         evaluation_due = self.ended or (self.step % self.config.evaluate.every == 0 and not self.late)
         save_due = evaluation_due or self.step % self.config.train.save_every == 0
-        if save_due:  # who asks now need not wait for all that follows, and another update
+        if save_due:  # a request to stop does not wait for all that follows and another update
             self.agree_to_stop()
         if (save_due or self.stopping) and not saved:
             self.save()
-        if save_due:  # a checkpoint made by stopping is not told: the log is as if undisturbed
+        if save_due:  # a checkpoint made by stopping is not logged: the log is that of an uninterrupted run
             yield Saved(self.step, step_name(self.step))
         if evaluation_due and (self.ended or not self.stopping):
             with self.budget.evaluating():
@@ -219,33 +220,33 @@ class Trainer(Generic[AnyBatch]):
         if self.best is None or loss < self.best[0]:
             self.best, self.waited = (loss, self.step), 0
             if self.world.first:
-                self.run.mark_best(self.last())
+                self.run.mark_best(self.last_checkpoint())
         if patience is not None and self.waited >= patience and not self.ended:
             self.ended = self.early = True
 
-    def judge(self) -> Generator[Event, None, bool]:
-        """The whole validation split and every test set, each token once, with the weights that are kept as best. False: it
-        was stopped; resumed, the run is judged again."""
+    def evaluate_whole_splits(self) -> Generator[Event, None, bool]:
+        """Evaluate the best weights on the whole validation split and every test set, each token once. Return False if it was
+        stopped; a resumed run repeats it."""
         best = self.run.best if self.world.first and self.best is not None else None
         others = best is not None and (best.step != self.step or self.average is not None)
-        judged: int | None = self.world.share(best.step if best and others else None)
-        if judged is not None:
+        loaded: int | None = self.world.share(best.step if best and others else None)
+        if loaded is not None:
             deal_weights(self.world, self.model, best.load_model() if best else {})
             self.average = None  # the model holds what is kept
-        judged = self.step if judged is None else judged
+        evaluated_step = self.step if loaded is None else loaded
         if (whole := self.measure_whole(self.validation)) is None:
             return False
-        yield self.evaluated(whole, whole=True, weights=judged)
+        yield self.evaluated(whole, whole=True, weights=evaluated_step)
         for name, split in self.tests.items():
             if (found := self.measure_whole(split)) is None:
                 return False
             check_loss(self.step, f"loss on test {name}", found.loss, self.run)
-            yield Tested(step=self.step, name=name, weights=judged, **asdict(found))
+            yield Tested(step=self.step, name=name, weights=evaluated_step, **asdict(found))
         return True
 
     def measure_whole(self, split: Split[AnyBatch]) -> EvaluationFigures | None:
-        """None: it was stopped. All processes ask each other after every batch, and so end with the same one; not before the
-        first: of nothing there are no figures."""
+        """Return None if it was stopped. The processes agree after every batch, and so stop after the same one; never before
+        the first: nothing has no figures."""
 
         def until_stopped() -> Iterator[AnyBatch]:
             for batch in split.rows.in_order(self.config.train.batch, self.world.rank, self.world.processes):
@@ -257,14 +258,14 @@ class Trainer(Generic[AnyBatch]):
         return None if self.stopping else found
 
     def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> EvaluationFigures:
-        """Of all processes together, each with its part of every batch."""
+        """Evaluate over all processes together, each with its part of every batch."""
         return self.use(lambda model: self.objective.measure(model, split, batches, self.world.total))
 
     def use(self, work: Callable[[Transformer], Answer]) -> Answer:
-        """Do something with the model as it would be kept now, without learning from it. All processes must.
+        """Run `work` with the weights as they would be saved now, without learning. All processes must call this.
 
-        In the type of the weights, whatever the type of products while learning: a figure that is told must be the one that
-        anybody finds who judges the checkpoint, on any machine.
+        In the type of the weights, whatever the precision of training: the figures must be those that an evaluation of the
+        checkpoint gives on any machine.
         """
         with self.averaged():
             return self.parallel.use(work)
@@ -277,15 +278,15 @@ class Trainer(Generic[AnyBatch]):
         floor = self.floor() if whole and self.world.first else None
         return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(found))
 
-    def last(self) -> Checkpoint:
+    def last_checkpoint(self) -> Checkpoint:
         last = self.run.last
         assert last is not None
         return last
 
-    # Saving and going on -----------------------------------------------------------------------------------------------
+    # Saving and resuming -----------------------------------------------------------------------------------------------
 
     def save(self, run: Run | None = None) -> None:
-        """All of it, gathered from all processes and written by the first."""
+        """Save a checkpoint, gathered from all processes and written by the first."""
         check_weights(self.step, self.model, self.run)
         with self.averaged():
             skeleton, tensors = take_apart(self.state_dict())
@@ -303,20 +304,21 @@ class Trainer(Generic[AnyBatch]):
                 )
 
     def resume(self, checkpoint: Checkpoint | None) -> list[str]:
-        """Take up a checkpoint's state, which the first process reads; tells what makes a bit-for-bit continuation
-        impossible."""
+        """Load a checkpoint, which the first process reads; return notes on what prevents a bit-for-bit continuation."""
         skeleton = self.world.share(checkpoint.state_json() if checkpoint else None)
         state = put_together(skeleton, share_looks(self.world, checkpoint.load_state() if checkpoint else {}))
         if state["data"] != self.prepared.fingerprint:
             raise UserError(
-                f"the training data has changed since {step_name(state['step'])}: going on would not be the same run",
+                f"the training data has changed since {step_name(state['step'])}: it would not be the same run",
                 self.config.data.source,
-                f"the old data, or --name NEW --from {self.run.name}",
+                "restore the data",
+                code="data.changed",
+                setting="data.source",
             )
         deal_weights(self.world, self.model, checkpoint.load_model() if checkpoint else {})
         self.load_state_dict(state)
         return [
-            f"the run was trained with {name} {then}, now it is {now}: it goes on, but not bit for bit"
+            f"the run was trained with {name} {then}, now it is {now}: it continues, but not bit for bit"
             for name, now in self.machine.items()
             if (then := state["machine"].get(name, now)) != now
         ]

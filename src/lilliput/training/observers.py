@@ -64,7 +64,7 @@ class ConsoleObserver:
         self.bits = 1.0 / math.log(2) / bytes_per_prediction if bytes_per_prediction is not None else None
         self.smooth: float | None = None
         self.last: Stepped | None = None
-        self.told = time.monotonic()
+        self.printed = time.monotonic()
         # The bar takes what room is left, so that all stays on one line of 80 columns.
         self.bar = Progress(
             TextColumn("step {task.fields[step]:>6,}"),
@@ -90,7 +90,7 @@ class ConsoleObserver:
         elif isinstance(event, Finished) and event.early:
             self.console.print(f"step {event.step:>6,}  validation has ceased to fall: the run ends early")
         elif isinstance(event, Saved | Evaluated | Tested | Finished):
-            pass  # told in the closing summary
+            pass  # in the closing summary
 
     def stepped(self, event: Stepped) -> None:
         # A mean over the last twenty steps or so: one batch's loss jumps about too much to be read.
@@ -104,15 +104,22 @@ class ConsoleObserver:
         shown = f"{loss}  {speed}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"
         self.bar.update(self.task, completed=event.progress, step=event.step, figures=shown)
         now = time.monotonic()
-        if not self.console.is_terminal and (now - self.told >= 10.0 or event.step == 1):
-            self.told = now
-            parts = (f"{event.progress:4.0%}", loss, *tell_update(event), speed, *tell_machine(event), f"{left} left")
+        if not self.console.is_terminal and (now - self.printed >= 10.0 or event.step == 1):
+            self.printed = now
+            parts = (
+                f"{event.progress:4.0%}",
+                loss,
+                *update_figures(event),
+                speed,
+                *machine_figures(event),
+                f"{left} left",
+            )
             self.console.print(f"step {event.step:>6,}  {'  '.join(parts)}")
 
     def evaluated(self, event: Evaluated) -> None:
         """Elsewhere than on a terminal there are lines of the training figures already."""
         if self.console.is_terminal and self.last is not None and self.smooth is not None:
-            parts = "  ".join((f"loss {self.smooth:.3f}", *tell_update(self.last), *tell_machine(self.last)))
+            parts = "  ".join((f"loss {self.smooth:.3f}", *update_figures(self.last), *machine_figures(self.last)))
             self.console.print(f"step {event.step:>6,}  training   {parts}")
         figures = "  ".join(format_figures(dataclasses.asdict(event)))
         self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
@@ -126,17 +133,17 @@ class ConsoleObserver:
         self.bar.stop()
 
 
-def tell_update(event: Stepped) -> list[str]:
+def update_figures(event: Stepped) -> list[str]:
     norm = "overflow" if event.gradient_norm is None else f"norm {event.gradient_norm:.3g}"
     return [f"lr {event.lr:.1e}", norm]
 
 
-def tell_machine(event: Stepped) -> list[str]:
-    told = [] if event.share_of_peak is None else [f"{event.share_of_peak:.0%} of peak"]
-    return told if event.memory_bytes is None else [*told, tell_bytes(event.memory_bytes)]
+def machine_figures(event: Stepped) -> list[str]:
+    peak = [] if event.share_of_peak is None else [f"{event.share_of_peak:.0%} of peak"]
+    return peak if event.memory_bytes is None else [*peak, format_bytes(event.memory_bytes)]
 
 
-def tell_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 

@@ -1,12 +1,12 @@
-"""The processes that train one run together, and the few words that they exchange.
+"""The processes that train one run together, and the values that they exchange.
 
-Owns: what torchrun says of this process, the process group, sums and shared values, whose turn it is, and
-ending together. Does not own: the model over several processes (`distributed`), what is agreed on (`loop`,
-`session`).
+Owns: the environment that torchrun sets, the process group, sums and shared values, work that one process per
+machine does first, and ending together. Does not own: the model over several processes (`distributed`), what
+the processes agree on (`loop`, `session`), restarts (`elastic_restart`).
 
-A process alone is a `World` too: it has no group, imports nothing for one, and what it would ask the others
-is free. Words are numbers and JSON, and travel over gloo, also where gradients take nccl: a number that is
-wanted on the CPU waits for no GPU.
+A single process is a `World` too: it has no group, imports nothing for one, and exchanging a value costs
+nothing. Values are numbers and JSON and use gloo, even where gradients use nccl: a number that is needed on
+the CPU waits for no GPU.
 """
 
 from __future__ import annotations
@@ -14,32 +14,31 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from lilliput.errors import UserError
+from lilliput.training.elastic_restart import torchrun_name
 
-if TYPE_CHECKING:  # a wrong setting is told before torch is imported
+if TYPE_CHECKING:  # a wrong setting is reported before torch is imported
     import torch
     from torch._C._distributed_c10d import Store
 
 JOINING = timedelta(minutes=5)  # torchrun starts the processes of a group at about the same time
 WAITING = timedelta(days=7)  # for another process's turn: preparing data takes as long as it takes
-TELLING = "mistakes"  # the key under which processes count who has told one
+REPORTS = "reports"  # the key of the store that counts reported errors
 
-MACHINES = (("RANK", "0"), ("WORLD_SIZE", "1"))  # torchrun's: number of this machine, and how many there are
+MACHINES = (("RANK", "0"), ("WORLD_SIZE", "1"))  # torchrun's: the number of this machine, and how many there are
 
 Answer = TypeVar("Answer")
 
 
 class World:
-    """One process, alone. `launch` names the torchrun that started it, through all restarts; None without one."""
+    """A single process. `launch` names the torchrun that started it, through all restarts; None without one."""
 
     rank = local_rank = 0
     processes = 1
@@ -49,11 +48,11 @@ class World:
 
     @property
     def first(self) -> bool:
-        """The one that writes, prints and decides."""
+        """Whether this is the process that writes, prints and decides."""
         return self.rank == 0
 
     def launches(self) -> set[str]:
-        """The torchruns of all processes, one on each machine; only the first process need ask."""
+        """Return the torchruns of all processes, one per machine; only the first process needs to call this."""
         return {self.launch} if self.launch else set()
 
     def device(self, name: str) -> torch.device:
@@ -62,18 +61,18 @@ class World:
         return choose_device(name)
 
     def total(self, numbers: Sequence[float]) -> list[float]:
-        """Each summed over all processes, in float64: the same bits everywhere."""
+        """Sum each number over all processes, in float64: the same bits everywhere."""
         return list(numbers)
 
     def share(self, value: Any) -> Any:
-        """The first process's, which JSON must be able to hold; what others give does not matter."""
+        """Return the first process's value, which must fit in JSON; the values of other processes are ignored."""
         return value
 
-    def spread(self, tensor: torch.Tensor) -> None:
-        """The first process's numbers, into everybody's tensor."""
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Copy the first process's numbers into the tensor of every process."""
 
     def in_turn(self, work: Callable[[], Answer]) -> Answer:
-        """One process of each machine first, and then all others: for what is made once and found afterwards."""
+        """Do the work in one process of each machine first, then in the others, which find its results on the disk."""
         return work()
 
 
@@ -92,13 +91,13 @@ class Group(World):
         try:
             self.local_rank = int(environment.get("LOCAL_RANK", "0"))
             self.machine, self.machines = (int(environment.get(f"GROUP_{name}", n)) for name, n in MACHINES)
-            self.lasting, self.rank, self.processes = next(iter(rendezvous("env://", timeout=JOINING)))
-            self.store = PrefixStore(meet(self.lasting, self.rank, self.processes), self.lasting)
+            self.job_store, self.rank, self.processes = next(iter(rendezvous("env://", timeout=JOINING)))
+            self.store = PrefixStore(agree_on_group_name(self.job_store, self.rank, self.processes), self.job_store)
             self.store.set(f"launch of {self.rank}", launch or "")
             dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.processes)
         except (RuntimeError, ValueError, OSError) as error:
-            what = f"the {environment['WORLD_SIZE']} processes of WORLD_SIZE found no way to each other: {short(error)}"
-            raise UserError(what, None, "starting them with torchrun, which sets all that they need") from error
+            what = f"the {environment['WORLD_SIZE']} processes could not form a process group: {first_line(error)}"
+            raise UserError(what, "environment", "start them with torchrun", code="process.group") from error
 
     def launches(self) -> set[str]:
         return {self.store.get(f"launch of {rank}").decode() for rank in range(self.processes)} - {""}
@@ -108,12 +107,19 @@ class Group(World):
 
         device = super().device(name)
         if device.type == "mps":
-            raise UserError("mps is one device, and there are several processes", None, "--train.device cpu")
+            raise UserError(
+                f"mps is a single device, but there are {self.processes} processes",
+                "train.device",
+                "set train.device to cpu",
+                code="setting.conflict",
+                setting="train.device",
+            )
         if device.type != "cuda":
             return device
         if self.local_rank >= torch.cuda.device_count():
-            what = f"process {self.local_rank + 1} of this machine has no GPU: there are {torch.cuda.device_count()}"
-            raise UserError(what, None, f"torchrun --nproc-per-node {torch.cuda.device_count()}")
+            count = torch.cuda.device_count()
+            what = f"process {self.local_rank + 1} of this machine has no GPU: there are {count}"
+            raise UserError(what, None, f"start at most {count} processes per machine", code="device.missing")
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
@@ -130,12 +136,12 @@ class Group(World):
 
         data = bytearray(json.dumps(value).encode() if self.first else b"")
         size = torch.tensor(len(data))
-        self.spread(size)
+        self.broadcast(size)
         data = data or bytearray(int(size))
-        self.spread(torch.frombuffer(data, dtype=torch.uint8))
+        self.broadcast(torch.frombuffer(data, dtype=torch.uint8))
         return json.loads(data)
 
-    def spread(self, tensor: torch.Tensor) -> None:
+    def broadcast(self, tensor: torch.Tensor) -> None:
         self.dist.broadcast(tensor, src=0)
 
     def in_turn(self, work: Callable[[], Answer]) -> Answer:
@@ -149,114 +155,106 @@ class Group(World):
         self.store.wait(done, WAITING)  # no collective: those end with a timeout of minutes
         return answer
 
-    def tells(self, mistake: str | None = None) -> bool:
-        """May this process tell what has happened? The first that asks may: one is enough, and the others end because of it.
+    def may_report(self, error: str | None = None) -> bool:
+        """Return whether this process prints what happened. Only the first that calls this does: one report is enough, and the
+        other processes end because of the same event.
 
-        A user's mistake is one that torchrun's restarts repeat: it is told by the first processes that make it.
+        A user's error occurs again after each restart by torchrun: it is printed by the first processes that raise it.
         """
         try:
-            if int(self.store.add(TELLING, 1)) > 1:
+            if int(self.store.add(REPORTS, 1)) > 1:
                 return False
-            return mistake is None or int(self.lasting.add(f"{TELLING}: {mistake}", 1)) == 1
-        except RuntimeError:  # who kept the count is gone
+            return error is None or int(self.job_store.add(f"{REPORTS}: {error}", 1)) == 1
+        except RuntimeError:  # the process that kept the count is gone
             return self.first
 
 
-def meet(store: Store, rank: int, processes: int) -> str:
-    """A name that no processes but these ever had.
+def agree_on_group_name(store: Store, rank: int, processes: int) -> str:
+    """Return a name that no other group of processes ever had.
 
-    torchrun keeps its store when it starts processes again: the address that a dead one left there could be taken for that of
-    its successor. So each asks under a name that is new, and only the living first process answers it with the group's. What
-    dead ones asked is answered too, and nobody hears it.
+    torchrun keeps its store when it restarts processes: an address that a dead process left there could be taken for that of
+    its successor. So each process sends a request under a new key, and only the living first process answers it with the
+    name of the group. Requests of dead processes are answered too, but nobody reads the answers.
     """
     name = secrets.token_hex(8)
     if rank:
-        store.set(f"{rank} asks", name)
+        store.set(f"request of {rank}", name)
         group: str = store.get(f"answer to {name}").decode()  # waits for it
-        store.set(f"{rank} has heard {group}", "")
+        store.set(f"{rank} joined {group}", "")
         return group
-    answered, silent, until = dict[int, bytes](), set(range(1, processes)), time.monotonic() + JOINING.total_seconds()
-    while silent:
-        for other in sorted(silent):
-            if store.check([f"{other} asks"]) and (asking := store.get(f"{other} asks")) != answered.get(other):
-                store.set(f"answer to {asking.decode()}", name)
-                answered[other] = asking
-            if store.check([f"{other} has heard {name}"]):
-                silent.remove(other)
+    answered, missing, until = dict[int, bytes](), set(range(1, processes)), time.monotonic() + JOINING.total_seconds()
+    while missing:
+        for other in sorted(missing):
+            key = f"request of {other}"
+            if store.check([key]) and (request := store.get(key)) != answered.get(other):
+                store.set(f"answer to {request.decode()}", name)
+                answered[other] = request
+            if store.check([f"{other} joined {name}"]):
+                missing.remove(other)
         if time.monotonic() > until:
-            raise TimeoutError(f"{len(silent)} of them did not come within {JOINING.total_seconds():.0f} s")
+            raise TimeoutError(f"{len(missing)} of them did not join within {JOINING.total_seconds():.0f} s")
         time.sleep(0.01)
     return name
 
 
 @contextmanager
 def open_world() -> Iterator[World]:
-    """As the environment says. A mistake of one process ends all of them, and is told once."""
+    """Join the process group that the environment describes. An error of one process ends all, and is reported once."""
     environment = os.environ
-    launch = name_launch(environment)
-    if said_processes(environment) == 1:
+    launch = torchrun_name(environment)
+    if world_size(environment) == 1:
         yield World(launch)
         return
     group = Group(environment, launch)
     try:
         yield group
     except UserError as error:
-        if not group.tells(str(error)):
+        if not group.may_report(str(error)):
             raise SystemExit(2) from error
         raise
     except RuntimeError as error:
-        if not is_lost(error):
+        if not is_lost_connection(error):
             raise
-        if not group.tells():
+        if not group.may_report():
             raise SystemExit(2) from error
-        what = f"process {group.rank} has lost the others: {short(error)}"
-        raise UserError(what, None, "what the one that ended first has told; the run can be resumed") from error
+        what = f"process {group.rank} lost the connection to the others: {first_line(error)}"
+        fix = "see the error of the process that ended first; the run can be resumed"
+        raise UserError(what, None, fix, code="process.lost") from error
     finally:
         group.dist.destroy_process_group()
 
 
-def leave(code: int) -> NoReturn:
-    """End one of several processes without taking the interpreter apart: a thread of the exchange that asks for Python
-    meanwhile makes the C++ runtime abort the process, which torchrun takes for a failure."""
+def exit_process(code: int) -> NoReturn:
+    """End one of several processes without finalising the interpreter: a communication thread that needs Python during
+    that time makes the C++ runtime abort the process, which torchrun counts as a failure."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def said_processes(environment: Mapping[str, str]) -> int:
-    """WORLD_SIZE, if a group can be made of what else is said. A process that trains alone and believes itself one of
-    several, or the other way round, would be silently wrong."""
-    said = environment.get("WORLD_SIZE", "1")
-    if not said.isdecimal() or int(said) < 1:
-        raise UserError(f"WORLD_SIZE is {said!r}, which is no number of processes", "environment", "unset WORLD_SIZE")
+def world_size(environment: Mapping[str, str]) -> int:
+    """Return WORLD_SIZE, if the environment also has what else a group needs. A process that trains alone and takes itself
+    for one of several, or the other way round, would be silently wrong."""
+    size = environment.get("WORLD_SIZE", "1")
+    if not size.isdecimal() or int(size) < 1:
+        what = f"WORLD_SIZE is {size!r}, expected a number of processes"
+        raise UserError(what, "environment", "unset WORLD_SIZE", code="process.group")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
-    if int(said) > 1 and missing:
-        what = f"WORLD_SIZE is {said}, but {' and '.join(missing)} are not set: there is no group of processes"
-        fix = f"torchrun --nproc-per-node {said} -m lilliput train ..., or unset WORLD_SIZE"
-        raise UserError(what, "environment", fix)
-    return int(said)
+    if int(size) > 1 and missing:
+        what = f"WORLD_SIZE is {size}, but {' and '.join(missing)} are not set: there is no process group"
+        fix = f"start {size} processes with torchrun, or unset WORLD_SIZE"
+        raise UserError(what, "environment", fix, code="process.group")
+    return int(size)
 
 
-def name_launch(environment: Mapping[str, str]) -> str | None:
-    """The torchrun that started this process, by the machine and the folder that it has made for its job and for no other.
-
-    Its id of a job may be a user's, who gives the same to the next; its count of restarts leaves out those for a machine that
-    came. With `--log-dir /dev/null` it has no folder, but still a process.
-    """
-    if environment.get("TORCHELASTIC_RUN_ID") is None:
-        return None
-    errors = environment.get("TORCHELASTIC_ERROR_FILE")  # FOLDER/attempt_N/local rank/error.json
-    return f"{socket.gethostname()} {Path(errors).parents[2] if errors else os.getppid()}"
-
-
-def is_lost(error: RuntimeError) -> bool:
-    """The others are gone: torch has a class for what nccl and the store say; gloo's errors are plain, and name it."""
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether other processes are gone: torch has a class for errors of nccl and the store; gloo's name gloo."""
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or "gloo" in str(error).lower()
 
 
-def short(error: Exception) -> str:
-    """The first line without the place in the source that gloo puts before it."""
+def first_line(error: Exception) -> str:
+    """Return the first line of an error without the place in the source that gloo puts before it."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return line.rpartition("] ")[2].strip()[:160]

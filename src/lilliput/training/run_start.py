@@ -1,130 +1,253 @@
-"""How a run begins: new, resumed, or from another run's weights.
+"""How a run starts: new, resumed, or from another run's weights.
 
-Owns: which of the three it is, what a run keeps when it goes on, which job of torchrun may go on with it
-unasked, and refusing, before any work is done, what does not fit. Does not own: making what trains
-(`session`), the processes (`process_group`).
+Owns: which of the three it is; the settings, the folder and the lock of the run; the checkpoint whose weights it
+takes; and the refusal, before any work is done, of what does not fit. `resolve_start` only reads; `claim_run` locks
+a run that is resumed. Does not own: building what trains (`session`), the processes (`process_group`), which
+restarts resume by themselves (`elastic_restart`).
 
-torchrun starts processes again when one was lost or a machine has come, and does not always count it. The new
-ones have the command line of the old ones, and must neither refuse the run that those made nor, with
---overwrite, destroy it. So a run's folder has the names of the torchruns (one on each machine) that trained
-it last, and a group that shares one with it goes on.
+This module does not import torch: wrong settings and names are reported without waiting for it.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
-from lilliput.settings.loading import as_begun, config_to_dict, replace, without_removed
-from lilliput.settings.tree import Config
-from lilliput.storage.atomic_files import write_whole
+from lilliput.settings.loading import config_from_dict, config_to_dict, load_config, replace, without_removed
+from lilliput.settings.recipes import find_recipe
+from lilliput.settings.sources import BUILT_IN_CORPORA
+from lilliput.settings.tree import SIZES, Config
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
-from lilliput.storage.run_folders import Run, differences, looks_like_run, resolve_checkpoint
+from lilliput.storage.dotted_names import flatten
+from lilliput.storage.run_folders import Run, looks_like_run, resolve_checkpoint
+from lilliput.training.elastic_restart import save_launches, was_trained_by
 from lilliput.training.process_group import World
+
+# No separators, no control characters, nothing that Windows refuses.
+NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
+LONGEST_NAME = 100  # bytes; a file system's 255 must also hold the prefix of the folder while it is written
+RUNS = Path("runs")  # where a run to resume is looked for by its name
 
 # Settings that may be left to what is found in the data; a run's own config.json has them.
 FOUND = ("model.vocab_size", "model.classes", "vectors.width", "vectors.rows")
-# Settings that a resumed run may have otherwise: its folder may be moved and renamed, its processes spread in another way.
+# Settings that a resumed run may change: its folder may be moved and renamed, its processes may share the work in another way.
 FREE = ("name", "log.folder", "train.parallel")
-LAUNCH = ".launch"  # the file of a run with the torchruns that trained it last, one a line
+ADOPTED = ("model.", "tokenizer.", "vectors.")  # settings that come with another run's weights
+
+
+class CommandSettings(NamedTuple):
+    """Settings as a command line names them: a target (recipe, text or run), dotted settings, and a size."""
+
+    target: str
+    overrides: Mapping[str, str]
+    size: str | None = None
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """How a run is to start. `origin` is the checkpoint of another run whose weights it takes."""
+
+    config: Config
+    resume: bool
+    overwrite: bool
+    origin: Checkpoint | None
 
 
 @dataclass
-class RunStart:
-    """What the first process finds out for all of them. `origin` is the checkpoint of another run, `checkpoint` the one whose
-    weights are taken."""
+class ClaimedRun:
+    """The run that all processes are about to train.
+
+    `checkpoint` is the one whose weights are taken, the run's own or another's; only the first process has it.
+    `tokenizer_json` is the tokenizer of that checkpoint where the data does not give it. `notes` are sentences for the user.
+    """
 
     run: Run
     config: Config
     resumed: bool
-    origin: Checkpoint | None
-    checkpoint: Checkpoint | None
-    notes: list[str]
+    overwrite: bool
+    has_weights: bool
+    tokenizer_json: str | None
+    checkpoint: Checkpoint | None = None
+    notes: list[str] = field(default_factory=list)
 
-    def tokenizer(self) -> str | None:
-        """One that came from files is in the run's checkpoints, too; by now they may have changed, or be gone."""
-        if self.checkpoint is None or learns(self.config.tokenizer):
-            return None
-        return self.checkpoint.tokenizer_json()
+    @property
+    def origin(self) -> Checkpoint | None:
+        return None if self.resumed else self.checkpoint
 
 
-def find_start(
-    folder: Path,
-    config: Config,
-    resume: bool,
-    overwrite: bool,
-    start_from: str | None,
-    world: World,
-    stack: ExitStack,
+def run_folder(config: Config) -> Path:
+    """Return the folder of a run. Its name must be the name of one folder, on every system, and no flag."""
+    name = config.name or "run"
+    if not NAME.fullmatch(name) or len(os.fsencode(name)) > LONGEST_NAME:
+        shown = name if len(name) <= 40 else f"{name[:40]}..."
+        raise UserError(
+            f"{shown!r} cannot be the name of a run: expected the name of one folder without a leading dot or dash, "
+            f"at most {LONGEST_NAME} bytes long",
+            None,
+            "choose another name; set log.folder to keep the run in another place",
+            code="run.name",
+            setting="name",
+        )
+    return Path(config.log.folder) / name
+
+
+# Resolve: which settings, which run, which weights. Nothing is written. ------------------------------------------------
+
+
+def resolve_start(
+    requested: Config | CommandSettings,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: str | None = None,
 ) -> RunStart:
-    """By the first process. A run that goes on is locked for as long as `stack` is open."""
-    notes: list[str] = []
-    origin = resolve_checkpoint(start_from, config.log.folder) if start_from else None
-    if origin:
+    """Return how the run starts: its settings, and the checkpoint whose weights and tokenizer it takes.
+
+    A Config holds all settings of the run to resume; a command names some of them.
+    """
+    if resume and isinstance(requested, CommandSettings):
+        run, named = find_run_to_resume(requested)
+        return RunStart(resumed_config(run, named), True, overwrite, None)
+    config = requested if isinstance(requested, Config) else load_config(*requested)
+    origin: Checkpoint | None = None
+    if start_from is not None:
+        if isinstance(requested, CommandSettings):
+            refuse_adopted(requested)
+        origin = resolve_checkpoint(start_from, config.log.folder)
         config = adopt(config, origin)
-    launches = world.launches()
-    if resume or launches_of(folder) & launches:
-        run, config = same_run(folder, config)
-        stack.enter_context(run.lock())
-        remember(run, launches)
-        return RunStart(run, config, True, None, newest_checkpoint(run, notes), notes)
-    if looks_like_run(folder) and not overwrite:
-        Run.create(folder, {}, overwrite=False)
-    return RunStart(Run(folder), config, False, origin, origin, notes)
+    if resume:
+        config = resumed_config(Run.open(run_folder(config)), flatten(config_to_dict(config)))
+    return RunStart(config, resume, overwrite, origin)
 
 
-def launches_of(folder: Path) -> set[str]:
-    """The torchruns that trained the run last: they alone may go on with it unasked."""
-    try:
-        return set((folder / LAUNCH).read_text("utf-8").splitlines()) if looks_like_run(folder) else set()
-    except (OSError, ValueError):
-        return set()
+def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
+    """Return the run, and the settings that the command names.
+
+    The target is the run's folder, its name in runs/, or what the command that started it had as its target. In that case
+    only the settings that the command itself names are compared: the recipe may have changed.
+    """
+    free = {name: text for name, text in command.overrides.items() if name == "train.parallel"}
+    nothing_else = free.keys() == command.overrides.keys() and not command.size
+    folder = Path(command.target)
+    trainable = find_recipe(command.target) is not None or command.target in BUILT_IN_CORPORA
+    if not folder.exists() and (nothing_else or not trainable) and looks_like_run(RUNS / folder):
+        folder = RUNS / folder
+    if looks_like_run(folder):
+        if not nothing_else:
+            changed = next((name for name in command.overrides if name not in free), None)
+            raise UserError("a resumed run keeps its settings", str(folder), code="setting.changed", setting=changed)
+        config = load_config(None, free)
+    else:
+        config = load_config(*command)
+        folder = run_folder(config)
+        if not looks_like_run(folder):
+            raise UserError(f"there is no run {folder} to resume", code="run.missing", setting="name")
+    settings = flatten(config_to_dict(config))
+    names = [*command.overrides, *(f"model.{name}" for name in SIZES.get(command.size or "", {}))]
+    place = {"name": folder.resolve().name, "log.folder": str(folder.parent)}
+    return Run(folder), {name: settings[name] for name in names} | place
 
 
-def remember(run: Run, launches: set[str]) -> None:
-    """At every start: the machine of the next first process need not be that of the first."""
-    if launches:
-        write_whole(run.folder / LAUNCH, "\n".join(sorted(launches)).encode())
+def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
+    """Return the settings saved in a run, with the `requested` ones (by dotted name) that may change; raise for any other."""
+    saved = config_from_dict(run.config(), str(run.folder / CONFIG))
+    before = flatten(config_to_dict(saved))
+    for name, value in requested.items():
+        left_open = name in FOUND and value is None
+        if name not in FREE and not left_open and before[name] != value:
+            raise UserError(
+                f"{name} is {value}, but run {run.name} was started with {before[name]}: a resumed run keeps its settings",
+                str(run.folder),
+                code="setting.changed",
+                setting=name,
+            )
+    return replace(saved, {name: requested[name] for name in FREE if name in requested})
 
 
-def same_run(folder: Path, config: Config) -> tuple[Run, Config]:
-    """The run to resume, if these are its settings; and those, with all that was found when it began."""
-    run, found = Run.open(folder), dict[str, Any]()
-    saved = as_begun(run.config(), str(folder / CONFIG))
-    for name, (was, now) in differences(saved, config_to_dict(config)).items():
-        if name in FOUND and now is None:
-            found[name] = was
-        elif name not in FREE:
-            what = f"{name} was {was} when run {run.name} began and is {now} now: a resumed run keeps its settings"
-            raise UserError(what, str(folder), f"--name NEW --from {folder} for other settings")
-    return run, replace(config, found)
+def refuse_adopted(command: CommandSettings) -> None:
+    """Raise if a command sets what comes with the weights of another run. No weight depends on dropout."""
+    for name in command.overrides:
+        if name.startswith(ADOPTED) and name != "model.dropout":
+            raise UserError(
+                f"{name} cannot be set: the model and the tokenizer are those of the run whose weights are used",
+                None,
+                f"remove {name}",
+                code="setting.conflict",
+                setting=name,
+            )
 
 
 def adopt(config: Config, origin: Checkpoint) -> Config:
-    """The settings of a run that starts from another's weights: model and tokenizer are those of the other.
+    """Return the settings of a run that starts from another's weights: model and tokenizer are those of the other.
 
-    Only dropout, which no weight depends on, is the new run's own. What has learned from labels does so again.
+    Only dropout, which no weight depends on, is the new run's own. A model that learned from labels needs labels again.
     """
     theirs = without_removed(origin.config(), str(origin.folder / CONFIG))
-    kept = {name: value for name, value in theirs.items() if name.startswith(("tokenizer.", "vectors.", "model."))}
+    kept = {name: value for name, value in theirs.items() if name.startswith(ADOPTED)}
     own: dict[str, Any] = {
         "model.dropout": config.model.dropout,
         "tokenizer.path": str(origin.folder / "tokenizer.json"),
+        "data.labelled": config.data.labelled or theirs["model.task"] != "language",
     }
-    own |= {"data.labelled": config.data.labelled or theirs["model.task"] != "language"}
     return replace(config, kept | own)
 
 
+# Claim: lock the run, and let all processes know what it is. -----------------------------------------------------------
+
+
+def claim_run(start: RunStart | None, world: World, stack: ExitStack) -> ClaimedRun:
+    """Lock a run that is resumed for as long as `stack` is open. All processes call this; only the first needs `start`."""
+    claimed = claim_first(start, world, stack) if start is not None else None
+    if claimed is not None and world.processes == 1:
+        return claimed
+    shared = world.share(
+        {
+            "config": config_to_dict(claimed.config),
+            "resumed": claimed.resumed,
+            "overwrite": claimed.overwrite,
+            "has_weights": claimed.has_weights,
+            "tokenizer_json": claimed.tokenizer_json,
+        }
+        if claimed is not None
+        else None
+    )
+    if claimed is not None:
+        return claimed
+    config = config_from_dict(shared.pop("config"), "settings")
+    return ClaimedRun(Run(run_folder(config)), config, **shared)
+
+
+def claim_first(start: RunStart, world: World, stack: ExitStack) -> ClaimedRun:
+    """Claim the run for all processes: resume it where that is wanted or torchrun restarts it, else see that it may be made."""
+    folder, config, launches, notes = run_folder(start.config), start.config, world.launches(), list[str]()
+    resumed, checkpoint = start.resume, start.origin
+    if not resumed and was_trained_by(folder, launches):
+        resumed, config = True, resumed_config(Run(folder), flatten(config_to_dict(config)))
+    run = Run(folder)
+    if resumed:
+        stack.enter_context(run.lock())
+        save_launches(run, launches)
+        checkpoint = newest_checkpoint(run, notes)
+    elif looks_like_run(folder) and not start.overwrite:
+        Run.create(folder, {}, overwrite=False)  # raises: the run exists
+    # A tokenizer that came from files is taken from the checkpoint: those files may have changed, or be gone.
+    from_files = checkpoint is not None and not learns(config.tokenizer)
+    tokenizer_json = checkpoint.tokenizer_json() if checkpoint is not None and from_files else None
+    return ClaimedRun(run, config, resumed, start.overwrite, checkpoint is not None, tokenizer_json, checkpoint, notes)
+
+
 def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
-    """The newest that verifies; what was found damaged is noted."""
+    """Return the newest checkpoint that verifies, if the run has one; note each newer one that is damaged."""
     problems: list[str] = []
     checkpoint = run.newest_valid(lambda _, error: problems.append(error.what))
     if checkpoint is None and problems:
-        what = f"no checkpoint of run {run.name} is whole: {problems[0]}"
-        raise UserError(what, str(run.checkpoints_folder), "--overwrite instead of --resume begins the run again")
+        what = f"run {run.name} cannot be resumed, all its checkpoints are damaged: {problems[0]}"
+        raise UserError(what, str(run.checkpoints_folder), code="checkpoint.damaged")
     notes += [f"{problem}; an older one is used" for problem in problems]
     return checkpoint

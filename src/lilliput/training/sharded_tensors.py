@@ -60,7 +60,7 @@ def deal(world: World, full: Tensor, like: Tensor) -> Tensor:
     here = full.to(like.device) if world.first else torch.empty_like(full, device=like.device)
     if is_part(like) and like.shape == here.shape:
         return distribute(here, like, 0)
-    world.spread(here)
+    world.broadcast(here)
     return here
 
 

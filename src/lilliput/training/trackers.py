@@ -1,8 +1,8 @@
 """The same figures for TensorBoard, trackio and Weights & Biases, by one setting each.
 
 Owns: what is sent to each of them, going on with each of them in a resumed run, and keeping them out of the
-way: packages are imported only where they are asked for, nothing is prompted for or printed, without a
-network all stays on the disk, and a tracker that fails is told of once and left alone. Does not own: the log
+way: packages are imported only where a setting names them, nothing is prompted for or printed, without a
+network all stays on the disk, and a tracker that fails is noted once and not used again. Does not own: the log
 (`observers.MetricsFile`), which has all of it and more.
 """
 
@@ -92,7 +92,7 @@ class Trackio:
     def close(self) -> None:
         import trackio
 
-        # Not the run's own `finish`: that run would be finished and told of once more when the process ends.
+        # Not the run's own `finish`: that run would be finished again when the process ends.
         trackio.finish()  # type: ignore[no-untyped-call]
 
 
@@ -157,10 +157,10 @@ TRACKERS: dict[str, tuple[str, Callable[[Config, Run, int], Tracker]]] = {
 
 
 class TrackerObserver:
-    """Keeps a tracker out of the way: silent while it works, told of once when it does not."""
+    """Keep a tracker out of the way: silent while it works; when it fails, one note, and it is not used again."""
 
-    def __init__(self, name: str, build: Callable[[], Tracker], every: int, tell: Callable[[str], None]) -> None:
-        self.name, self.every, self.tell = name, every, tell
+    def __init__(self, name: str, build: Callable[[], Tracker], every: int, note: Callable[[str], None]) -> None:
+        self.name, self.every, self.note = name, every, note
         self.tracker: Tracker | None = None
         with self.guarded():
             self.tracker = build()
@@ -191,7 +191,7 @@ class TrackerObserver:
         except Exception as error:
             self.tracker = None
             why = " ".join(str(error).split()) or type(error).__name__
-            self.tell(f"{self.name} failed and is not used any more ({why[:200]}); metrics.jsonl has it all")
+            self.note(f"{self.name} failed and is not used any more ({why[:200]}); metrics.jsonl has all figures")
 
 
 def name_numbers(event: Mapping[str, Any]) -> dict[str, float]:
@@ -203,22 +203,28 @@ def name_numbers(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def need_trackers(settings: LogSettings) -> None:
-    """Refuses what is asked for and not installed, before any work is done."""
+    """Raise if a tracker that the settings name is not installed, before any work is done."""
     for module, (name, _) in TRACKERS.items():
         if getattr(settings, module) and importlib.util.find_spec(module) is None:
-            raise UserError(f"log.{module} needs {name}, which is not installed", None, 'pip install "lilliput[log]"')
+            raise UserError(
+                f"log.{module} requires {name}, which is not installed",
+                f"log.{module}",
+                'run pip install "lilliput[log]"',
+                code="package.missing",
+                setting=f"log.{module}",
+            )
 
 
-def tell_on_stderr(text: str) -> None:
+def note_on_stderr(text: str) -> None:
     print(f"note {text}", file=sys.stderr)
 
 
 def build_trackers(
-    config: Config, run: Run, step: int, tell: Callable[[str], None] = tell_on_stderr
+    config: Config, run: Run, step: int, note: Callable[[str], None] = note_on_stderr
 ) -> list[TrackerObserver]:
-    """Those that the settings ask for, of a run that begins (step 0) or goes on after `step`."""
+    """Build the trackers that the settings name, for a run that starts (step 0) or is resumed after `step`."""
     return [
-        TrackerObserver(name, lambda build=build: build(config, run, step), config.log.every, tell)  # type: ignore[misc]
+        TrackerObserver(name, lambda build=build: build(config, run, step), config.log.every, note)  # type: ignore[misc]
         for module, (name, build) in TRACKERS.items()
         if getattr(config.log, module)
     ]

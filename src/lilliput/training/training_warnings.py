@@ -1,17 +1,15 @@
-"""Warnings that help: what is going wrong in a run, since when, and what to do about it.
+"""Warnings: what is going wrong in a run, since when, and what to do about it.
 
-Owns: the four rules and what each remembers. Does not own: what happens (`events`), who tells it
-(`observers`).
+Owns: the four rules and the state of each. Does not own: the events (`events`), printing (`observers`).
 
-A rule is a function of the events alone, never of a clock, and its memory is saved with the run: interrupted
-and resumed, a run gives the same warnings at the same steps. Rules are made to be believed: each waits until
-chance can hardly explain what it sees, speaks once, and is silent until that has changed.
+A rule is a function of the events alone, never of a clock, and its state is saved with the run: interrupted and
+resumed, a run gives the same warnings at the same steps. A rule waits until chance can hardly explain what it
+finds, warns once, and does not warn again until that has changed.
 """
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -25,7 +23,7 @@ LEVEL = 20  # of them, those whose median is the level of the loss now: one batc
 
 
 class History:
-    """What all rules know: the settings, and loss and tokens of the last updates that were made, newest last."""
+    """What all rules use: the settings, and loss and tokens of the last updates that were made, newest last."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -50,9 +48,14 @@ class History:
 
 @dataclass
 class Rule:
-    """Hears an update before the history has it, and an evaluation; gives a sentence, or None. Its fields are its memory."""
+    """Receive an update before it enters the history, and an evaluation; return the text of a warning, or None.
+
+    The fields are its state; their names are part of the format of checkpoints (`told`: it has warned). `title` is a short
+    name of the problem for summaries.
+    """
 
     kind: ClassVar[str]
+    title: ClassVar[str]
 
     def stepped(self, event: Stepped, history: History, rows: Sequence[int]) -> str | None:
         return None
@@ -66,10 +69,11 @@ class Spike(Rule):
     """A loss far above those before it: by eight deviations, and by a quarter. A small update is not judged: the few rows at the
     end of an epoch, or those of short texts, may well be far from the mean.
 
-    A run that jumps again and again is told so ever more rarely: after each warning the silence is twice as long.
+    A run with many spikes is warned ever more rarely: after each warning the silence is twice as long.
     """
 
     kind = "spike"
+    title = "loss spike"
     silent_until: int = 0
     silence: int = RECENT
 
@@ -83,7 +87,7 @@ class Spike(Rule):
             return None
         self.silent_until, self.silence = event.step + self.silence, 2 * self.silence
         return (
-            f"the loss jumped from {before:.3f} to {event.loss:.3f} with training rows {tell_rows(rows)}: look at their "
+            f"the loss jumped from {before:.3f} to {event.loss:.3f} with training rows {format_rows(rows)}: look at their "
             "texts; if it does not come back, the learning rate is too high"
         )
 
@@ -96,6 +100,7 @@ class TooFast(Rule):
     not fallen meanwhile."""
 
     kind = "learning-rate"
+    title = "learning rate too high"
     first: float | None = None  # median of the first five
     lowest: float | None = None
     lowest_step: int = 0
@@ -139,6 +144,7 @@ class Overfitting(Rule):
     """Three evaluations above the best, the last by a hundredth or more, while the training loss went on falling."""
 
     kind = "overfitting"
+    title = "overfitting"
     best: float | None = None
     best_step: int = 0
     level_then: float | None = None  # of the training loss
@@ -173,18 +179,19 @@ class Leakage(Rule):
     """
 
     kind = "leakage"
+    title = "validation texts seen in training, or much easier"
     below: int = 0  # evaluations in a row
     told: bool = False
 
     def evaluated(self, event: Evaluated, history: History) -> str | None:
         data, model = history.config.data, history.config.model
-        look = f"to look for copies: lilliput prepare {shlex.quote(data.source)} --duplicates near"
+        advice = "set data.drop_duplicates to near to remove copies"
         if event.whole:
             if bits_below_floor(event) <= 20.0:
                 return None
             return (
-                f"validation is {event.bits_per_byte:.4f} bits per byte and a perfect model's {event.floor:.4f}: the model has "
-                f"seen these texts; {look}"
+                f"validation is {event.bits_per_byte:.4f} bits per byte, below the {event.floor:.4f} of a perfect model: the "
+                f"model has seen these texts; {advice}"
             )
         # With dropout the training loss is that of a worse model; of two tasks it is another sum than validation's.
         comparable = model.dropout == 0.0 and model.task != "both" and data.drop_duplicates is None
@@ -196,7 +203,7 @@ class Leakage(Rule):
         self.told = True
         return (
             f"validation ({event.loss:.4f}) has been far below the training loss ({lowest:.4f} and more) for {self.below} "
-            f"evaluations: its texts are much easier, or copies of training texts; {look}"
+            f"evaluations: its texts are much easier, or copies of training texts; {advice}"
         )
 
 
@@ -207,36 +214,36 @@ def bits_below_floor(event: Evaluated) -> float:
     return event.loss * event.tokens / math.log(2) * (event.floor / event.bits_per_byte - 1.0)
 
 
-def tell_rows(rows: Sequence[int]) -> str:
+def format_rows(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
 
 
 def lower_rates(optimizer: OptimizerSettings) -> str:
-    """A third: the usual step of a search for a learning rate."""
+    """Advise a third of each rate: the usual step of a search for a learning rate."""
     rates = {"lr": optimizer.lr, "embedding_lr": optimizer.embedding_lr, "head_lr": optimizer.head_lr}
     rates |= {"matrix_lr": optimizer.matrix_lr} if optimizer.kind == "muon" else {}
-    lower = " ".join(f"--optimizer.{name} {rate / 3:.1g}" for name, rate in rates.items() if rate is not None)
-    return f"try {lower}, or a longer schedule.warmup"
+    lower = " and ".join(f"optimizer.{name} to {rate / 3:.1g}" for name, rate in rates.items() if rate is not None)
+    return f"set {lower}, or use a longer schedule.warmup"
 
 
 class Advisor:
-    """Hears every event of a run, in their order, and says what its user should know."""
+    """Check every event of a run, in order, and return the warnings."""
 
     def __init__(self, config: Config) -> None:
         self.history = History(config)
         self.rules: list[Rule] = [Spike(), TooFast(), Overfitting(), Leakage()]
 
-    def hear(self, event: Event, rows: Sequence[int]) -> list[Warned]:
+    def check(self, event: Event, rows: Sequence[int]) -> list[Warned]:
         """`rows`: the training rows of the last update."""
-        said: dict[str, str | None] = {}
+        found: list[tuple[Rule, str | None]] = []
         if isinstance(event, Stepped) and not event.skipped:
-            said = {rule.kind: rule.stepped(event, self.history, rows) for rule in self.rules}
+            found = [(rule, rule.stepped(event, self.history, rows)) for rule in self.rules]
             self.history.add(event)
         elif isinstance(event, Evaluated):
-            said = {rule.kind: rule.evaluated(event, self.history) for rule in self.rules}
+            found = [(rule, rule.evaluated(event, self.history)) for rule in self.rules]
         if isinstance(event, Stepped):
             self.history.tokens = event.tokens
-        return [Warned(event.step, kind, text) for kind, text in said.items() if text is not None]
+        return [Warned(event.step, rule.kind, text, rule.title) for rule, text in found if text is not None]
 
     def state_dict(self) -> dict[str, Any]:
         history = self.history

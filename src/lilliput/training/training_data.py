@@ -1,0 +1,133 @@
+"""The data that a run trains on, and the settings that follow from it.
+
+Owns: preparing text, vectors and labels in all processes, the settings that are found in them (size of the
+vocabulary, number of classes), and the objective over the splits. Does not own: how text is prepared (`data`),
+what an objective computes (`objectives`), the model (`model_setup`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from lilliput.data.prepare import prepare
+from lilliput.data.prepare.token_files import Prepared
+from lilliput.data.progress import Report
+from lilliput.data.tokenizers import Tokenizer
+from lilliput.data.vectors import Vectors, fit_vectors, prepare_vectors
+from lilliput.errors import UserError
+from lilliput.settings.loading import replace
+from lilliput.settings.tree import Config
+from lilliput.storage.checkpoints import Checkpoint
+from lilliput.training.objectives import DocumentLabel, NextToken, Objective, Split, TokenAndLabel, balanced_weights
+from lilliput.training.process_group import World
+from lilliput.training.run_start import ClaimedRun
+
+SHOWN_LABELS = 8  # in an error
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """`config` has the settings that were found in the data. `vectors` are for a model without weights of its own."""
+
+    config: Config
+    prepared: Prepared
+    vectors: Vectors | None
+    objective: Objective[Any]
+    splits: Mapping[str, Split[Any]]
+
+
+def load_training_data(claimed: ClaimedRun, world: World, report: Report) -> TrainingData:
+    """Prepare the data, or find it prepared, in all processes."""
+    config, tokenizer_json = claimed.config, claimed.tokenizer_json
+    tokenizer = None if tokenizer_json is None else Tokenizer.from_json(tokenizer_json, "tokenizer.json")
+    prepared = world.in_turn(partial(prepare, config, report, tokenizer))
+    if world.share(prepared.fingerprint) != prepared.fingerprint:
+        raise UserError(
+            f"process {world.rank} found other data in {config.data.source} than the first process",
+            "data.source",
+            "put the same files on every machine",
+            code="data.mismatch",
+            setting="data.source",
+        )
+    config = fit_labels(fit_vocabulary(config, prepared.tokenizer), prepared.labels, claimed.origin)
+    vectors: Vectors | None = None
+    if config.vectors.source is not None and not claimed.has_weights:  # a checkpoint has them among its weights
+        vectors = world.in_turn(partial(prepare_vectors, config, prepared, report))
+        config = fit_vectors(config, vectors)
+    objective = build_objective(config, prepared)
+    splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
+    return TrainingData(config, prepared, vectors, objective, splits)
+
+
+def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
+    """Take model.vocab_size from the tokenizer; raise if it is set and smaller."""
+    size = config.model.vocab_size
+    if size is None:
+        return replace(config, {"model.vocab_size": tokenizer.vocab_size})
+    if size < tokenizer.vocab_size:
+        raise UserError(
+            f"model.vocab_size is {size:,}, but the tokenizer has {tokenizer.vocab_size:,} tokens",
+            "model.vocab_size",
+            'set model.vocab_size to "none" to take it from the tokenizer',
+            code="setting.conflict",
+            setting="model.vocab_size",
+        )
+    return config
+
+
+def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | None) -> Config:
+    """Take model.classes from the labels of the training split; raise if it is set to another number.
+
+    Weights of another run know its labels by their order: they fit only the same labels.
+    """
+    if config.model.task == "language":
+        return config
+    if labels is None:
+        raise UserError(
+            f"model.task is {config.model.task}, but the documents of {config.data.source} have no labels",
+            "model.task",
+            "set data.labelled to true, or model.task to language",
+            code="data.label",
+            setting="model.task",
+        )
+    if origin and origin.labels() != labels:
+        known = shown_labels(origin.labels() or ["none"])
+        raise UserError(
+            f"the documents have the labels {shown_labels(labels)}, but the weights were trained with {known}",
+            str(origin.folder),
+            "train on documents with the same labels",
+            code="checkpoint.mismatch",
+            setting="data.source",
+        )
+    if config.model.classes not in (None, len(labels)):
+        raise UserError(
+            f"model.classes is {config.model.classes}, but the training documents have {len(labels)} labels: "
+            f"{shown_labels(labels)}",
+            "model.classes",
+            f"set model.classes to {len(labels)}",
+            code="setting.conflict",
+            setting="model.classes",
+        )
+    return replace(config, {"model.classes": len(labels)})
+
+
+def shown_labels(labels: list[str]) -> str:
+    return ", ".join(labels[:SHOWN_LABELS]) + (", ..." if len(labels) > SHOWN_LABELS else "")
+
+
+def build_objective(config: Config, prepared: Prepared) -> Objective[Any]:
+    """Return what the model learns: the next token, the label of a document, or both."""
+    context, start, labels = config.model.context, prepared.tokenizer.start, prepared.labels
+    smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
+    if config.model.task == "language":
+        return NextToken(context, start, config.data.windows == "overlapping", smoothing, z_loss)
+    document_labels = prepared.split("train").labels
+    assert labels is not None and document_labels is not None
+    class_weights = balanced_weights(document_labels, len(labels)) if config.train.balance_labels else None
+    if config.model.task == "classifier":
+        return DocumentLabel(context, labels, smoothing, class_weights)
+    weights = config.train.language_weight, config.train.label_weight
+    return TokenAndLabel(context, start, labels, weights, smoothing, z_loss, class_weights)
