@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from helpers.user_errors import refusal
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
-from lilliput.decoding.processors import Draws, Strategy, choose
+from lilliput.decoding.processors import Strategy
 from lilliput.decoding.row_history import RowHistory
+from lilliput.decoding.token_choice import Draws, choose
 from lilliput.decoding.word_constraints import BadWords, ForcedWords, spellings_of
 from lilliput.settings.tree import TokenizerSettings
 

@@ -46,7 +46,7 @@ from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:
-    from lilliput.decoding.stream import Finish
+    from lilliput.decoding.requests import Finish
     from lilliput.decoding.writer import Writer
 
 TAKES_SETTINGS = False
@@ -174,7 +174,7 @@ class Chat:
         self.partner = dataclasses.replace(self.partner, seed=(seed + 1) % 2**32)
         wrap = self.new_wrap()
         with suppress(KeyboardInterrupt), interruptible(at_once=self.how.beams is not None) as stopped:
-            for piece in self.writer.write([before], seed=seed, how=self.how):
+            for piece in self.writer.write([before], seed=seed, settings=self.how):
                 begun = bool(sentences.text.strip())
                 text, finish = sentences.push(piece.text), piece.finish
                 put(wrap.push(text if begun else text.lstrip()))

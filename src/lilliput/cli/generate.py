@@ -139,7 +139,7 @@ def write_texts(
 ) -> list[dict[str, Any]]:
     from lilliput.decoding.writer import collect
 
-    pieces = writer.write(prompts, seed=task.seed, how=how, batch=task.batch, alternatives=task.alternatives)
+    pieces = writer.write(prompts, seed=task.seed, settings=how, batch=task.batch, alternatives=task.alternatives)
     if not show:
         return [as_object(sample, task) for sample in collect(prompts, pieces)]
     shown = Show(prompts)

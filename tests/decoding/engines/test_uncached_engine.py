@@ -13,7 +13,8 @@ from lilliput.decoding.engines.selection import choose_engine
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.engines.uncached_engine import UncachedEngine
 from lilliput.decoding.processors import GREEDY, Strategy
-from lilliput.decoding.stream import Request, stream
+from lilliput.decoding.requests import Request
+from lilliput.decoding.stream import stream
 from lilliput.errors import UserError
 from lilliput.settings.tree import GenerateSettings
 
