@@ -204,9 +204,7 @@ def test_a_turn_by_beam_search(chat: Hold) -> None:
 
 def test_a_mistake_of_the_writer_is_told_by_the_names_of_the_chat(chat: Hold) -> None:
     told = chat("/set tokens 3", "/set forced_words elephant", "Once", "/show story")
-    assert told.err == (
-        "the forced words take 9 tokens, and 3 may be written\n  at  forced_words\n  try tokens 9 or more\n"
-    )
+    assert "  at  forced_words\n" in told.err
     assert told.out == "\n"
 
 

@@ -177,7 +177,7 @@ def test_a_classifier_from_end_to_end(here: Path) -> None:
     assert "accuracy" in lilliput("info").out
     code, out, err = lilliput("generate", "said", "--prompt", "the honey")
     assert (code, out) == (2, "")
-    assert err.startswith("lilliput: this model is a classifier: it cannot write")
+    assert "classifier" in err
     write_labelled(here, "more.tsv")
     assert lilliput("train", "more.tsv", "--from", "said", *TRAIN_ONLY).code == 0
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from helpers.tiny_models import assert_same
 from helpers.tiny_models import draw as random_logits
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.tokenizers import byte_tokenizer
 from lilliput.decoding.processors import (
     GREEDY,
@@ -503,12 +503,10 @@ def test_any_one_penalty_is_enough() -> None:
 
 
 def test_forced_words_that_have_no_room_are_refused() -> None:
-    how = GenerateSettings(tokens=8, forced_words=("cat", "mouse"))
-    assert refusal(lambda: build_strategy(how, BYTES)).splitlines() == [
-        "the forced words take 10 tokens, and 8 may be written",
-        "  at  generate.forced_words",
-        "  try generate.tokens 10 or more",
-    ]
+    error = refused(lambda: build_strategy(GenerateSettings(tokens=8, forced_words=("cat", "mouse")), BYTES))
+    assert (error.code, error.setting) == ("setting.conflict", "generate.forced_words")
+    assert "10 tokens" in error.what and "generate.tokens to 10" in str(error.fix)
+    assert build_strategy(GenerateSettings(tokens=10, forced_words=("cat", "mouse")), BYTES).processors
 
 
 def test_rules_that_leave_nothing_yield_to_those_before_them() -> None:

@@ -124,5 +124,5 @@ def test_writing_asks_for_what_can_be_watched() -> None:
     beams = dataclasses.replace(writer.config.generate, beams=2, temperature=0.0)
     with pytest.raises(UserError, match="token by token"):
         capture_text(writer, "A", generate=3, how=beams)
-    with pytest.raises(UserError, match="it cannot write"):
+    with pytest.raises(UserError, match="classifier"):
         capture_text(small_writer(**ENCODER), "A bee", generate=3)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.kernels.logit_statistics import SETS, find_peaks, logit_statistics, statistics_in_numpy
 
 WIDTHS = [1, 15, 16, 17, 63, 64, 65, 127, 1000, 4096, 4099]
@@ -78,8 +78,7 @@ def test_logits_that_are_no_numbers_are_told(wrong: float) -> None:
             logits = draw_logits(3, width, seed=1).astype(dtype)
             logits[1, places] = wrong
             if dtype is np.float64 or wrong == math.inf or places == slice(None):
-                told = refusal(partial(logit_statistics, logits))
-                assert told.splitlines()[0] == "the model's logits are not finite numbers"
+                assert refused(partial(logit_statistics, logits)).code == "model.not-finite"
 
 
 def test_a_row_without_a_token_is_a_defect() -> None:

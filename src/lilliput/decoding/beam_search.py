@@ -288,9 +288,9 @@ def draw_arrival_times(beams: Sequence[Beam], logprobs: Doubles, generator: torc
 
     Stochastic beam search (Kool et al. 2019), described as a race. Let every whole text arrive at an exponential time whose
     rate is the text's probability: then the first texts to arrive are a sample without replacement. The first text of a
-    beam arrives when the beam does, so its earliest child has the beam's own time; an exponential wait has no memory, so the other children
-    come later than that by as much as in a race of the children alone. (The paper's Gumbel numbers are minus the logarithms
-    of these times.) A text that would arrive after 1e308 does not arrive.
+    beam arrives when the beam does, so its earliest child has the beam's own time; an exponential wait has no memory, so
+    the other children come later than that by as much as in a race of the children alone. (The paper's Gumbel numbers are
+    minus the logarithms of these times.) A text that would arrive after 1e308 does not arrive.
     """
     uniform = torch.rand(logprobs.shape, dtype=torch.float64, generator=generator).numpy()
     with np.errstate(over="ignore", invalid="ignore"):

@@ -97,7 +97,8 @@ def choose_group(
 def check_finite(largest: Values) -> None:
     """Raise an error unless the largest logit of every row is a finite number."""
     if not np.isfinite(largest).all():
-        raise UserError("the logits are not finite numbers", fix="use an earlier checkpoint", code="model.not-finite")
+        fix = "use an earlier checkpoint of the run, or another logit processor"
+        raise UserError("the logits after the processors are not finite", fix=fix, code="model.not-finite")
 
 
 def draw_tokens(candidates: Candidates, draws: Sequence[Draws]) -> list[int]:

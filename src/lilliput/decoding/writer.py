@@ -284,15 +284,17 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
     if settings.beams is not None and alternatives is not None:
         raise UserError(
             "a beam search returns no alternatives",
-            fix="leave out alternatives, or set generate.beams to none",
-            code="request.invalid",
+            "generate.beams",
+            "leave out alternatives, or set generate.beams to none",
+            code="setting.conflict",
             setting="generate.beams",
         )
     if n_best > (width := settings.beams or 1):
         raise UserError(
             f"n_best is {n_best}, but generate.beams is {width}",
-            fix=f"set generate.beams to {n_best} or more",
-            code="request.invalid",
+            "generate.beams",
+            f"set generate.beams to {n_best} or more",
+            code="setting.conflict",
             setting="generate.beams",
         )
 

@@ -115,9 +115,6 @@ def find_peaks(values: Values) -> Values:
 def tell(values: Values, peaks: Values, largest: Values, mass: Values) -> LogitStatistics:
     if not np.isfinite(largest + mass).all():
         assert not (values < np.inf).all(), "no processor takes a row's last token"
-        raise UserError(
-            "the model's logits are not finite numbers",
-            fix="use an earlier checkpoint of the run",
-            code="model.not-finite",
-        )
+        fix = "use an earlier checkpoint of the run"
+        raise UserError("the model's logits are not finite", fix=fix, code="model.not-finite")
     return LogitStatistics(peaks, largest.astype(np.float64), np.log(mass, dtype=np.float64))
