@@ -237,25 +237,30 @@ def test_a_processor_that_fails_ends_its_row_only(
 
 
 class SpoiledEngine(NumbaEngine):
-    """Logits of rows whose prompt begins with 7 are not finite after the first token."""
+    """Logits of rows whose prompt begins with 7 are not finite after the first token: all of them, or one."""
+
+    places: slice | int = slice(None)
 
     def read(self, handles: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
         logits = super().read(handles, ids)
         self.bad = getattr(self, "bad", set()) | {h for h, new in zip(handles, ids, strict=True) if new[0] == 7}
         for place, handle in enumerate(handles):
             if handle in self.bad and len(ids[place]) == 1 and ids[place][0] != 7:
-                logits[place] = math.nan
+                logits[place, self.places] = math.nan
         return logits
 
 
-def test_logits_that_are_not_finite_end_their_row_only() -> None:
+@pytest.mark.parametrize(("places", "strategy"), [(slice(None), GREEDY), (slice(None), DRAWN), (5, GREEDY), (5, DRAWN)])
+def test_logits_that_are_not_finite_end_their_row_only(places: slice | int, strategy: Strategy) -> None:
     model = tiny_model().float()
-    requests = [Request(prompt, 5, DRAWN, n) for n, prompt in enumerate([[1, 2], [7, 1], [3]])]
-    tokens = list(stream(SpoiledEngine(model), requests))
+    engine = SpoiledEngine(model)
+    engine.places = places
+    requests = [Request(prompt, 5, strategy, n) for n, prompt in enumerate([[1, 2], [7, 1], [3]])]
+    tokens = list(stream(engine, requests))
     assert isinstance(requests[1].error, UserError) and requests[1].error.code == "model.not-finite"
     assert [token.finish for token in tokens if token.row == 1] == [None, "error"]
     for row, prompt in ((0, [1, 2]), (2, [3])):
-        alone = list(stream(NumbaEngine(model), [Request(prompt, 5, DRAWN, row)]))
+        alone = list(stream(NumbaEngine(model), [Request(prompt, 5, strategy, row)]))
         assert [token._replace(row=0) for token in tokens if token.row == row] == alone
 
 

@@ -12,6 +12,7 @@ B rows, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -25,6 +26,7 @@ from lilliput.decoding.engines import Engine, EngineRows, prefill
 from lilliput.decoding.requests import NO_TOKEN, Finish, Request, Token
 from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.token_choice import Draws, choose, isolate_errors
+from lilliput.errors import UserError
 from lilliput.kernels.logit_statistics import LogitStatistics, Values, logit_statistics
 
 
@@ -239,6 +241,10 @@ def choose_tokens(
     for place, (row, id_) in enumerate(zip(active, chosen, strict=True)):
         if isinstance(id_, Exception):
             tokens.append(row.interrupt("error", id_))
+            continue
+        if math.isnan(logprobs[place]):  # a single NaN, which the statistics of float32 logits do not notice
+            what, fix = "the model's logits are not finite", "use an earlier checkpoint of the run"
+            tokens.append(row.interrupt("error", UserError(what, fix=fix, code="model.not-finite")))
             continue
         row.text.ids.append(id_)
         try:

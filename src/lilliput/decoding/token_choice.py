@@ -78,7 +78,8 @@ def choose_group(
     values = logits.cpu().numpy()
     if not strategy.sample:
         chosen = values.argmax(axis=-1)  # of a row with NaN its place
-        check_finite(values[np.arange(len(values)), chosen])
+        if strategy.processors:
+            check_finite(values[np.arange(len(values)), chosen])
         ids: list[int] = chosen.tolist()
         return ids
     # The processors left depend on no ids: after a filter they work on the remaining tokens only.
