@@ -172,7 +172,7 @@ def begin(engine: Engine, searches: Sequence[Search]) -> tuple[list[Search], Ten
 def advance(searches: Sequence[Search], logits: Tensor) -> None:
     """Extend the beams of all searches by a token, or end them. Searches of equal strategies are scored together."""
     counts = [len(search.beams) for search in searches]
-    firsts = np.cumsum([0, *counts]).tolist()
+    firsts = list(itertools.accumulate(counts, initial=0))
 
     def score(places: Sequence[int]) -> list[TokenScores]:
         """The scores of some searches of one strategy."""
@@ -180,9 +180,8 @@ def advance(searches: Sequence[Search], logits: Tensor) -> None:
         own = logits
         if len(places) < len(searches):
             own = logits[[row for place in places for row in range(firsts[place], firsts[place + 1])]]
-        scores, ends = score_tokens(own, searches[places[0]].request.strategy, texts), [0]
-        for place in places:
-            ends.append(ends[-1] + counts[place])
+        scores = score_tokens(own, searches[places[0]].request.strategy, texts)
+        ends = itertools.accumulate((counts[place] for place in places), initial=0)
         return [scores.of_rows(first, last) for first, last in itertools.pairwise(ends)]
 
     groups: list[tuple[Strategy, list[int]]] = []

@@ -12,7 +12,6 @@ B rows, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -203,10 +202,8 @@ def find_error(engine: Engine, view: list[int]) -> Exception | None:
 def take_tokens(active: Sequence[ActiveRow], logits: Tensor, end: int | None) -> list[Token]:
     """The next event of each row. A token is appended to the row's text."""
     values = logits.cpu().numpy()
-    events: dict[int, Token] = {}  # of rows that end without a token
-    for place, row in enumerate(active):
-        if row.request.cancelled:
-            events[place] = row.interrupt("cancelled")
+    cancelled = [place for place, row in enumerate(active) if row.request.cancelled]
+    events = {place: active[place].interrupt("cancelled") for place in cancelled}  # of rows that end without a token
     try:
         statistics = logit_statistics(values)
     except Exception:
@@ -242,19 +239,22 @@ def choose_tokens(
         if isinstance(id_, Exception):
             tokens.append(row.interrupt("error", id_))
             continue
-        if math.isnan(logprobs[place]):  # a single NaN, which the statistics of float32 logits do not notice
+        logprob = logprobs[place]
+        if logprob != logprob:  # a single NaN, which the statistics of float32 logits do not notice
             what, fix = "the model's logits are not finite", "use an earlier checkpoint of the run"
             tokens.append(row.interrupt("error", UserError(what, fix=fix, code="model.not-finite")))
             continue
         row.text.ids.append(id_)
         try:
-            finish = row.request.finish = find_finish(row, id_, end)
+            finish = find_finish(row, id_, end)
         except Exception as error:  # of a stop rule
             tokens.append(row.interrupt("error", error))
             continue
+        if finish is not None:
+            row.request.finish = finish
         wanted = row.request.alternatives
         entropy, others = (None, ()) if wanted is None else find_alternatives(values[place], wanted)
-        tokens.append(Token(row.row, id_, logprobs[place], finish, entropy, others))
+        tokens.append(Token(row.row, id_, logprob, finish, entropy, others))
     return tokens
 
 

@@ -47,9 +47,6 @@ def choose(
 
     Rows of the same strategy object are processed together. `peaks` of the logits, where known (`logit_statistics`), save time.
     """
-    groups: dict[int, list[int]] = {}
-    for place, strategy in enumerate(strategies):
-        groups.setdefault(id(strategy), []).append(place)
 
     def run(places: Sequence[int]) -> list[int]:
         strategy = strategies[places[0]]
@@ -58,8 +55,12 @@ def choose(
         own, few = list(places), None if peaks is None else peaks[list(places)]
         return choose_group(strategy, [texts[p] for p in own], logits[own], [draws[p] for p in own], few)
 
-    if len(groups) == 1:
+    first = strategies[0]
+    if all(strategy is first for strategy in strategies):
         return isolate_errors(range(len(texts)), run)
+    groups: dict[int, list[int]] = {}
+    for place, strategy in enumerate(strategies):
+        groups.setdefault(id(strategy), []).append(place)
     chosen: dict[int, int | Exception] = {}
     for places in groups.values():
         chosen |= zip(places, isolate_errors(places, run), strict=True)
