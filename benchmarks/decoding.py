@@ -50,11 +50,12 @@ import decoding_peers as peers
 from contest import THREADS, contest, median, row, show
 from decoding_peers import BEAMS, DIM, LAYERS, ONE, WORKS, Work, Write, build_net
 from lilliput.data.corpora import open_corpus
-from lilliput.decoding.beam_search import Beams, search
+from lilliput.decoding.beam_hypotheses import BeamSettings
 from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.processors import GREEDY, Strategy, TopK
-from lilliput.decoding.stream import Request, stream
+from lilliput.decoding.requests import Request
+from lilliput.decoding.stream import stream
 from lilliput.decoding.writer import load
 from lilliput.model.transformer import Transformer
 
@@ -90,11 +91,10 @@ def ours(kind: str) -> Write:
 
     def write(work: Work, tokens: int) -> list[list[int]]:
         prompts = work.prompts()
-        if work.beams > 1:
-            return [list(best.ids) for best, *_ in search(engine, prompts, Beams(work.beams, tokens))]
+        beams = BeamSettings(work.beams, tokens) if work.beams > 1 else None
         strategy = GREEDY if work.top_k is None else Strategy((TopK(work.top_k),), sample=True)
         texts: list[list[int]] = [[] for _ in prompts]
-        requests = [Request(prompt, tokens, strategy, seed) for seed, prompt in enumerate(prompts)]
+        requests = [Request(prompt, tokens, strategy, seed, beams=beams) for seed, prompt in enumerate(prompts)]
         for written in stream(engine, requests):
             texts[written.row].append(written.id)
         return texts

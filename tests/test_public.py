@@ -41,6 +41,9 @@ def test_train_and_write_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = lilliput.load("runs/mytext").generate("A bee", tokens=8, seed=1)
     assert text == lilliput.load("mytext").generate("A bee", tokens=8, seed=1), "a run's name is as good as its path"
     assert lilliput.load(run.last.folder).generate("A bee", tokens=8, seed=1) if run.last else False
+    greedy = lilliput.GenerateSettings(tokens=8, temperature=0.0)
+    writer = lilliput.load("runs/mytext")
+    assert writer.generate("A bee", settings=greedy) == writer.generate("A bee", tokens=8, temperature=0.0)
     assert refused(lambda: lilliput.load("yours")).code == "run.missing"
 
 

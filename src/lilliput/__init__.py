@@ -5,7 +5,7 @@ The public names, imported when they are first used, so that `import lilliput` c
     import lilliput
     writer = lilliput.load("runs/demo")
     print(writer.generate("Once upon a time"))
-    print(writer.generate("Once upon a time", how=lilliput.GenerateSettings(top_p=0.9, stop=("The end",))))
+    print(writer.generate("Once upon a time", settings=lilliput.GenerateSettings(top_p=0.9, stop=("The end",))))
 """
 
 from __future__ import annotations

@@ -15,18 +15,41 @@ import torch
 from torch import Tensor
 
 from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
-from lilliput.decoding.beam_hypotheses import Stops, reach
-from lilliput.decoding.beam_search import Beams, Hypothesis, in_order, search
+from lilliput.decoding.beam_hypotheses import BeamSettings, Hypothesis, StopCheck, reach
+from lilliput.decoding.beam_search import in_order, search_requests
+from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
-from lilliput.decoding.processors import Processor, Strategy, Temperature, TopK
+from lilliput.decoding.processors import GREEDY, Processor, Strategy, Temperature, TopK
+from lilliput.decoding.requests import Finish, Request
 from lilliput.decoding.row_history import RowHistory
-from lilliput.decoding.stream import Finish, Request, stream
+from lilliput.decoding.stream import stream
 from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.model.transformer import Transformer
 
 MARGIN = 1e-9  # between the values that a choice was made by: far above the rounding of float64
 END = 0
 ALPHAS = (0.0, 0.6, 1.0, -0.5, 2.0)
+
+
+def search(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    settings: BeamSettings,
+    strategy: Strategy = GREEDY,
+    end: int | None = None,
+    seed: int = 0,
+    stops: StopCheck | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each prompt; prompt i has seed + i."""
+    requests = [
+        Request(prompt, settings.tokens, strategy, seed + number, beams=replace(settings, stops=stops))
+        for number, prompt in enumerate(prompts)
+    ]
+    search_requests(engine, requests, end)
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+    return [request.hypotheses for request in requests]
 
 
 def small_model(seed: int, vocab_size: int, **changes: Any) -> Transformer:
@@ -51,17 +74,19 @@ Plain = tuple[tuple[int, ...], float, tuple[float, ...], Finish]  # ids, score, 
 def search_plainly(
     model: Transformer,
     prompt: list[int],
-    how: Beams,
+    settings: BeamSettings,
     processors: Sequence[Processor] = (),
     end: int | None = None,
-    stops: Stops | None = None,
+    stops: StopCheck | None = None,
 ) -> list[Plain]:
     """One prompt, without a cache, with whole sorted lists: the rules as they are told, and nothing else."""
     context, half = model.settings.context, max(1, model.settings.context // 2)
-    width, start = how.width // how.groups, 0
-    groups: list[list[tuple[list[int], float, tuple[float, ...]]]] = [[(prompt, 0.0, ())] for _ in range(how.groups)]
+    width, start = settings.width // settings.groups, 0
+    groups: list[list[tuple[list[int], float, tuple[float, ...]]]] = [
+        [(prompt, 0.0, ())] for _ in range(settings.groups)
+    ]
     pools: list[list[Plain]] = [[] for _ in groups]
-    for written in range(1, how.tokens + 1):
+    for written in range(1, settings.tokens + 1):
         seen = len(prompt) + written - 1
         start = start if seen - start <= context else seen - half
         used: Counter[int] = Counter()
@@ -71,10 +96,10 @@ def search_plainly(
             logits = model(torch.tensor([ids[start:] for ids, _, _ in beams]))[:, -1]
             shaped = logits
             for process in processors:
-                shaped = process([RowHistory(ids, len(prompt), how.tokens) for ids, _, _ in beams], shaped)
+                shaped = process([RowHistory(ids, len(prompt), settings.tokens) for ids, _, _ in beams], shaped)
             own, compared = logits.log_softmax(dim=-1).tolist(), shaped.log_softmax(dim=-1).tolist()
             children = sorted(
-                (used[id_] * how.diversity - score - compared[place][id_], place, id_)
+                (used[id_] * settings.diversity - score - compared[place][id_], place, id_)
                 for place, (_, score, _) in enumerate(beams)
                 for id_ in range(logits.shape[1])
                 if compared[place][id_] > -math.inf
@@ -87,25 +112,27 @@ def search_plainly(
                 ids, score, logprobs = [*ids, id_], score + compared[place][id_], (*logprobs, own[place][id_])
                 new = ids[len(prompt) :]
                 finish: Finish | None = "end" if id_ == end else "stop" if stops and stops(prompt, new)[1] else None
-                finish = "length" if finish is None and written == how.tokens else finish
+                finish = "length" if finish is None and written == settings.tokens else finish
                 if finish is not None and rank < width:
-                    pools[number].append((tuple(new), score / written**how.alpha, logprobs, finish))
+                    pools[number].append((tuple(new), score / written**settings.alpha, logprobs, finish))
                     taken.append(id_)
                 if finish is None and len(going) < width:
                     going.append((ids, score, logprobs))
                     taken.append(id_)
             used.update(taken)
             scores = sorted((score for _, score, _, _ in pools[number]), reverse=True)
-            wanted = min(how.n_best, width)
+            wanted = min(settings.n_best, width)
             attainable = [
-                score / length**how.alpha for _, score, _ in going for length in range(written + 1, how.tokens + 1)
+                score / length**settings.alpha
+                for _, score, _ in going
+                for length in range(written + 1, settings.tokens + 1)
             ]
             bounded = len(scores) >= wanted and bool(attainable) and scores[wanted - 1] >= max(attainable)
-            first_is_enough = how.early_stop == "first" or width == 1
-            over = len(scores) >= width if first_is_enough else how.early_stop == "bound" and bounded
+            first_is_enough = settings.early_stop == "first" or width == 1
+            over = len(scores) >= width if first_is_enough else settings.early_stop == "bound" and bounded
             groups[number] = [] if over else going
     found = {text[0]: text for pool in pools for text in pool}
-    return sorted(found.values(), key=lambda text: -text[1])[: how.n_best]
+    return sorted(found.values(), key=lambda text: -text[1])[: settings.n_best]
 
 
 def assert_found(found: Sequence[Hypothesis], expected: Sequence[Plain]) -> None:
@@ -192,18 +219,18 @@ def test_a_width_that_covers_the_space_is_exhaustive(part: int) -> None:
         alpha, end = ALPHAS[seed % 5], (None, END)[seed % 3 > 0]
         model, prompt = small_model(seed, vocab_size), draw_ids(2, seed=seed, vocab_size=vocab_size).tolist()
         width = vocab_size ** (tokens - 1)
-        how = Beams(width, tokens, alpha, early_stop=("bound", "never")[seed % 2], n_best=width)
+        settings = BeamSettings(width, tokens, alpha, early_stop=("bound", "never")[seed % 2], n_best=width)
         texts = all_texts(model, prompt, tokens, end)
         best = sorted(texts, key=lambda ids: -texts[ids] / len(ids) ** alpha)[: width + 1]
         for first, second in itertools.pairwise(best):
             assert texts[first] / len(first) ** alpha - texts[second] / len(second) ** alpha > MARGIN
-        (found,) = search(TorchEngine(model), [prompt], how, end=end)
+        (found,) = search(TorchEngine(model), [prompt], settings, end=end)
         assert [text.ids for text in found] == best[:width]
         for text in found:
             assert text.logprob == pytest.approx(texts[text.ids], rel=0, abs=1e-10)
             assert text.score == pytest.approx(texts[text.ids] / len(text.ids) ** alpha, rel=0, abs=1e-10)
             assert text.finish == ("end" if text.ids[-1] == end else "length")
-        (greedy,) = search(TorchEngine(model), [prompt], Beams(1, tokens), end=end)
+        (greedy,) = search(TorchEngine(model), [prompt], BeamSettings(1, tokens), end=end)
         surprises += greedy[0].ids != best[0]
     assert surprises > 2  # greedy would not have passed
 
@@ -211,7 +238,7 @@ def test_a_width_that_covers_the_space_is_exhaustive(part: int) -> None:
 def test_a_width_beyond_all_that_can_be_written() -> None:
     model = small_model(0, 4)
     for end, expected in ((None, 4**2), (END, 1 + 3 * 4)):
-        (found,) = search(TorchEngine(model), [[1, 2]], Beams(50, 2, n_best=50), end=end)
+        (found,) = search(TorchEngine(model), [[1, 2]], BeamSettings(50, 2, n_best=50), end=end)
         assert {text.ids for text in found} == set(all_texts(model, [1, 2], 2, end))
         assert len(found) == expected
         assert [text.score for text in found] == sorted((text.score for text in found), reverse=True)
@@ -228,27 +255,27 @@ def test_width_1_is_greedy(case: dict[str, Any]) -> None:
         for token in written:
             assert token.alternatives[0][1] - token.alternatives[1][1] > MARGIN
             expected[token.row].append(token.id)
-        found = search(engine, prompts, Beams(1, 20, early_stop=rule), end=end)  # type: ignore[arg-type]
+        found = search(engine, prompts, BeamSettings(1, 20, early_stop=rule), end=end)  # type: ignore[arg-type]
         assert [list(text.ids) for (text,) in found] == expected
 
 
 SEARCHES = {
-    "plain": Beams(4, 9, n_best=4),
-    "best of a wide one": Beams(6, 8, alpha=0.0, n_best=1),
-    "negative alpha": Beams(3, 9, alpha=-0.5, n_best=3),
-    "first": Beams(3, 12, early_stop="first", n_best=3),
-    "never": Beams(3, 9, alpha=0.6, early_stop="never", n_best=2),
-    "groups": Beams(6, 8, groups=3, diversity=0.7, n_best=6),
-    "groups of one": Beams(4, 8, groups=4, diversity=1.5, n_best=4, alpha=0.3),
-    "groups, first": Beams(4, 9, groups=2, diversity=0.4, n_best=3, early_stop="first"),
-    "groups without diversity": Beams(4, 7, groups=2, diversity=0.0, n_best=4),
+    "plain": BeamSettings(4, 9, n_best=4),
+    "best of a wide one": BeamSettings(6, 8, alpha=0.0, n_best=1),
+    "negative alpha": BeamSettings(3, 9, alpha=-0.5, n_best=3),
+    "first": BeamSettings(3, 12, early_stop="first", n_best=3),
+    "never": BeamSettings(3, 9, alpha=0.6, early_stop="never", n_best=2),
+    "groups": BeamSettings(6, 8, groups=3, diversity=0.7, n_best=6),
+    "groups of one": BeamSettings(4, 8, groups=4, diversity=1.5, n_best=4, alpha=0.3),
+    "groups, first": BeamSettings(4, 9, groups=2, diversity=0.4, n_best=3, early_stop="first"),
+    "groups without diversity": BeamSettings(4, 7, groups=2, diversity=0.0, n_best=4),
 }
 
 
-@pytest.mark.parametrize("how", SEARCHES.values(), ids=SEARCHES)
-def test_a_search_is_the_plain_one_without_a_cache(how: Beams) -> None:
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
+def test_a_search_is_the_plain_one_without_a_cache(settings: BeamSettings) -> None:
     """Batched, unequal prompts; processors, stop rules, and slides over the context of 8."""
-    rules: list[tuple[tuple[Processor, ...], Stops | None]] = [
+    rules: list[tuple[tuple[Processor, ...], StopCheck | None]] = [
         ((), None),
         ((OnlyNew(), Temperature(0.8)), None),
         ((TopK(3),), lambda prompt, ids: (str(ids), (len(prompt) + sum(ids)) % 5 == 0)),
@@ -257,9 +284,9 @@ def test_a_search_is_the_plain_one_without_a_cache(how: Beams) -> None:
     for seed, (processors, stops) in enumerate(rules):
         model = tiny_model(seed, context=8, layers=2, vocab_size=19)
         prompts = [draw_ids(n, seed=n + seed).tolist() for n in (1, 7, 12)]
-        found = search(TorchEngine(model), prompts, how, Strategy(processors), END, stops=stops)
+        found = search(TorchEngine(model), prompts, settings, Strategy(processors), END, stops=stops)
         for texts, prompt in zip(found, prompts, strict=True):
-            expected = search_plainly(model, prompt, how, processors, END, stops)
+            expected = search_plainly(model, prompt, settings, processors, END, stops)
             assert_found(texts, expected)
             finishes.update(text.finish for text in texts)
     assert len(finishes) > 1, finishes
@@ -267,10 +294,10 @@ def test_a_search_is_the_plain_one_without_a_cache(how: Beams) -> None:
 
 def test_without_diversity_groups_find_the_same_and_with_it_they_do_not() -> None:
     engine = TorchEngine(tiny_model())
-    (alike,) = search(engine, [[1, 2]], Beams(6, 5, groups=3, diversity=0.0, n_best=6))
-    (alone,) = search(engine, [[1, 2]], Beams(2, 5, n_best=2))
+    (alike,) = search(engine, [[1, 2]], BeamSettings(6, 5, groups=3, diversity=0.0, n_best=6))
+    (alone,) = search(engine, [[1, 2]], BeamSettings(2, 5, n_best=2))
     assert_found(alike, as_plain(alone))  # a text that several groups find is told once
-    (other,) = search(engine, [[1, 2]], Beams(6, 5, groups=3, diversity=5.0, n_best=6))
+    (other,) = search(engine, [[1, 2]], BeamSettings(6, 5, groups=3, diversity=5.0, n_best=6))
     assert len({text.ids for text in other}) == 6
     assert alone[0].ids in {text.ids for text in other}  # the first group is led away from nothing
     assert len({text.ids[0] for text in other}) > len({text.ids[0] for text in alone})
@@ -283,7 +310,7 @@ def before_stop(ids: Sequence[int]) -> list[int]:
 def test_texts_that_are_told_alike_are_one_with_the_best_score() -> None:
     """Any of three tokens ends a text and is not told: of 66 texts 40 are told, with and without groups that find the same."""
     engine = TorchEngine(small_model(5, 6))
-    wide = Beams(200, 3, alpha=0.5, n_best=100)
+    wide = BeamSettings(200, 3, alpha=0.5, n_best=100)
     (every,) = search(engine, [[1, 2]], wide, stops=lambda _, ids: (str(ids), len(before_stop(ids)) < len(ids)))
     expected: dict[str, float] = {}
     for text in every:  # the best first
@@ -293,14 +320,14 @@ def test_texts_that_are_told_alike_are_one_with_the_best_score() -> None:
     def stops(prompt: Sequence[int], ids: Sequence[int]) -> tuple[str, bool]:
         return str(before_stop(ids)), len(before_stop(ids)) < len(ids)
 
-    for how in (wide, replace(wide, groups=2, diversity=0.0)):
-        (found,) = search(engine, [[1, 2]], how, stops=stops)
-        assert [text.told for text in found] == [*expected]
+    for settings in (wide, replace(wide, groups=2, diversity=0.0)):
+        (found,) = search(engine, [[1, 2]], settings, stops=stops)
+        assert [text.key for text in found] == [*expected]
         assert [text.score for text in found] == pytest.approx([*expected.values()], rel=0, abs=1e-10)
     (drawn,) = search(engine, [[1, 2]], replace(wide, sample=True), stops=stops)
-    assert len(drawn) == 40 and {text.told for text in drawn} == expected.keys()
-    (few,) = search(engine, [[1, 2]], Beams(4, 3, alpha=0.5, n_best=4), stops=stops)
-    assert len({text.told for text in few}) == 4
+    assert len(drawn) == 40 and {text.key for text in drawn} == expected.keys()
+    (few,) = search(engine, [[1, 2]], BeamSettings(4, 3, alpha=0.5, n_best=4), stops=stops)
+    assert len({text.key for text in few}) == 4
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -312,8 +339,8 @@ def test_the_bound_changes_nothing_but_the_time(alpha: float) -> None:
         found = {}
         for rule in ("bound", "never"):
             watched = Watched(model)
-            how = Beams(width, 10, alpha, early_stop=rule, n_best=1 + seed % width)  # type: ignore[arg-type]
-            found[rule] = search(watched, [prompt], how, end=END)
+            settings = BeamSettings(width, 10, alpha, early_stop=rule, n_best=1 + seed % width)  # type: ignore[arg-type]
+            found[rule] = search(watched, [prompt], settings, end=END)
             steps[rule] += len(watched.stepped)
         assert found["bound"] == found["never"]
     assert steps["bound"] < steps["never"] or alpha >= 1  # the reach of a long text is then hardly ever below
@@ -330,23 +357,27 @@ def test_reach_is_the_best_of_all_lengths(alpha: float) -> None:
 def test_batched_prompts_are_each_alone() -> None:
     model = tiny_model(context=12)
     engine, prompts = TorchEngine(model), [draw_ids(n, seed=n).tolist() for n in (1, 12, 5, 30, 5, 2)]
-    for how in (Beams(3, 14, n_best=3), Beams(4, 14, sample=True, n_best=4), Beams(4, 9, groups=2, n_best=4)):
-        together = search(engine, prompts, how, end=END, seed=7)
+    for settings in (
+        BeamSettings(3, 14, n_best=3),
+        BeamSettings(4, 14, sample=True, n_best=4),
+        BeamSettings(4, 9, groups=2, n_best=4),
+    ):
+        together = search(engine, prompts, settings, end=END, seed=7)
         for number, prompt in enumerate(prompts):
-            (alone,) = search(engine, [prompt], how, end=END, seed=7 + number)
+            (alone,) = search(engine, [prompt], settings, end=END, seed=7 + number)
             assert_found(together[number], as_plain(alone))
-    assert search(engine, [], Beams(3, 4)) == []
+    assert search(engine, [], BeamSettings(3, 4)) == []
 
 
 def test_a_prompt_is_read_once_and_leaves_when_it_is_done() -> None:
     watched, prompts = Watched(tiny_model()), [draw_ids(n, seed=n).tolist() for n in (4, 9, 1, 6)]
-    how = Beams(3, 15, early_stop="first", n_best=3)
-    together = search(watched, prompts, how, end=END)
+    settings = BeamSettings(3, 15, early_stop="first", n_best=3)
+    together = search(watched, prompts, settings, end=END)
     assert watched.prefilled == [[4, 9, 1, 6]]
     alone = []
     for prompt in prompts:
         one = Watched(watched.engine.model)
-        search(one, [prompt], how, end=END)
+        search(one, [prompt], settings, end=END)
         alone.append(one.stepped)
     assert watched.stepped == [sum(rows) for rows in itertools.zip_longest(*alone, fillvalue=0)]
     assert len({len(steps) for steps in alone}) > 1
@@ -356,14 +387,14 @@ def test_a_prompt_is_read_once_and_leaves_when_it_is_done() -> None:
 
 def test_rows_that_stay_are_not_moved() -> None:
     watched = Watched(tiny_model())
-    search(watched, [[1, 2]], Beams(1, 12))
+    search(watched, [[1, 2]], BeamSettings(1, 12))
     assert watched.stepped == [1] * 11
     assert watched.reordered == 0
 
 
 def test_beams_slide_together_and_equal_views_are_read_once() -> None:
     watched = Watched(small_model(1, 6, context=8))
-    (found,) = search(watched, [[1, 2, 3]], Beams(4, 22, n_best=4))
+    (found,) = search(watched, [[1, 2, 3]], BeamSettings(4, 22, n_best=4))
     # 3 of the prompt and 5 more; the ninth token slides all 4 beams to their last 4, of which equal ones are one
     assert watched.prefilled[0] == [3]
     assert [set(lengths) for lengths in watched.prefilled[1:]] == [{4}] * 4
@@ -390,16 +421,18 @@ class Rereading:
 
 def test_processors_are_told_the_texts_of_their_rows() -> None:
     model, lengths = tiny_model(), list[int]()
-    found = search(TorchEngine(model), [[1, 2], [5]], Beams(3, 6, n_best=3), Strategy((Rereading(model, lengths),)))
+    found = search(
+        TorchEngine(model), [[1, 2], [5]], BeamSettings(3, 6, n_best=3), Strategy((Rereading(model, lengths),))
+    )
     assert Counter(lengths) == {0: 2} | dict.fromkeys(range(1, 6), 6)
-    assert found == search(TorchEngine(model), [[1, 2], [5]], Beams(3, 6, n_best=3))
+    assert found == search(TorchEngine(model), [[1, 2], [5]], BeamSettings(3, 6, n_best=3))
 
 
 def test_the_logprob_is_the_models_own_and_the_score_is_not() -> None:
-    engine, how = TorchEngine(tiny_model()), Beams(2, 5, alpha=0.0, n_best=2)
-    (plain,) = search(engine, [[1, 2]], how)
+    engine, settings = TorchEngine(tiny_model()), BeamSettings(2, 5, alpha=0.0, n_best=2)
+    (plain,) = search(engine, [[1, 2]], settings)
     assert all(text.score == text.logprob for text in plain)
-    (cooled,) = search(engine, [[1, 2]], how, Strategy((Temperature(0.5),)))
+    (cooled,) = search(engine, [[1, 2]], settings, Strategy((Temperature(0.5),)))
     assert all(text.score > text.logprob for text in cooled)
 
 
@@ -407,9 +440,9 @@ def test_ties_go_to_the_lower_beam_and_then_to_the_lower_token() -> None:
     model = tiny_model(vocab_size=150)
     with torch.no_grad():
         model.head.project.weight.zero_()
-    (found,) = search(TorchEngine(model), [[1]], Beams(3, 2, n_best=3))
+    (found,) = search(TorchEngine(model), [[1]], BeamSettings(3, 2, n_best=3))
     assert [text.ids for text in found] == [(0, 0), (0, 1), (0, 2)]
-    (found,) = search(TorchEngine(model), [[1]], Beams(2, 2, n_best=2), end=0)
+    (found,) = search(TorchEngine(model), [[1]], BeamSettings(2, 2, n_best=2), end=0)
     assert [text.ids for text in found] == [(0,), (1, 0)]  # alpha is 1: all have the same score, and (0,) came first
     assert [text.score for text in found] == pytest.approx([-math.log(150)] * 2)
 
@@ -429,7 +462,7 @@ class Nearly:
 def test_width_1_is_greedy_where_a_sum_rounds_the_difference_away() -> None:
     engine, strategy = TorchEngine(tiny_model(vocab_size=150)), Strategy((Nearly(77),))
     assert [token.id for token in stream(engine, [Request([1], 3, strategy)])] == [77, 77, 77]
-    (found,) = search(engine, [[1]], Beams(1, 3), strategy)
+    (found,) = search(engine, [[1]], BeamSettings(1, 3), strategy)
     assert found[0].ids == (77, 77, 77)
 
 
@@ -468,7 +501,9 @@ def test_the_order_holds_where_rows_are_compared_with_unequal_slack() -> None:
 
 
 def drawn_texts(model: Transformer, width: int, draws: int, seed: int, end: int | None) -> list[list[Hypothesis]]:
-    return search(TorchEngine(model), [[1, 2]] * draws, Beams(width, 2, sample=True, n_best=width), end=end, seed=seed)
+    return search(
+        TorchEngine(model), [[1, 2]] * draws, BeamSettings(width, 2, sample=True, n_best=width), end=end, seed=seed
+    )
 
 
 @pytest.mark.parametrize("end", [None, 1])
@@ -496,25 +531,25 @@ def test_drawn_beams_are_a_sample_without_replacement(end: int | None) -> None:
 
 
 def test_drawn_beams_are_different_sorted_and_reproducible() -> None:
-    engine, how = TorchEngine(tiny_model()), Beams(5, 12, sample=True, n_best=5)
-    (found,) = search(engine, [[1, 2]], how, end=END, seed=4)
+    engine, settings = TorchEngine(tiny_model()), BeamSettings(5, 12, sample=True, n_best=5)
+    (found,) = search(engine, [[1, 2]], settings, end=END, seed=4)
     assert len({text.ids for text in found}) == 5
     assert [text.score for text in found] == sorted((text.score for text in found), reverse=True)
-    assert [found] == search(engine, [[1, 2]], how, end=END, seed=4)
-    assert [found] != search(engine, [[1, 2]], how, end=END, seed=5)
-    (best,) = search(engine, [[1, 2]], Beams(5, 12, sample=True, n_best=2), end=END, seed=4)
+    assert [found] == search(engine, [[1, 2]], settings, end=END, seed=4)
+    assert [found] != search(engine, [[1, 2]], settings, end=END, seed=5)
+    (best,) = search(engine, [[1, 2]], BeamSettings(5, 12, sample=True, n_best=2), end=END, seed=4)
     assert best == found[:2]
 
 
 def test_drawn_beams_obey_processors_and_survive_the_least_probable() -> None:
     """Of a net that is all but certain, second texts arrive late, or not at all."""
     model = small_model(0, 6)
-    (found,) = search(TorchEngine(model), [[1]], Beams(40, 4, sample=True, n_best=40), Strategy((OnlyNew(),)))
+    (found,) = search(TorchEngine(model), [[1]], BeamSettings(40, 4, sample=True, n_best=40), Strategy((OnlyNew(),)))
     assert all(len({1, *text.ids} - {END}) == 1 + len([id_ for id_ in text.ids if id_ != END]) for text in found)
     with torch.no_grad():
         model.head.project.weight *= 1000
-    (found,) = search(TorchEngine(model), [[1]], Beams(6, 4, sample=True, n_best=6))
-    (sure,) = search(TorchEngine(model), [[1]], Beams(1, 4))
+    (found,) = search(TorchEngine(model), [[1]], BeamSettings(6, 4, sample=True, n_best=6))
+    (sure,) = search(TorchEngine(model), [[1]], BeamSettings(1, 4))
     assert found[0].ids == sure[0].ids
     assert all(math.isfinite(text.score) for text in found)
 
@@ -522,4 +557,4 @@ def test_drawn_beams_obey_processors_and_survive_the_least_probable() -> None:
 @pytest.mark.parametrize("wrong", [{"n_best": 6}, {"groups": 2}, {"alpha": 200.0}, {"groups": 5, "sample": True}])
 def test_what_no_setting_lets_through_is_a_defect(wrong: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
-        Beams(5, 10, **wrong)
+        BeamSettings(5, 10, **wrong)

@@ -11,9 +11,10 @@ import torch
 from helpers.engine_operations import check_operations, uncached
 from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
-from lilliput.decoding.prefix_cache import Remembering, common
+from lilliput.decoding.prefix_cache import PrefixCache, shared_length
 from lilliput.decoding.processors import Strategy
-from lilliput.decoding.stream import Request, stream
+from lilliput.decoding.requests import Request
+from lilliput.decoding.stream import stream
 from lilliput.model.transformer import Transformer
 
 SYSTEM = draw_ids(10, seed=1).tolist()
@@ -42,11 +43,11 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
     return Reading(monkeypatch)
 
 
-def remembering(model: Transformer, worth: int = 4, texts: int = 8, room: int = 2**20) -> Remembering:
-    return Remembering(TorchEngine(model), texts, room, worth)
+def caching(model: Transformer, min_length: int = 4, max_texts: int = 8, max_bytes: int = 2**20) -> PrefixCache:
+    return PrefixCache(TorchEngine(model), max_texts, max_bytes, min_length)
 
 
-def check(engine: Remembering, model: Transformer, views: list[list[int]]) -> None:
+def check(engine: PrefixCache, model: Transformer, views: list[list[int]]) -> None:
     """Logits after the views, and after two tokens more."""
     logits, rows = engine.prefill(views)
     assert_same(logits, uncached(model, views))
@@ -59,7 +60,7 @@ def check(engine: Remembering, model: Transformer, views: list[list[int]]) -> No
 def test_remembered_is_read_anew(case: dict[str, Any]) -> None:
     """Texts that begin alike in many ways, over several calls; windows that can and cannot go back."""
     model = tiny_model(**case)
-    engine, draw = remembering(model, worth=2, texts=4), random.Random(VARIANTS.index(case))
+    engine, draw = caching(model, min_length=2, max_texts=4), random.Random(VARIANTS.index(case))
     stems = [draw_ids(n, seed=n).tolist() for n in (12, 7, 3)]
     for _ in range(6):
         views = []
@@ -72,14 +73,14 @@ def test_remembered_is_read_anew(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", [{}, {"window": (3, None), "positions": "rotary"}], ids=["full", "windowed"])
 def test_any_operations_on_what_was_remembered(case: dict[str, Any]) -> None:
-    check_operations(lambda model: remembering(model, worth=1), tiny_model(**case), seed=5)
+    check_operations(lambda model: caching(model, min_length=1), tiny_model(**case), seed=5)
 
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_what_all_begin_with_is_read_once(window: int | None, reading: Reading) -> None:
     model = tiny_model(window=window)
     views = [[*SYSTEM, *draw_ids(1 + n % 3, seed=20 + n).tolist()] for n in range(32)]
-    engine = remembering(model)
+    engine = caching(model)
     logits, _ = engine.prefill(views)
     assert reading.take() == 10 + sum(len(view) - 10 for view in views)
     assert_same(logits, uncached(model, views))
@@ -92,13 +93,13 @@ def test_what_all_begin_with_is_read_once(window: int | None, reading: Reading) 
 def test_two_kinds_of_beginning_in_one_call(reading: Reading) -> None:
     model, other = tiny_model(), draw_ids(7, seed=2).tolist()
     views = [[*SYSTEM, 1], [*other, 1], [5, 6], [*SYSTEM, 2], [*other, 2, 3]]
-    assert_same(remembering(model).prefill(views)[0], uncached(model, views))
+    assert_same(caching(model).prefill(views)[0], uncached(model, views))
     assert reading.take() == 10 + 1 + 1 + 7 + 1 + 2 + 2
 
 
 def test_of_a_text_that_goes_on_only_the_new_is_read(reading: Reading) -> None:
     model, text = tiny_model(), list(SYSTEM)
-    engine = remembering(model)
+    engine = caching(model)
     for new in ([1, 2], [3], [4, 5, 6]):
         engine.prefill([text])
         reading.take()
@@ -112,7 +113,7 @@ def test_of_a_text_that_goes_on_only_the_new_is_read(reading: Reading) -> None:
 def test_a_window_that_cannot_go_back_learns_the_beginning(reading: Reading) -> None:
     """One text at a time: the second finds the beginning but cannot use it, and reads it alone; the third has it."""
     model = tiny_model(window=4)
-    engine, read = remembering(model), []
+    engine, read = caching(model), []
     for n in range(4):
         view = [*SYSTEM, n, 3, n, n]
         assert_same(engine.prefill([view])[0], uncached(model, [view]))
@@ -121,42 +122,42 @@ def test_a_window_that_cannot_go_back_learns_the_beginning(reading: Reading) -> 
 
 
 def test_what_is_too_short_to_be_worth_it_is_read_again(reading: Reading) -> None:
-    engine = remembering(tiny_model(), worth=11)
+    engine = caching(tiny_model(), min_length=11)
     for view in ([*SYSTEM, 1], [*SYSTEM, 2], [*SYSTEM, 1, 2]):
         engine.prefill([view])
         assert reading.take() == (len(view) if view != [*SYSTEM, 1, 2] else 1)
 
 
 def test_the_least_recently_used_text_is_forgotten() -> None:
-    engine = remembering(tiny_model(), texts=2)
+    engine = caching(tiny_model(), max_texts=2)
     one, two, three = ([n, *SYSTEM] for n in (1, 2, 3))
     engine.prefill([one])
     engine.prefill([two])
     engine.prefill([one])
     engine.prefill([three])
-    assert list(engine.held) == [tuple(one), tuple(three)]
+    assert list(engine.cached) == [tuple(one), tuple(three)]
     engine.prefill([[n, *SYSTEM] for n in range(9)])
-    assert list(engine.held) == [(7, *SYSTEM), (8, *SYSTEM)]
+    assert list(engine.cached) == [(7, *SYSTEM), (8, *SYSTEM)]
 
 
 def test_memory_is_bounded_by_bytes() -> None:
     model = tiny_model()
     _, rows = TorchEngine(model).prefill([SYSTEM])
-    engine = remembering(model, room=2 * rows.nbytes)
+    engine = caching(model, max_bytes=2 * rows.nbytes)
     for n in range(5):
         engine.prefill([[n, *SYSTEM[1:]]])
         assert 0 < engine.nbytes <= 2 * rows.nbytes
-    assert len(engine.held) == 2
-    nothing = remembering(model, room=rows.nbytes - 1)
+    assert len(engine.cached) == 2
+    nothing = caching(model, max_bytes=rows.nbytes - 1)
     check(nothing, model, [SYSTEM, [*SYSTEM, 1]])
-    assert not nothing.held
+    assert not nothing.cached
 
 
 def test_writing_with_a_memory_is_writing_without() -> None:
     """Over the end of the context, twice; and what is remembered is not what is being written."""
     sampling, model = Strategy(sample=True), tiny_model()
     requests = [Request([*SYSTEM, n], tokens=30, strategy=sampling, seed=n) for n in range(3)]
-    engine = remembering(model)
+    engine = caching(model)
     expected = list(stream(TorchEngine(model), requests))
     for _ in range(2):
         for mine, other in zip(stream(engine, requests), expected, strict=True):
@@ -164,5 +165,5 @@ def test_writing_with_a_memory_is_writing_without() -> None:
             assert abs(mine.logprob - other.logprob) < 1e-12
 
 
-def test_common() -> None:
-    assert [common((1, 2, 3), other) for other in ((), (1, 2, 3), (1, 2), (1, 2, 4, 5), (0,))] == [0, 3, 2, 2, 0]
+def test_shared_length() -> None:
+    assert [shared_length((1, 2, 3), other) for other in ((), (1, 2, 3), (1, 2), (1, 2, 4, 5), (0,))] == [0, 3, 2, 2, 0]

@@ -16,26 +16,23 @@ from torch import Tensor
 
 from helpers.tiny_models import assert_same
 from helpers.tiny_models import draw as random_logits
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.tokenizers import byte_tokenizer
 from lilliput.decoding.processors import (
-    AHEAD,
     GREEDY,
-    Draws,
+    Candidates,
     MinP,
-    Packed,
     Strategy,
     Temperature,
     TopK,
     TopP,
     Typical,
     build_strategy,
-    choose,
-    draw_packed,
     pack,
 )
 from lilliput.decoding.repetition_penalties import MinTokens, NoRepeat, Penalties
 from lilliput.decoding.row_history import Processor, RowHistory
+from lilliput.decoding.token_choice import AHEAD, Draws, choose, draw_tokens
 from lilliput.decoding.word_constraints import BadWords, ForcedWords
 from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.settings.tree import GenerateSettings
@@ -136,7 +133,7 @@ def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> 
     # With the peaks of a statistics the same tokens are found by looking at fewer, also after a temperature.
     values = logits.numpy()
     for peaks in (None, find_peaks(values)):
-        few = TopK(k).narrow(Packed(values, None, peaks))
+        few = TopK(k).apply_to_candidates(Candidates(values, None, peaks))
         for row, (found, own) in enumerate(zip(kept, few.values, strict=True)):
             ids = np.arange(vocabulary) if few.ids is None else few.ids[row]
             there = own > -np.inf
@@ -264,7 +261,7 @@ texts_of_bytes = st.builds(
 
 
 def draw(table: Tensor, own: list[Draws]) -> list[int]:
-    return draw_packed(Packed(table.numpy(), None), own)
+    return draw_tokens(Candidates(table.numpy(), None), own)
 
 
 def rows_of_logits(rows: int, seed: int, banned: bool) -> Tensor:
@@ -506,12 +503,10 @@ def test_any_one_penalty_is_enough() -> None:
 
 
 def test_forced_words_that_have_no_room_are_refused() -> None:
-    how = GenerateSettings(tokens=8, forced_words=("cat", "mouse"))
-    assert refusal(lambda: build_strategy(how, BYTES)).splitlines() == [
-        "the forced words take 10 tokens, and 8 may be written",
-        "  at  generate.forced_words",
-        "  try generate.tokens 10 or more",
-    ]
+    error = refused(lambda: build_strategy(GenerateSettings(tokens=8, forced_words=("cat", "mouse")), BYTES))
+    assert (error.code, error.setting) == ("setting.conflict", "generate.forced_words")
+    assert "10 tokens" in error.what and "generate.tokens to 10" in str(error.fix)
+    assert build_strategy(GenerateSettings(tokens=10, forced_words=("cat", "mouse")), BYTES).processors
 
 
 def test_rules_that_leave_nothing_yield_to_those_before_them() -> None:

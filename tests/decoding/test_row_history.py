@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.decoding.row_history import RowHistory, demand, flat_places, forbid
+from lilliput.decoding.row_history import RowHistory, flat_places, forbid, require
 
 V = 5
 NO = -math.inf
@@ -39,7 +39,7 @@ def test_what_is_forbidden_goes_unless_nothing_else_is_left(batch: list[tuple[li
 @given(batch=st.lists(st.tuples(rows, st.none() | st.integers(0, V - 1)), min_size=1, max_size=4))
 def test_what_is_demanded_comes_unless_it_was_ruled_out(batch: list[tuple[list[float], int | None]]) -> None:
     table = torch.tensor([row for row, _ in batch])
-    after = demand(table, {place: id_ for place, (_, id_) in enumerate(batch) if id_ is not None}).tolist()
+    after = require(table, {place: id_ for place, (_, id_) in enumerate(batch) if id_ is not None}).tolist()
     for (row, wanted), left in zip(batch, after, strict=True):
         free = wanted is None or row[wanted] == NO
         assert left == (row if free else [value if id_ == wanted else NO for id_, value in enumerate(row)])
@@ -49,4 +49,4 @@ def test_what_is_demanded_comes_unless_it_was_ruled_out(batch: list[tuple[list[f
 def test_nothing_to_do_gives_the_same_values() -> None:
     table = torch.tensor([[1.0, 2.0]])
     assert torch.equal(forbid(table, [[]]), table)
-    assert torch.equal(demand(table, {}), table)
+    assert torch.equal(require(table, {}), table)

@@ -14,9 +14,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from lilliput.data.tokenizers import TokenDecoder, Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
 from lilliput.decoding.stop_strings import (
     IncrementalDecoder,
-    build_stops,
-    count_open,
-    find_joint,
+    build_stop_check,
+    count_partial,
+    find_separator,
     find_stop,
     text_after,
 )
@@ -80,7 +80,7 @@ def test_what_is_told_is_the_text_before_its_first_stop(kind: str, data: st.Data
     assert told == cut_plainly(tokenizer.decode(ids[:pushed]), stops)
     held = [at for at in range(pushed + 1) if any(stop in tokenizer.decode(ids[:at]) for stop in stops)]
     assert held == ([pushed] if teller.stopped else []), "stops with the token that completes it"
-    assert build_stops(tokenizer, stops)([], ids[:pushed]) == (told, teller.stopped)
+    assert build_stop_check(tokenizer, stops)([], ids[:pushed]) == (told, teller.stopped)
     assert teller.flush() == teller.take() == ""
 
 
@@ -90,7 +90,7 @@ def test_after_a_prompt_both_rules_stop_with_the_same_token(kind: str, data: st.
     """What joins the two is text, too: what is told is what was looked through for stop strings. Half a character is none."""
     tokenizer = tokenizer_of(kind)
     prompt, ids = draw_ids(data, tokenizer), draw_ids(data, tokenizer)
-    teller, stopped = IncrementalDecoder(tokenizer, prompt, stops), build_stops(tokenizer, stops)
+    teller, stopped = IncrementalDecoder(tokenizer, prompt, stops), build_stop_check(tokenizer, stops)
     pushed = 0
     for id_ in ids:
         pushed += 1
@@ -103,7 +103,7 @@ def test_after_a_prompt_both_rules_stop_with_the_same_token(kind: str, data: st.
 def test_a_stop_string_may_begin_with_what_joins_text_and_prompt() -> None:
     tokenizer = make_tokenizer(TokenizerSettings(kind="word"), ["the bee saw the end"])
     prompt, ids = tokenizer.encode("the bee"), tokenizer.encode("saw the end")
-    teller, stopped = IncrementalDecoder(tokenizer, prompt, [" saw"]), build_stops(tokenizer, [" saw"])
+    teller, stopped = IncrementalDecoder(tokenizer, prompt, [" saw"]), build_stop_check(tokenizer, [" saw"])
     assert [teller.push(id_) for id_ in ids] == [True, True, True]
     assert [stopped(prompt, ids[: count + 1]) for count in range(3)] == [("", True)] * 3
     assert stopped([], ids) == ("saw the end", False), "nothing is joined to no prompt"
@@ -121,7 +121,7 @@ def test_the_first_stop_is_the_one_that_is_complete_first(text: str, stops: list
 def test_an_open_end_is_the_longest_beginning_of_a_stop(text: str, stops: list[str]) -> None:
     text = cut_plainly(text, stops)  # none is complete
     beginnings = {stop[:part] for stop in stops for part in range(1, len(stop))}
-    assert count_open(text, stops) == max((len(part) for part in beginnings if text.endswith(part)), default=0)
+    assert count_partial(text, stops) == max((len(part) for part in beginnings if text.endswith(part)), default=0)
 
 
 def tell(tokenizer: Tokenizer, ids: Sequence[int], stops: Sequence[str], prompt: Sequence[int] = ()) -> list[str]:
@@ -162,7 +162,7 @@ def test_half_a_character_at_the_end_is_told_as_such() -> None:
 
 def test_half_a_character_is_no_stop_string_yet() -> None:
     """Neither by itself nor for beams; it is one when it is known that its rest does not come."""
-    stopped = build_stops(byte_tokenizer(), ["\ufffd"])
+    stopped = build_stop_check(byte_tokenizer(), ["\ufffd"])
     assert tell(byte_tokenizer(), [*"aé".encode()], ["\ufffd"]) == ["a", "", "é", ""]
     assert [stopped([], [*"aé".encode()][:count]) for count in (2, 3)] == [("a\ufffd", False), ("aé", False)]
     assert tell(byte_tokenizer(), [97, 0xC3, 98], ["\ufffd"]) == ["a", "", "", ""]
@@ -188,7 +188,7 @@ def test_a_stop_is_complete_with_the_word_that_completes_it() -> None:
 
 def test_bytes_are_joined_without_anything() -> None:
     tokenizer = byte_tokenizer()
-    assert {find_joint(tokenizer, [*"Zoë".encode()], [first]) for first in range(256)} == {""}
+    assert {find_separator(tokenizer, [*"Zoë".encode()], [first]) for first in range(256)} == {""}
 
 
 def test_an_empty_stop_is_the_callers_mistake() -> None:

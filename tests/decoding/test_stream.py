@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
+from lilliput.decoding.engines import prefill
 from lilliput.decoding.engines.compiled_engine import NumbaEngine
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
-from lilliput.decoding.processors import GREEDY, Draws, Strategy, Temperature, TopK, choose
+from lilliput.decoding.processors import GREEDY, Strategy, Temperature, TopK
+from lilliput.decoding.requests import Request, Token
 from lilliput.decoding.row_history import RowHistory
-from lilliput.decoding.stream import Request, Written, read, stream
+from lilliput.decoding.stream import stream
+from lilliput.decoding.token_choice import Draws, choose
 from lilliput.model.attention import Capture
 from lilliput.model.transformer import Transformer, evaluating
 
@@ -58,11 +61,11 @@ def write_plainly(model: Transformer, request: Request, end: int | None = None) 
             return written
 
 
-def rows_of(written: Sequence[Written], rows: int) -> list[list[Written]]:
+def rows_of(written: Sequence[Token], rows: int) -> list[list[Token]]:
     return [[token for token in written if token.row == row] for row in range(rows)]
 
 
-def assert_same_text(row: list[Written], expected: list[tuple[int, float]]) -> None:
+def assert_same_text(row: list[Token], expected: list[tuple[int, float]]) -> None:
     assert [token.id for token in row] == [id_ for id_, _ in expected]
     for token, (_, logprob) in zip(row, expected, strict=True):
         assert abs(token.logprob - logprob) < 1e-12
@@ -269,7 +272,7 @@ def test_finish_is_told_with_the_last_token() -> None:
     (first,) = stream(engine, [request])
     assert first.finish == "length"
     (ended,) = stream(engine, [Request([5, 6], 9)], end=first.id)
-    assert ended == Written(0, first.id, first.logprob, "end")
+    assert ended == Token(0, first.id, first.logprob, "end")
     assert list(stream(engine, [request], end=first.id)) == [ended]  # the end wins over the length
 
 
@@ -352,7 +355,7 @@ def test_reading_gives_the_logits_after_each_last_token(case: dict[str, Any]) ->
     """Equal views are read once, those that are too long are cut to half a context."""
     model, views = tiny_model(**case), [draw_ids(n, seed=n).tolist() for n in (4, 11, 1, 4, 25, 11)]
     engine = Counting(model)
-    logits, rows = read(engine, views)
+    logits, rows = prefill(engine, views)
     assert engine.prefilled == [[4, 11, 1, 12]]
     assert list(rows.lengths) == [len(view) for view in views] == [4, 11, 1, 4, 12, 11]
     for row, view in enumerate(views):

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.user_errors import refusal
+from helpers.user_errors import refused
 from lilliput.data.tokenizers import Tokenizer, byte_tokenizer, make_tokenizer, train_bpe
-from lilliput.decoding.processors import Draws, Strategy, choose
+from lilliput.decoding.processors import Strategy
 from lilliput.decoding.row_history import RowHistory
+from lilliput.decoding.token_choice import Draws, choose
 from lilliput.decoding.word_constraints import BadWords, ForcedWords, spellings_of
 from lilliput.settings.tree import TokenizerSettings
 
@@ -263,14 +264,14 @@ def test_a_word_that_begins_with_another_does_not_undo_it(words: tuple[str, ...]
 
 
 def test_forced_words_that_cannot_be_written_are_refused() -> None:
-    told = refusal(lambda: ForcedWords(("cat", "zebra"), WORDS).tokens)
-    assert told.splitlines()[0] == "the tokenizer does not know all of the forced word 'zebra'"
-    assert "generate.forced_words" in told
+    error = refused(lambda: ForcedWords(("cat", "zebra"), WORDS).tokens)
+    assert (error.code, error.setting) == ("setting.value", "generate.forced_words")
+    assert "'zebra'" in error.what
 
 
 def test_an_empty_word_is_nothing_to_forbid_and_nothing_to_force() -> None:
     assert banned_by(BadWords(("",), BYTES), [BYTES.start, *b"x"], 257) == set()
-    assert refusal(lambda: ForcedWords(("",), BYTES).tokens).startswith("the tokenizer does not know")
+    assert refused(lambda: ForcedWords(("",), BYTES).tokens).code == "setting.value"
 
 
 def test_a_bad_word_within_a_forced_one_stays_bad() -> None:

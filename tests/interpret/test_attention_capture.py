@@ -99,7 +99,7 @@ def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
     writer = small_writer(**changes)
     how = dataclasses.replace(writer.config.generate, bad_words=(), temperature=1.0)
     found = capture_text(writer, text, generate=tokens, seed=4, settings=how)
-    sample = writer.samples([text], seed=4, how=dataclasses.replace(how, tokens=tokens))[0]
+    sample = writer.samples([text], seed=4, settings=dataclasses.replace(how, tokens=tokens))[0]
     written = [piece.token for piece in sample.pieces]
     assert found.written == written
     prompt = [writer.tokenizer.token(id_) for id_ in writer.encode_prompt(text)]

@@ -142,7 +142,9 @@ def test_writing_is_timed_over_texts_of_exactly_so_many_tokens() -> None:
     assert found["writing.tokens"] == 20
     assert found["tokens_per_second"] * found["seconds_per_sample"] == pytest.approx(20)
     writer = load(run_of_all())
-    (sample,) = writer.samples([""], how=writer.checked(None, {"tokens": 20, "min_tokens": 20, "temperature": 0.0}))
+    (sample,) = writer.samples(
+        [""], settings=writer.checked(None, {"tokens": 20, "min_tokens": 20, "temperature": 0.0})
+    )
     assert found["writing.perplexity"] == pytest.approx(math.exp(-sample.logprob / 20), abs=1e-9)
 
 

@@ -47,7 +47,7 @@ from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:
-    from lilliput.decoding.stream import Finish
+    from lilliput.decoding.requests import Finish
     from lilliput.decoding.writer import Writer
 
 TAKES_SETTINGS = False
@@ -176,7 +176,7 @@ class Chat:
         self.partner = dataclasses.replace(self.partner, seed=(seed + 1) % 2**32)
         wrap = self.new_wrap()
         with suppress(KeyboardInterrupt), interruptible(at_once=self.settings.beams is not None) as stopped:
-            for piece in self.writer.write([before], seed, self.settings):
+            for piece in self.writer.write([before], seed=seed, settings=self.settings):
                 begun = bool(sentences.text.strip())
                 text, finish = sentences.push(piece.text), piece.finish
                 put(wrap.push(text if begun else text.lstrip()))

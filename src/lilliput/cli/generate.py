@@ -153,7 +153,7 @@ def write_texts(
 ) -> list[dict[str, Any]]:
     from lilliput.decoding.writer import collect
 
-    pieces = writer.write(prompts, task.seed, settings, task.batch, task.alternatives)
+    pieces = writer.write(prompts, seed=task.seed, settings=settings, batch=task.batch, alternatives=task.alternatives)
     if not show:
         return [as_object(sample, task) for sample in collect(prompts, pieces)]
     shown = Show(prompts)

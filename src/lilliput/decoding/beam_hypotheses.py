@@ -1,7 +1,7 @@
-"""Texts that compete in a beam search: who goes on, who has ended, and when nothing better can come.
+"""Hypotheses of a beam search: which beams continue, which have ended, and when no better one can come.
 
-Owns: `Beams`, how a search is made; `Hypothesis`, what it finds; and the two ways to take the next beams,
-`Best` and `Drawn`. Does not own: logits, rows and the loop (`beam_search`), or the order of the
+Owns: `BeamSettings`; `Hypothesis`, a finished text; and the two ways to select the next beams,
+`BestBeams` and `SampledBeams`. Does not own: logits, rows and the loop (`beam_search`), or the order of the
 continuations, which are given best first.
 
 A text is compared by score / length ^ alpha: the score is the sum of its tokens' log-probabilities after the
@@ -18,22 +18,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from lilliput.decoding.requests import Finish
 from lilliput.decoding.row_history import RowHistory
-from lilliput.decoding.stream import Finish
 
 EarlyStop = Literal["bound", "first", "never"]
-# Given a prompt's ids and those after it: what is told of these, and whether a stop string ends it.
-Stops = Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]
+# Given a prompt's ids and those after it: the text of the latter up to a stop string, and whether there is one.
+StopCheck = Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]
 
 
 @dataclass(frozen=True)
-class Beams:
-    """`width` beams a prompt, at most `tokens` tokens each, compared with `alpha`; the `n_best` texts are told.
+class BeamSettings:
+    """`width` beams a prompt, at most `tokens` tokens each, compared with `alpha`; the `n_best` hypotheses are returned.
 
-    `groups` of equal size are led away from each other's tokens by `diversity` (`beam.Search`); or the beams are a `sample`
-    (`Drawn`). A search ends early: by "bound" when no beam on its way can become better than what will be told, which
-    changes nothing but the time (a group that has ended leads no other away, though); by "first" when as many texts have
-    ended as there are beams; or "never".
+    `groups` of equal size avoid each other's tokens by `diversity` (`beam_search.Search`); or the beams are a `sample`
+    (`SampledBeams`). A search ends early: by "bound" when no unfinished beam can become better than the hypotheses that will be
+    returned, which changes nothing but the time (but a group that has ended no longer affects other groups); by "first"
+    when as many hypotheses have ended as there are beams; or "never". `stops` finds stop strings.
     """
 
     width: int
@@ -44,6 +44,7 @@ class Beams:
     diversity: float = 0.5
     sample: bool = False
     n_best: int = 1
+    stops: StopCheck | None = None
 
     def __post_init__(self) -> None:
         assert min(self.width, self.tokens, self.groups, self.n_best) >= 1
@@ -55,10 +56,10 @@ class Beams:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that was found: the generated ids only, the end-of-text token included if it ended with one.
+    """A finished text: the generated ids only, the end-of-text token included if it ended with one.
 
-    `logprobs` are the model's own, before processors, and `logprob` is their sum. `score` is what texts were compared by:
-    after processors and divided by length ^ alpha. `told` tells it from others (`Ending.tell`).
+    `logprobs` are the model's own, before processors, and `logprob` is their sum. Hypotheses are compared by `score`:
+    after processors and divided by length ^ alpha. Those of equal `key` are duplicates (`Ending.key`).
     """
 
     ids: tuple[int, ...]
@@ -66,11 +67,11 @@ class Hypothesis:
     score: float
     finish: Finish
     logprobs: tuple[float, ...]
-    told: str | tuple[int, ...]
+    key: str | tuple[int, ...]
 
 
 class Beam(NamedTuple):
-    """A text on its way. `row` is where the engine holds the text but for its last token.
+    """An unfinished text. `row` is the engine's row of the text without its last token.
 
     A tuple: every step makes `width` of them, and it takes a frozen dataclass longer to be made.
     """
@@ -79,15 +80,15 @@ class Beam(NamedTuple):
     row: int = 0
     score: float = 0.0  # sum of the log-probabilities after processors
     logprobs: tuple[float, ...] = ()  # the model's own
-    arrival: float = 0.0  # of drawn beams: the earlier the better (`beam.let_arrive`)
+    arrival: float = 0.0  # of drawn beams: the earlier the better (`beam_search.draw_arrival_times`)
 
-    def grow(self, row: int, id_: int, compared: float, own: float, arrival: float) -> Beam:
+    def extend(self, row: int, id_: int, compared: float, own: float, arrival: float) -> Beam:
         text = RowHistory([*self.text.ids, id_], self.text.prompt, self.text.tokens)
         return Beam(text, row, self.score + compared, (*self.logprobs, own), arrival)
 
-    def ended(self, finish: Finish, told: str | tuple[int, ...], alpha: float) -> Hypothesis:
+    def ended(self, finish: Finish, key: str | tuple[int, ...], alpha: float) -> Hypothesis:
         ids = tuple(self.text.ids[self.text.prompt :])
-        return Hypothesis(ids, sum(self.logprobs), normalise(self.score, len(ids), alpha), finish, self.logprobs, told)
+        return Hypothesis(ids, sum(self.logprobs), normalise(self.score, len(ids), alpha), finish, self.logprobs, key)
 
 
 def normalise(score: float, length: int, alpha: float) -> float:
@@ -105,10 +106,10 @@ def reach(score: float, written: int, tokens: int, alpha: float) -> float:
 
 @dataclass(frozen=True)
 class Ending:
-    """Of all texts of a search: what ends one."""
+    """What ends the texts of a search."""
 
     end: int | None
-    stops: Stops | None
+    stops: StopCheck | None
 
     def __call__(self, text: RowHistory) -> Finish | None:
         if text.ids[-1] == self.end:
@@ -117,20 +118,20 @@ class Ending:
             return "stop"
         return "length" if text.left == 0 else None
 
-    def tell(self, text: RowHistory) -> str | tuple[int, ...]:
-        """What texts are told apart by: their ids, or what is told of them, where stop strings hide the rest."""
+    def key(self, text: RowHistory) -> str | tuple[int, ...]:
+        """What distinguishes texts: their ids, or their text before a stop string, where there are stop strings."""
         ids = tuple(text.ids[text.prompt :])
         return ids if self.stops is None else self.stops(text.ids[: text.prompt], ids)[0]
 
 
 @dataclass
-class Pool:
-    """Texts that have ended, the best first, of equals the earlier found; of those that are told alike only the best."""
+class HypothesisPool:
+    """Finished hypotheses, the best first, of equals the earlier found; of duplicates only the best."""
 
     texts: list[tuple[float, Hypothesis]] = field(default_factory=list)  # (value, text): the higher the better
 
     def add(self, value: float, text: Hypothesis) -> None:
-        alike = [entry for entry in self.texts if entry[1].told == text.told]
+        alike = [entry for entry in self.texts if entry[1].key == text.key]
         if all(entry[0] < value for entry in alike):
             self.texts = [entry for entry in self.texts if entry not in alike]
             insort(self.texts, (value, text), key=lambda entry: -entry[0])
@@ -143,13 +144,13 @@ class Pool:
         del self.texts[most:]
 
 
-class Group(ABC):
+class BeamGroup(ABC):
     """Beams that compete with each other, and those of them that have ended. No beams remain when its search is over."""
 
-    def __init__(self, settings: Beams, ending: Ending, beam: Beam) -> None:
+    def __init__(self, settings: BeamSettings, ending: Ending, beam: Beam) -> None:
         self.settings, self.ending = settings, ending
         self.width = settings.width // settings.groups
-        self.beams, self.pool = [beam], Pool()
+        self.beams, self.pool = [beam], HypothesisPool()
         self.finished = 0
 
     def take(self, children: Iterable[Beam]) -> list[int]:
@@ -158,7 +159,7 @@ class Group(ABC):
         return taken
 
     def finish(self, beam: Beam, finish: Finish) -> None:
-        text = beam.ended(finish, self.ending.tell(beam.text), self.settings.alpha)
+        text = beam.ended(finish, self.ending.key(beam.text), self.settings.alpha)
         self.pool.add(self.value(beam, text), text)
         self.finished += 1
 
@@ -171,7 +172,7 @@ class Group(ABC):
         """What places in the pool are held by: the higher the better."""
 
 
-class Best(Group):
+class BestBeams(BeamGroup):
     """The best children go on, always as many as the width if there are so many; those that end go into the pool.
 
     A child that ends counts only where it is among the `width` best of all, and a single beam is content with the first text
@@ -198,18 +199,18 @@ class Best(Group):
         return text.score
 
     def is_enough(self, going: Sequence[Beam]) -> bool:
-        """Whether the search ends early: see `Beams`."""
-        how = self.settings
-        if how.early_stop == "first" or self.width == 1:
+        """Whether the search ends early: see `BeamSettings`."""
+        settings = self.settings
+        if settings.early_stop == "first" or self.width == 1:
             return self.finished >= self.width
-        told = min(how.n_best, self.width)
-        if how.early_stop == "never" or len(self.pool.texts) < told:
+        wanted = min(settings.n_best, self.width)
+        if settings.early_stop == "never" or len(self.pool.texts) < wanted:
             return False
         best = max(beam.score for beam in going)
-        return self.pool.texts[told - 1][0] >= reach(best, going[0].text.written, how.tokens, how.alpha)
+        return self.pool.texts[wanted - 1][0] >= reach(best, going[0].text.written, settings.tokens, settings.alpha)
 
 
-class Drawn(Group):
+class SampledBeams(BeamGroup):
     """A sample of `width` texts without replacement (Kool et al. 2019): those that arrive first.
 
     Texts that have ended hold their places, unless enough others arrive before them; when all places are held by ended texts
@@ -235,9 +236,9 @@ class Drawn(Group):
         return -beam.arrival
 
 
-def tell_best(groups: Iterable[Group], n_best: int) -> list[Hypothesis]:
-    """The best texts of all groups, the best first; one that several groups have found counts once, as the best of them."""
+def best_hypotheses(groups: Iterable[BeamGroup], n_best: int) -> list[Hypothesis]:
+    """The best hypotheses of all groups, the best first; one that several groups have found counts once, with its best score."""
     found: dict[str | tuple[int, ...], Hypothesis] = {}
     for text in sorted((text for group in groups for _, text in group.pool.texts), key=lambda text: -text.score):
-        found.setdefault(text.told, text)
+        found.setdefault(text.key, text)
     return list(found.values())[:n_best]

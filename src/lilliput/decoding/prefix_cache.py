@@ -1,17 +1,15 @@
-"""What was read once is not read again: an engine that remembers the texts it was given last.
+"""A cache of prefixes: an engine that does not read again what it has read.
 
-Owns: finding the longest beginning that a new text shares with a remembered one or with its neighbours, and
-how much is remembered. Does not own: reading (the engine inside) or the rows' storage.
+Owns: finding the longest prefix that a new text shares with a cached one or with its neighbours, and how much is cached.
+Does not own: reading (the engine inside) or the rows' storage.
 
-A text is continued from what it shares, and only the rest is read, at least its last token: its logits are wanted.
-Reading in
-two parts takes a pass more, which costs what fifty tokens cost in a pass that is made anyway (the torch engine, dim
-288, 6
-layers); so a beginning shorter than `worth` tokens is simply read again. Windowed layers forget, and cannot go back
-to a
-beginning that they have read past: there the beginning is read alone, and remembered by itself for the texts to come.
+A text is continued from its shared prefix, and only the rest is read, at least its last token: its logits are needed.
+Reading in two parts takes one more pass, which costs as much as fifty tokens in a pass that is made anyway (the torch
+engine, dim 288, 6 layers); so a prefix shorter than `min_length` tokens is simply read again. Windowed layers drop old
+keys, and cannot go back to a prefix that they have read past: there the prefix is read alone, and cached by itself for
+the texts to come.
 
-Whoever changes the weights builds another one.
+Whoever changes the weights builds another cache.
 """
 
 from __future__ import annotations
@@ -27,25 +25,25 @@ from lilliput.decoding.engines import Engine, EngineRows
 Ids = tuple[int, ...]
 
 
-class Remembering:
-    """An engine with a memory of at most so many texts, whose keys and values take at most `room` bytes."""
+class PrefixCache:
+    """An engine with a cache of at most `max_texts` texts, whose keys and values take at most `max_bytes` bytes."""
 
-    def __init__(self, engine: Engine, texts: int = 8, room: int = 256 * 2**20, worth: int = 48) -> None:
-        assert texts > 0 and worth > 0
-        self.engine, self.texts, self.room, self.worth = engine, texts, room, worth
+    def __init__(self, engine: Engine, max_texts: int = 8, max_bytes: int = 256 * 2**20, min_length: int = 48) -> None:
+        assert max_texts > 0 and min_length > 0
+        self.engine, self.max_texts, self.max_bytes, self.min_length = engine, max_texts, max_bytes, min_length
         self.name, self.context = engine.name, engine.context
-        self.held: OrderedDict[Ids, EngineRows] = OrderedDict()  # one row each; the least recently used first
+        self.cached: OrderedDict[Ids, EngineRows] = OrderedDict()  # one row each; the least recently used first
 
     @property
     def nbytes(self) -> int:
-        """Memory that is remembered, beside what is being written."""
-        return sum(rows.nbytes for rows in self.held.values())
+        """Memory of the cached texts, without that of the rows in progress."""
+        return sum(rows.nbytes for rows in self.cached.values())
 
     def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, EngineRows]:
         texts = [tuple(view) for view in views]
-        groups = self.recall(texts)
-        recalled = {place for group in groups for place in group.places}
-        alone = [place for place in range(len(texts)) if place not in recalled]
+        groups = self.find_prefixes(texts)
+        cached = {place for group in groups for place in group.places}
+        alone = [place for place in range(len(texts)) if place not in cached]
         order: list[int] = []  # row i of `rows` is text order[i]
         rows: EngineRows | None = None
         logits: list[Tensor] = []
@@ -63,65 +61,65 @@ class Remembering:
             rows = join(rows, new)
         back = sorted(range(len(order)), key=order.__getitem__)
         rows.reorder(back)
-        for place in range(max(0, len(texts) - self.texts), len(texts)):
-            self.remember(texts[place], rows, place)
+        for place in range(max(0, len(texts) - self.max_texts), len(texts)):
+            self.add(texts[place], rows, place)
         return torch.cat(logits)[back], rows
 
-    def recall(self, texts: Sequence[Ids]) -> list[Shared]:
-        """EngineRows for all texts that share enough with a remembered one, or with each other."""
-        groups: dict[tuple[Ids, int], Shared] = {}
+    def find_prefixes(self, texts: Sequence[Ids]) -> list[SharedPrefix]:
+        """EngineRows for all texts that share enough with a cached one, or with each other."""
+        groups: dict[tuple[Ids, int], SharedPrefix] = {}
         refused: set[tuple[Ids, int]] = set()
-        alone: dict[int, int] = {}  # place of a text: what it shares with a remembered one that cannot be gone back to
+        alone: dict[int, int] = {}  # place of a text: what it shares with a cached one that cannot be gone back to
         for place, text in enumerate(texts):
-            shared = [(min(common(held, text), len(text) - 1), held) for held in self.held]
-            enough = sorted((found for found in shared if found[0] >= self.worth), key=lambda found: -found[0])
+            shared = [(min(shared_length(held, text), len(text) - 1), held) for held in self.cached]
+            enough = sorted((found for found in shared if found[0] >= self.min_length), key=lambda found: -found[0])
             for length, held in enough:
                 if (held, length) not in groups and (held, length) not in refused:
-                    rows = self.held[held].pick([0])
+                    rows = self.cached[held].pick([0])
                     try:
                         rows.truncate(length)
                     except ValueError:
                         refused.add((held, length))
                         continue
-                    self.held.move_to_end(held)
-                    groups[held, length] = Shared(rows, length, [])
+                    self.cached.move_to_end(held)
+                    groups[held, length] = SharedPrefix(rows, length, [])
                 if (held, length) in groups:
                     groups[held, length].places.append(place)
                     break
             else:
                 alone[place] = enough[0][0] if enough else 0
-        return [*groups.values(), *self.read_beginnings(texts, alone)]
+        return [*groups.values(), *self.read_shared_prefixes(texts, alone)]
 
-    def read_beginnings(self, texts: Sequence[Ids], alone: dict[int, int]) -> list[Shared]:
+    def read_shared_prefixes(self, texts: Sequence[Ids], alone: dict[int, int]) -> list[SharedPrefix]:
         """Read once what several of these texts begin with, or what one shares with a text that cannot be gone back to."""
         found: list[tuple[Ids, list[int]]] = []
         for place in sorted(alone, key=texts.__getitem__):  # what begins alike stands side by side
             text = texts[place]
-            shared = min(common(found[-1][0], text), len(text) - 1) if found else 0
-            if shared >= self.worth:
+            shared = min(shared_length(found[-1][0], text), len(text) - 1) if found else 0
+            if shared >= self.min_length:
                 found[-1] = text[:shared], [*found[-1][1], place]
             else:
                 found.append((text[: len(text) - 1], [place]))
         found = [
             (beginning if len(places) > 1 else beginning[: alone[places[0]]], places) for beginning, places in found
         ]
-        found = [(beginning, places) for beginning, places in found if len(beginning) >= self.worth]
+        found = [(beginning, places) for beginning, places in found if len(beginning) >= self.min_length]
         if not found:
             return []
         _, rows = self.engine.prefill([beginning for beginning, _ in found])
         for place, (beginning, _) in enumerate(found):
-            self.remember(beginning, rows, place)
-        return [Shared(rows.pick([place]), len(text), places) for place, (text, places) in enumerate(found)]
+            self.add(beginning, rows, place)
+        return [SharedPrefix(rows.pick([place]), len(text), places) for place, (text, places) in enumerate(found)]
 
-    def remember(self, text: Ids, rows: EngineRows, place: int) -> None:
-        if text not in self.held:
-            self.held[text] = rows.pick([place])
-        self.held.move_to_end(text)
-        while len(self.held) > self.texts or (self.held and self.nbytes > self.room):
-            self.held.popitem(last=False)
+    def add(self, text: Ids, rows: EngineRows, place: int) -> None:
+        if text not in self.cached:
+            self.cached[text] = rows.pick([place])
+        self.cached.move_to_end(text)
+        while len(self.cached) > self.max_texts or (self.cached and self.nbytes > self.max_bytes):
+            self.cached.popitem(last=False)
 
 
-class Shared:
+class SharedPrefix:
     """One row that holds the first `length` tokens of the texts at these places."""
 
     def __init__(self, rows: EngineRows, length: int, places: list[int]) -> None:
@@ -135,6 +133,6 @@ def join(rows: EngineRows | None, others: EngineRows) -> EngineRows:
     return rows
 
 
-def common(one: Ids, other: Ids) -> int:
-    """How many tokens they begin with in common."""
+def shared_length(one: Ids, other: Ids) -> int:
+    """Return the number of tokens that both begin with."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""Logit processors that were registered by name; `generate.processors` applies them after the built-in ones.
+"""Logit processors that were registered by name; `generate.processors` applies them.
 
 Owns: their table, which is empty until something is registered. An entry is built with the tokenizer and returns a
 `row_history.Processor`. Does not own: the built-in processors, each of which has a setting of its own (`processors`).
@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from lilliput.settings.choices import TABLES, Choice, Table
 
-PROCESSORS: Table[Choice] = TABLES["generate.processors"]
+REGISTERED: Table[Choice] = TABLES["generate.processors"]

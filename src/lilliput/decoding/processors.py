@@ -1,16 +1,15 @@
-"""What happens between the model's logits and the next token.
+"""Logit processors: what happens between the model's logits and the choice of a token.
 
-Owns: the processors that shape a distribution (temperature, and filters that leave the rest's shares as they
-are), their composition with all others into a strategy, and the choice of one token a row. Does not own: the
-loop (`stream`), rules about the text (`repetition_penalties`, `word_constraints`). All work on whole batches
-and treat each row by itself.
+Owns: temperature and the filters (top-k, top-p, min-p, typical), `PROCESSORS`, the table of all logit processors, and
+`Strategy`, the processors of a row. Does not own: rules about the text (`repetition_penalties`, `word_constraints`) or
+the choice of a token (`token_choice`). Processors work on whole batches and treat each row by itself.
 
-The order of a strategy: rules about the text act on the model's own logits, penalties before bans; then
-temperature, top-k, typical, top-p, min-p, so that each filter sees what the one before has left. A ban that
-would leave a row without any token is not obeyed in that row; so of the bans the earlier one holds: bad
-words, least length, forced words, n-grams. A filter always keeps a token. Without a draw (temperature 0, or
-beams that are not drawn) temperature and filters are left out: the likeliest token is taken, or the likeliest
-texts, by the probabilities that the rules have left.
+The order of the table: rules about the text act on the model's own logits, penalties before bans; then temperature,
+top-k, typical, top-p, min-p, so that each filter sees what the one before has left. A ban that would leave a row
+without any token is ignored in that row; so of the bans the earlier one holds: bad words, minimum length, forced words,
+n-grams. A filter always keeps a token. Where nothing is drawn (temperature 0, or beams that are not sampled)
+temperature and filters are left out: the likeliest token, or the likeliest text, is taken by the probabilities that the
+rules have left.
 
 B rows, V vocabulary, K the most tokens that a row has left.
 """
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
+from lilliput.decoding.processor_choices import REGISTERED
 from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
 from lilliput.decoding.row_history import Processor, RowHistory
 from lilliput.decoding.word_constraints import BadWords, ForcedWords
@@ -40,7 +40,6 @@ from lilliput.settings.tree import GenerateSettings
 LEAST_TEMPERATURE = LARGEST / 1e38
 # Numbers that are worked on at a time: in float64 they stay in the processor's cache, three times as fast.
 BLOCK = 1 << 14
-AHEAD = 16  # uniform numbers drawn at a time
 
 
 @dataclass(frozen=True)
@@ -66,18 +65,18 @@ class Filter(ABC):
     """What is below a border falls; the rest's shares stay as they are."""
 
     @abstractmethod
-    def border(self, values: Values) -> Values:
+    def threshold(self, values: Values) -> Values:
         """The least logit that remains in each row, (B, 1)."""
 
     def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
         left = np.full_like(values, -np.inf)
-        np.copyto(left, values, where=values >= self.border(values))
+        np.copyto(left, values, where=values >= self.threshold(values))
         return torch.from_numpy(left)
 
-    def narrow(self, few: Packed) -> Packed:
+    def apply_to_candidates(self, candidates: Candidates) -> Candidates:
         """The same, packed."""
-        return few.pack(few.values >= self.border(few.values))
+        return candidates.pack(candidates.values >= self.threshold(candidates.values))
 
 
 @dataclass(frozen=True)
@@ -86,14 +85,14 @@ class TopK(Filter):
 
     k: int
 
-    def border(self, values: Values) -> Values:
+    def threshold(self, values: Values) -> Values:
         return kth_largest(values, self.k)
 
-    def narrow(self, few: Packed) -> Packed:
-        # As many sets of tokens have one that is as large as the k-th largest of their peaks: few are left to be looked through.
-        if few.peaks is not None and 2 * self.k <= SETS:
-            few = few.pack(few.values >= kth_largest(few.peaks, self.k))
-        return super().narrow(few)
+    def apply_to_candidates(self, candidates: Candidates) -> Candidates:
+        # As many sets of tokens have one that is as large as the k-th largest of their peaks: few are left to be searched.
+        if candidates.peaks is not None and 2 * self.k <= SETS:
+            candidates = candidates.pack(candidates.values >= kth_largest(candidates.peaks, self.k))
+        return super().apply_to_candidates(candidates)
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,9 @@ class TopP(Filter):
 
     p: float
 
-    def border(self, values: Values) -> Values:
-        few = pack(values, values > -np.inf).values
-        return np.concatenate([self.cross(own) for own in blocks(few)])
+    def threshold(self, values: Values) -> Values:
+        possible = pack(values, values > -np.inf).values
+        return np.concatenate([self.cross(own) for own in blocks(possible)])
 
     def cross(self, values: Values) -> Values:
         """The logit of the token that crosses p, (B, 1)."""
@@ -122,7 +121,7 @@ class MinP(Filter):
 
     p: float
 
-    def border(self, values: Values) -> Values:
+    def threshold(self, values: Values) -> Values:
         least: Values = values.max(axis=-1, keepdims=True) + math.log(self.p)
         return least
 
@@ -138,10 +137,10 @@ class Typical:
 
     def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
-        far = np.concatenate([self.untypical(own) for own in blocks(values)])
+        far = np.concatenate([self.is_untypical(own) for own in blocks(values)])
         return torch.from_numpy(np.where(far, -np.inf, values))
 
-    def untypical(self, values: Values) -> NDArray[np.bool_]:
+    def is_untypical(self, values: Values) -> NDArray[np.bool_]:
         below = np.subtract(values, values.max(axis=-1, keepdims=True), dtype=np.float64)  # (B, V)
         shares = np.exp(below)
         whole = shares.cumsum(axis=-1)[:, -1:]
@@ -162,7 +161,7 @@ def kth_largest(values: Values, k: int) -> Values:
 
 
 def blocks(values: Values) -> Iterator[Values]:
-    """A few rows at a time."""
+    """Yield a few rows at a time."""
     rows = max(1, BLOCK // values.shape[1])
     for first in range(0, len(values), rows):
         yield values[first : first + rows]
@@ -188,83 +187,7 @@ class Strategy:
 GREEDY = Strategy()
 
 
-def choose(
-    strategies: Sequence[Strategy],
-    texts: Sequence[RowHistory],
-    logits: Tensor,
-    draws: Sequence[Draws],
-    peaks: Values | None = None,
-) -> list[int]:
-    """One token for each row of logits (B, V); `peaks` of them, where they are known (`logit_statistics`), save time."""
-    first = strategies[0]
-    if all(strategy is first or strategy == first for strategy in strategies):
-        return choose_together(first, texts, logits, draws, peaks)
-    places: dict[Strategy, list[int]] = {}
-    for place, strategy in enumerate(strategies):
-        places.setdefault(strategy, []).append(place)
-    chosen = [0] * len(texts)
-    for strategy, own in places.items():
-        here = None if peaks is None else peaks[own]
-        found = choose_together(strategy, [texts[p] for p in own], logits[own], [draws[p] for p in own], here)
-        for place, id_ in zip(own, found, strict=True):
-            chosen[place] = id_
-    return chosen
-
-
-def choose_together(
-    strategy: Strategy, texts: Sequence[RowHistory], logits: Tensor, draws: Sequence[Draws], peaks: Values | None
-) -> list[int]:
-    rest = strategy.processors
-    while rest and not (strategy.sample and all(isinstance(process, BY_VALUE) for process in rest)):
-        logits, rest, peaks = rest[0](texts, logits), rest[1:], None
-    values = logits.cpu().numpy()
-    if not strategy.sample:
-        chosen: list[int] = values.argmax(axis=-1).tolist()
-        return chosen
-    # What is left looks at no ids: after a filter it works on the few tokens that remain, wherever they stand.
-    few = Packed(values, None, peaks)
-    for process in rest:
-        if isinstance(process, Filter):
-            few = process.narrow(few)
-            continue
-        divided: Values | None = None
-        if isinstance(process, Temperature) and few.peaks is not None:  # the largest stays the largest
-            divided = process(texts, torch.from_numpy(few.peaks)).numpy()
-        few = Packed(process(texts, torch.from_numpy(few.values)).numpy(), few.ids, divided)
-    return draw_packed(few, draws)
-
-
-def draw_packed(few: Packed, draws: Sequence[Draws]) -> list[int]:
-    """By inversion, one uniform number a token, each row from its own: exact in float64, the same on every device.
-
-    A token without mass is never drawn: the sum is cumulative, so numbers below 1 fall below the whole of it.
-    """
-    numbers = [row.next() for row in draws]
-    drawn: list[int] = []
-    for own in blocks(few.values):
-        mass = np.exp(np.subtract(own, own.max(axis=-1, keepdims=True), dtype=np.float64)).cumsum(axis=-1)  # (rows, K)
-        border = mass[:, -1] * numbers[len(drawn) : len(drawn) + len(own)]
-        drawn += np.count_nonzero(mass <= border[:, None], axis=-1).tolist()
-    if few.ids is None:
-        return drawn
-    chosen: list[int] = few.ids[np.arange(len(drawn)), drawn].tolist()
-    return chosen
-
-
-class Draws:
-    """Numbers from 0 to below 1: those that `torch.rand` gives one by one, drawn AHEAD at a time."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        self.ahead: list[float] = []
-
-    def next(self) -> float:
-        if not self.ahead:
-            self.ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator).tolist()[::-1]
-        return self.ahead.pop()
-
-
-class Packed(NamedTuple):
+class Candidates(NamedTuple):
     """Logits (B, K) of some tokens of each row, in the order of their ids and filled up with -inf; ids None: of all tokens.
 
     Sums over a row, in order, are those over all tokens: the rest adds 0 to them. `peaks` (B, SETS) where they are known.
@@ -274,69 +197,136 @@ class Packed(NamedTuple):
     ids: Ids | None
     peaks: Values | None = None
 
-    def pack(self, there: NDArray[np.bool_]) -> Packed:
-        """Those that are `there`, with the ids that they have here."""
-        inner = pack(self.values, there)
+    def pack(self, kept: NDArray[np.bool_]) -> Candidates:
+        """Keep some of these, with their ids."""
+        inner = pack(self.values, kept)
         if self.ids is None or inner.ids is None:
-            return Packed(inner.values, inner.ids if self.ids is None else self.ids)
-        return Packed(inner.values, np.take_along_axis(self.ids, inner.ids, axis=1))
+            return Candidates(inner.values, inner.ids if self.ids is None else self.ids)
+        return Candidates(inner.values, np.take_along_axis(self.ids, inner.ids, axis=1))
 
 
-def pack(values: Values, there: NDArray[np.bool_]) -> Packed:
-    """Of values (B, V) those that are `there`; where packing saves little all of them, -inf where they are not."""
-    flat = np.flatnonzero(there)
+def pack(values: Values, kept: NDArray[np.bool_]) -> Candidates:
+    """Return the kept ones of values (B, V); where packing saves little, all of them with -inf in place of the others."""
+    flat = np.flatnonzero(kept)
     if 4 * len(flat) > values.size:
-        return Packed(values if len(flat) == values.size else np.where(there, values, -np.inf), None)
+        return Candidates(values if len(flat) == values.size else np.where(kept, values, -np.inf), None)
     rows, ids = np.divmod(flat, values.shape[1])
     counts = np.bincount(rows, minlength=len(values))
     places = np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts)  # of each in its own row
     shape = len(values), int(counts.max())
     packed, packed_ids = np.full(shape, -np.inf, values.dtype), np.zeros(shape, np.int64)
     packed[rows, places], packed_ids[rows, places] = values.reshape(-1)[flat], ids
-    return Packed(packed, packed_ids)
+    return Candidates(packed, packed_ids)
 
 
 BY_VALUE = (Filter, Temperature, Typical)  # processors that look at logits only, whatever tokens they are of
 
 
-def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer) -> Strategy:
-    """What the settings ask for, in the order that stands above; what is off is left out."""
-    shaping = shapes(settings) if settings.is_drawn else ()
-    return Strategy((*text_rules(settings, tokenizer), *shaping), sample=settings.is_drawn)
+# Entries of `PROCESSORS` ----------------------------------------------------------------------------------------------
 
 
-def text_rules(settings: GenerateSettings, tokenizer: Tokenizer) -> list[Processor]:
-    rules: list[Processor] = []
-    end, prompt = tokenizer.end, settings.penalise_prompt
+def build_penalties(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
     penalties = (settings.repetition_penalty, settings.frequency_penalty, settings.presence_penalty)
-    if penalties != (1.0, 0.0, 0.0):
-        rules.append(Penalties(*penalties, prompt, end))
-    if settings.bad_words:
-        rules.append(BadWords(settings.bad_words, tokenizer))
-    if settings.min_tokens:
-        rules.append(MinTokens(settings.min_tokens, end))
-    if settings.forced_words:
-        forced = ForcedWords(settings.forced_words, tokenizer)
-        if forced.tokens > settings.tokens:
-            what = f"the forced words take {forced.tokens} tokens, and {settings.tokens} may be written"
-            raise UserError(what, "generate.forced_words", f"generate.tokens {forced.tokens} or more")
-        rules.append(forced)
-    if settings.no_repeat_ngram is not None:
-        rules.append(NoRepeat(settings.no_repeat_ngram, prompt, end))
-    return rules
+    if penalties == (1.0, 0.0, 0.0):
+        return None
+    return Penalties(*penalties, settings.penalise_prompt, tokenizer.end)
 
 
-def shapes(settings: GenerateSettings) -> list[Processor]:
-    """A probability of 1 keeps all: that filter is off."""
-    found: list[Processor] = []
-    if settings.final_temperature is not None or settings.temperature != 1.0:
-        found.append(Temperature(settings.temperature, settings.final_temperature))
-    if settings.top_k is not None:
-        found.append(TopK(settings.top_k))
-    if settings.typical is not None and settings.typical < 1.0:
-        found.append(Typical(settings.typical))
-    if settings.top_p is not None and settings.top_p < 1.0:
-        found.append(TopP(settings.top_p))
-    if settings.min_p is not None:
-        found.append(MinP(settings.min_p))
-    return found
+def build_forced_words(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
+    if not settings.forced_words:
+        return None
+    forced = ForcedWords(settings.forced_words, tokenizer)
+    if forced.tokens > settings.tokens:
+        raise UserError(
+            f"the forced words take {forced.tokens} tokens, but generate.tokens is {settings.tokens}",
+            "generate.forced_words",
+            f"set generate.tokens to {forced.tokens} or more",
+            code="setting.conflict",
+            setting="generate.forced_words",
+        )
+    return forced
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Processors that plugins registered, one after the other."""
+
+    processors: tuple[Processor, ...]
+
+    def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
+        for process in self.processors:
+            logits = process(texts, logits)
+        return logits
+
+
+def build_registered(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
+    built = tuple(REGISTERED[name].build(tokenizer) for name in settings.processors)
+    return Registered(built) if built else None
+
+
+def build_temperature(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
+    if settings.final_temperature is None and settings.temperature == 1.0:
+        return None
+    return Temperature(settings.temperature, settings.final_temperature)
+
+
+def build_unless_all(processor: Callable[[float], Processor], p: float | None) -> Processor | None:
+    """A probability of 1 keeps every token: the filter is off."""
+    return None if p is None or p >= 1.0 else processor(p)
+
+
+@dataclass(frozen=True)
+class ProcessorEntry:
+    """A logit processor by the setting `generate.<name>` that turns it on.
+
+    `build` returns None where the settings leave it off. `draw_only`: it shapes a distribution that a token is drawn from, and
+    is left out where nothing is drawn.
+    """
+
+    name: str
+    build: Callable[[GenerateSettings, Tokenizer], Processor | None]
+    draw_only: bool = False
+
+
+class ProcessorTable(dict[str, ProcessorEntry]):
+    """Logit processors by name, in the order in which they are applied."""
+
+    def add(self, entry: ProcessorEntry, before: str | None = None) -> None:
+        """Add a processor before the named one, or at the end."""
+        if entry.name in self:
+            raise ValueError(f"there is already a processor named {entry.name!r}")
+        if before is not None and before not in self:
+            raise ValueError(f"there is no processor named {before!r}")
+        entries = list(self.values())
+        entries.insert(len(entries) if before is None else list(self).index(before), entry)
+        self.clear()
+        self.update((each.name, each) for each in entries)
+
+
+PROCESSORS = ProcessorTable()
+for _entry in (
+    ProcessorEntry("repetition_penalty", build_penalties),
+    ProcessorEntry("bad_words", lambda s, tokenizer: BadWords(s.bad_words, tokenizer) if s.bad_words else None),
+    ProcessorEntry("min_tokens", lambda s, tokenizer: MinTokens(s.min_tokens, tokenizer.end) if s.min_tokens else None),
+    ProcessorEntry("forced_words", build_forced_words),
+    ProcessorEntry(
+        "no_repeat_ngram",
+        lambda s, tokenizer: (
+            None if s.no_repeat_ngram is None else NoRepeat(s.no_repeat_ngram, s.penalise_prompt, tokenizer.end)
+        ),
+    ),
+    ProcessorEntry("processors", build_registered),
+    ProcessorEntry("temperature", build_temperature, draw_only=True),
+    ProcessorEntry("top_k", lambda s, _: None if s.top_k is None else TopK(s.top_k), draw_only=True),
+    ProcessorEntry("typical", lambda s, _: build_unless_all(Typical, s.typical), draw_only=True),
+    ProcessorEntry("top_p", lambda s, _: build_unless_all(TopP, s.top_p), draw_only=True),
+    ProcessorEntry("min_p", lambda s, _: None if s.min_p is None else MinP(s.min_p), draw_only=True),
+):
+    PROCESSORS.add(_entry)
+
+
+def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer) -> Strategy:
+    """Build the processors that the settings turn on, in the order of `PROCESSORS`."""
+    entries = [entry for entry in PROCESSORS.values() if settings.is_drawn or not entry.draw_only]
+    built = (entry.build(settings, tokenizer) for entry in entries)
+    return Strategy(tuple(processor for processor in built if processor is not None), sample=settings.is_drawn)

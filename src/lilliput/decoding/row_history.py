@@ -55,10 +55,10 @@ def forbid(logits: Tensor, ids: Sequence[Sequence[int] | Ids]) -> Tensor:
         return torch.from_numpy(before)
     after = before.copy()
     after.reshape(-1)[flat_places(ids, before.shape[1])] = -np.inf
-    return torch.from_numpy(obeyed(before, after))
+    return torch.from_numpy(unless_empty(before, after))
 
 
-def demand(logits: Tensor, ids: Mapping[int, int]) -> Tensor:
+def require(logits: Tensor, ids: Mapping[int, int]) -> Tensor:
     """Row i must go on with `ids[i]`, if that was not ruled out before; rows that are not named are free."""
     before = logits.cpu().numpy()
     if not ids:
@@ -67,10 +67,10 @@ def demand(logits: Tensor, ids: Mapping[int, int]) -> Tensor:
     after = before.copy()
     after[rows] = -np.inf
     after[rows, columns] = before[rows, columns]
-    return torch.from_numpy(obeyed(before, after))
+    return torch.from_numpy(unless_empty(before, after))
 
 
-def obeyed(before: Values, after: Values) -> Values:
-    """Rows that a rule leaves without any token are given back as they were: of two rules the earlier one holds."""
+def unless_empty(before: Values, after: Values) -> Values:
+    """Return `after`, except for rows without any token left, which stay as before: of two rules the earlier one holds."""
     empty = after.max(axis=1, keepdims=True) == -np.inf
     return np.where(empty, before, after) if empty.any() else after

@@ -1,13 +1,11 @@
-"""The only loop that writes. A generator: `generate` drains it, the command line prints it, a server sends it.
+"""The only sampling loop. A generator: `generate` drains it, the command line prints it, a server sends it.
 
-Owns: rows that end and leave, waiting ones that take their places, and the rule for texts longer than the
-context. Does not own: what a token is in text (`data.tokenizers`), how it is chosen (`processors`), or how
-logits are computed (`engines`).
+Owns: the rows in progress, the admission of waiting requests to free rows, and the end of a row: by its last token, by
+cancellation or by an exception, which ends that row only. Does not own: text (`writer`), the choice of a token
+(`token_choice`), the steps of a beam search (`beam_search`), or the computation of logits (`engines`).
 
-The rule for long texts: a row whose view has reached the context goes on from the last half of it, read anew.
-So the cost of the slide is paid once in context / 2 tokens, a row's text depends on that row alone, and no
-position is ever beyond the context. A prompt longer than the context is read in the same way: its last
-half-context is seen.
+Rows of equal strategies are processed together. A beam search has the engine for itself until it ends; sampled rows wait
+meanwhile.
 
 B rows, V vocabulary.
 """
@@ -15,64 +13,33 @@ B rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.decoding.engines import Engine, EngineRows
-from lilliput.decoding.processors import GREEDY, Draws, Strategy, choose
+from lilliput.decoding.beam_search import search_requests
+from lilliput.decoding.engines import Engine, EngineRows, prefill
+from lilliput.decoding.requests import NO_TOKEN, Finish, Request, Token
 from lilliput.decoding.row_history import RowHistory
-from lilliput.kernels.logit_statistics import logit_statistics
-
-Finish = Literal["end", "stop", "length"]
-
-
-class StopRule(Protocol):
-    """Of one row: is told each token but the end-of-text, in order, and says when the text is complete."""
-
-    def push(self, id_: int) -> bool: ...
+from lilliput.decoding.token_choice import Draws, choose, isolate_errors
+from lilliput.errors import UserError
+from lilliput.kernels.logit_statistics import LogitStatistics, Values, logit_statistics
 
 
-@dataclass(frozen=True)
-class Request:
-    """A text to be written: at most `tokens` tokens after the prompt (at least one id)."""
-
-    prompt: Sequence[int]
-    tokens: int
-    strategy: Strategy = GREEDY
-    seed: int = 0
-    stop: StopRule | None = None
-    alternatives: int | None = None  # how many of the likeliest tokens to tell with each token, and its entropy
-
-
-class Written(NamedTuple):
-    """One token of one row; rows are numbered in the order of their requests. A tuple: see `hypotheses.Beam`.
-
-    `logprob` is the model's own, before processors; `finish` is told with the row's last token. `entropy` (nats) and
-    `alternatives` (ids and their logprobs, the likeliest first) are the model's own, too, and only told on request.
-    """
-
-    row: int
-    id: int
-    logprob: float
-    finish: Finish | None
-    entropy: float | None = None
-    alternatives: tuple[tuple[int, float], ...] = ()
-
-
-class Line:
-    """A row that is being written. The engine sees its text from `start` on."""
+class ActiveRow:
+    """A request in progress. The engine sees its text from `start` on."""
 
     def __init__(self, row: int, request: Request) -> None:
         assert request.prompt, "an empty prompt begins with the end-of-text token"
         assert request.tokens >= 1, "at least a token"
         self.row, self.request, self.start = row, request, 0
+        self.strategy = request.strategy
         self.text = RowHistory(list(request.prompt), len(request.prompt), request.tokens)
         self.draws = Draws(request.seed)
+        request.finish, request.error = None, None
 
     @property
     def view(self) -> list[int]:
@@ -82,127 +49,241 @@ class Line:
     def viewed(self) -> int:
         return len(self.text.ids) - self.start
 
+    def interrupt(self, finish: Finish, error: Exception | None = None) -> Token:
+        """End the row without a token."""
+        self.request.finish, self.request.error = finish, error
+        return Token(self.row, NO_TOKEN, 0.0, finish, error=error)
+
 
 def stream(
     engine: Engine, requests: Iterable[Request | None], end: int | None = None, batch: int | None = None
-) -> Iterator[Written]:
-    """Write all requests, at most `batch` at a time: a row that ends leaves its place to the next request.
+) -> Iterator[Token]:
+    """Continue all requests, at most `batch` rows at a time: a row that ends leaves its place to the next request.
 
-    Requests are taken when there is room for them, not before. One of None says that none is waiting at the moment: the loop
-    goes on with the rows it has, and asks again after their next token. Who sends None knows whether anybody is still
-    writing, and waits itself if nobody is.
+    Requests are taken from the iterator when there is room for them, not before. None means that no request is waiting at the
+    moment: the loop continues with the rows it has, and asks again after their next token. The iterator itself must wait when
+    no row is in progress (`RequestQueue` does).
+
+    A beam search counts as many rows as it has beams. Its events are the tokens of its best hypothesis, when it has ended.
     """
     assert batch is None or batch >= 1, "at least a row at a time"
-    waiting = Waiting(requests)
-    lines: list[Line] = []  # those that `rows` and `logits` are about, in their order
-    unread: list[Line] = []  # new ones, and those that slid
+    waiting = WaitingRequests(requests, batch)
+    active: list[ActiveRow] = []  # the rows of `rows` and `logits`, in their order
+    unread: list[ActiveRow] = []  # new ones, and those whose view has reached the context
     rows: EngineRows | None = None
     logits: Tensor | None = None  # (B, V)
     while True:
-        unread += waiting.take(None if batch is None else batch - len(lines) - len(unread))
+        unread += waiting.take_rows(None if batch is None else batch - len(active) - len(unread))
         if unread:
-            begun, new = begin(engine, unread)
-            if rows is None or logits is None:
-                rows, logits = new, begun
-            else:
-                rows.join(new)
-                logits = torch.cat((logits, begun))
-            lines, unread = lines + unread, []
+            share_strategies(active, unread)
+            begun, interrupted = begin(engine, unread)
+            yield from interrupted
+            if begun is not None:
+                new, new_logits, new_rows = begun
+                if rows is None or logits is None:
+                    rows, logits = new_rows, new_logits
+                else:
+                    rows.join(new_rows)
+                    logits = torch.cat((logits, new_logits))
+                active = active + new
+            unread = []
+        if searches := waiting.take_searches():
+            yield from search_tokens(engine, searches, end)
         if rows is None or logits is None:
             if waiting.ended:
                 return
             continue
-        tokens = take_tokens(lines, logits, end)
+        tokens = take_tokens(active, logits, end)
         going = [place for place, token in enumerate(tokens) if token.finish is None]
         yield from sorted(tokens, key=attrgetter("row"))
-        on = [place for place in going if lines[place].viewed <= engine.context]
-        unread = [lines[place] for place in going if lines[place].viewed > engine.context]
-        if len(on) < len(lines):
-            lines = [lines[place] for place in on]
+        on = [place for place in going if active[place].viewed <= engine.context]
+        unread = [active[place] for place in going if active[place].viewed > engine.context]
+        if len(on) < len(active):
+            active = [active[place] for place in on]
             if not on:
                 rows, logits = None, None
                 continue
             rows.reorder(on)
-        logits = rows.step([line.text.ids[-1:] for line in lines])
+        logits = rows.step([row.text.ids[-1:] for row in active])
 
 
-class Waiting:
-    """Requests that nobody has begun to write."""
+class WaitingRequests:
+    """Requests that have not been started, in their order."""
 
-    def __init__(self, requests: Iterable[Request | None]) -> None:
-        self.requests = iter(requests)
-        self.begun = 0
-        self.ended = False
+    def __init__(self, requests: Iterable[Request | None], batch: int | None) -> None:
+        self.requests, self.batch = iter(requests), batch
+        self.next: Request | None = None  # taken from the iterator, but not by the loop
+        self.taken = 0
+        self.exhausted = False
 
-    def take(self, room: int | None) -> list[Line]:
-        """As many as there is room for (None: all) and are waiting now."""
-        taken: list[Line] = []
-        while not self.ended and (room is None or len(taken) < room):
+    @property
+    def ended(self) -> bool:
+        return self.exhausted and self.next is None
+
+    def peek(self) -> Request | None:
+        """The next request; None if none is waiting now."""
+        if self.next is None and not self.exhausted:
             try:
-                request = next(self.requests)
+                self.next = next(self.requests)
             except StopIteration:
-                self.ended = True
+                self.exhausted = True
+        return self.next
+
+    def take(self) -> ActiveRow:
+        assert self.next is not None
+        request, self.next = self.next, None
+        self.taken += 1
+        return ActiveRow(self.taken - 1, request)
+
+    def take_rows(self, room: int | None) -> list[ActiveRow]:
+        """Requests without beams, as many as there is room for (None: all) and are waiting now."""
+        taken: list[ActiveRow] = []
+        while (room is None or len(taken) < room) and (request := self.peek()) and request.beams is None:
+            taken.append(self.take())
+        return taken
+
+    def take_searches(self) -> list[ActiveRow]:
+        """The next requests with beams that are known to wait, as many as the batch has room for; at least one."""
+        taken: list[ActiveRow] = []
+        beams = 0
+        request = self.next
+        while request is not None and request.beams is not None:
+            beams += request.beams.width
+            if taken and self.batch is not None and beams > self.batch:
                 break
-            if request is None:
-                break
-            taken.append(Line(self.begun, request))
-            self.begun += 1
+            taken.append(self.take())
+            request = self.peek()
         return taken
 
 
-def begin(engine: Engine, lines: Sequence[Line]) -> tuple[Tensor, EngineRows]:
-    """Read the lines' views; of those that are too long the start moves."""
-    views = [line.view for line in lines]
-    logits, rows = read(engine, views)
-    for line, view in zip(lines, views, strict=True):
-        line.start = len(line.text.ids) - len(view)
-    return logits, rows
+def share_strategies(active: Sequence[ActiveRow], new: Sequence[ActiveRow]) -> None:
+    """Give rows of equal strategies the same object: `choose` compares them by identity at every token."""
+    known = list({id(row.strategy): row.strategy for row in active}.values())
+    for row in new:
+        equal = next((strategy for strategy in known if strategy is row.strategy or strategy == row.strategy), None)
+        if equal is None:
+            known.append(row.strategy)
+        else:
+            row.strategy = equal
 
 
-def read(engine: Engine, views: Sequence[list[int]]) -> tuple[Tensor, EngineRows]:
-    """Prefill. A view longer than the context is cut to its last half-context; one that several rows share is read once."""
-    keep = max(1, engine.context // 2)
-    for view in views:
-        if len(view) > engine.context:
-            del view[:-keep]
-    places: dict[tuple[int, ...], int] = {}
-    shared = [places.setdefault(tuple(view), len(places)) for view in views]
-    logits, rows = engine.prefill(list(places))
-    if len(places) < len(views):
-        rows.reorder(shared)
-        logits = logits[shared]
-    return logits, rows
+def begin(
+    engine: Engine, new: Sequence[ActiveRow]
+) -> tuple[tuple[list[ActiveRow], Tensor, EngineRows] | None, list[Token]]:
+    """Read the views of new rows. Return the rows that can go on with their logits, and the events of the others."""
+    interrupted = [row.interrupt("cancelled") for row in new if row.request.cancelled]
+    new = [row for row in new if row.request.finish is None]
+    if not new:
+        return None, interrupted
+    views = [row.view for row in new]
+    try:
+        logits, rows = prefill(engine, views)
+    except Exception:
+        unreadable = {place: error for place, view in enumerate(views) if (error := find_error(engine, view))}
+        if not unreadable:
+            raise
+        interrupted += [new[place].interrupt("error", error) for place, error in unreadable.items()]
+        begun, others = begin(engine, [row for row in new if row.request.finish is None])
+        return begun, interrupted + others
+    for row, view in zip(new, views, strict=True):
+        row.start = len(row.text.ids) - len(view)
+    return (list(new), logits, rows), interrupted
 
 
-def take_tokens(lines: Sequence[Line], logits: Tensor, end: int | None) -> list[Written]:
-    """The next token of each line, which is added to its text."""
-    texts, strategies = [line.text for line in lines], [line.request.strategy for line in lines]
+def find_error(engine: Engine, view: list[int]) -> Exception | None:
+    """Return the exception that reading this view alone raises."""
+    try:
+        prefill(engine, [view])
+    except Exception as error:
+        return error
+    return None
+
+
+def take_tokens(active: Sequence[ActiveRow], logits: Tensor, end: int | None) -> list[Token]:
+    """The next event of each row. A token is appended to the row's text."""
     values = logits.cpu().numpy()
-    found = logit_statistics(values)
-    chosen = choose(strategies, texts, logits, [line.draws for line in lines], found.peaks)
-    logprobs = found.logprobs(values, np.arange(len(chosen)), chosen).tolist()
+    cancelled = [place for place, row in enumerate(active) if row.request.cancelled]
+    events = {place: active[place].interrupt("cancelled") for place in cancelled}  # of rows that end without a token
+    try:
+        statistics = logit_statistics(values)
+    except Exception:
+        statistics = None
+        for place, outcome in enumerate(isolate_errors(range(len(active)), partial(check_logits, values))):
+            if isinstance(outcome, Exception) and place not in events:
+                events[place] = active[place].interrupt("error", outcome)
+    if statistics is not None and not events:
+        return choose_tokens(active, values, statistics, end)
+    going = [place for place in range(len(active)) if place not in events]
+    if going:
+        left = values[going]
+        tokens = choose_tokens([active[place] for place in going], left, logit_statistics(left), end)
+        events |= zip(going, tokens, strict=True)
+    return [events[place] for place in range(len(active))]
+
+
+def check_logits(values: Values, places: Sequence[int]) -> Sequence[int]:
+    """Raise an exception where the logits of these rows are not finite."""
+    logit_statistics(values[list(places)])
+    return places
+
+
+def choose_tokens(
+    active: Sequence[ActiveRow], values: Values, statistics: LogitStatistics, end: int | None
+) -> list[Token]:
+    texts, draws = [row.text for row in active], [row.draws for row in active]
+    chosen = choose([row.strategy for row in active], texts, torch.from_numpy(values), draws, statistics.peaks)
+    ids = [0 if isinstance(id_, Exception) else id_ for id_ in chosen]
+    logprobs = statistics.logprobs(values, np.arange(len(ids)), ids).tolist()
     tokens = []
-    for place, (line, id_) in enumerate(zip(lines, chosen, strict=True)):
-        line.text.ids.append(id_)
-        finish = find_finish(line, id_, end)
-        wanted = line.request.alternatives
-        entropy, others = (None, ()) if wanted is None else look(logits[place], wanted)
-        tokens.append(Written(line.row, id_, logprobs[place], finish, entropy, others))
+    for place, (row, id_) in enumerate(zip(active, chosen, strict=True)):
+        if isinstance(id_, Exception):
+            tokens.append(row.interrupt("error", id_))
+            continue
+        logprob = logprobs[place]
+        if logprob != logprob:  # a single NaN, which the statistics of float32 logits do not notice
+            what, fix = "the model's logits are not finite", "use an earlier checkpoint of the run"
+            tokens.append(row.interrupt("error", UserError(what, fix=fix, code="model.not-finite")))
+            continue
+        row.text.ids.append(id_)
+        try:
+            finish = find_finish(row, id_, end)
+        except Exception as error:  # of a stop rule
+            tokens.append(row.interrupt("error", error))
+            continue
+        if finish is not None:
+            row.request.finish = finish
+        wanted = row.request.alternatives
+        entropy, others = (None, ()) if wanted is None else find_alternatives(values[place], wanted)
+        tokens.append(Token(row.row, id_, logprob, finish, entropy, others))
     return tokens
 
 
-def find_finish(line: Line, id_: int, end: int | None) -> Finish | None:
-    """The end wins over a stop rule, and that over the length."""
+def find_finish(row: ActiveRow, id_: int, end: int | None) -> Finish | None:
+    """End-of-text takes precedence over a stop rule, and that over the token limit."""
     if id_ == end:
         return "end"
-    if line.request.stop is not None and line.request.stop.push(id_):
+    if row.request.stop is not None and row.request.stop.push(id_):
         return "stop"
-    return "length" if line.text.left == 0 else None
+    return "length" if row.text.left == 0 else None
 
 
-def look(logits: Tensor, alternatives: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """The entropy in nats of one row's distribution (V), and its likeliest tokens with their logprobs."""
-    logprobs = logits.cpu().double().log_softmax(dim=0)  # on the CPU: not every device has float64
+def find_alternatives(logits: Values, wanted: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """The entropy in nats of one row's distribution (V), and its likeliest tokens with their log-probabilities."""
+    logprobs = torch.from_numpy(logits).double().log_softmax(dim=0)
     entropy = torch.special.entr(logprobs.exp()).sum().item()
-    best = logprobs.topk(min(alternatives, len(logprobs)))
+    best = logprobs.topk(min(wanted, len(logprobs)))
     return entropy, tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+def search_tokens(engine: Engine, searches: Sequence[ActiveRow], end: int | None) -> Iterator[Token]:
+    """Run beam searches together. Yield the tokens of each best hypothesis, or one event without a token."""
+    search_requests(engine, [row.request for row in searches], end)
+    for row in searches:
+        request = row.request
+        if request.finish in ("cancelled", "error"):
+            yield row.interrupt(request.finish, request.error)
+            continue
+        best = request.hypotheses[0]
+        last = len(best.ids) - 1
+        for place, (id_, logprob) in enumerate(zip(best.ids, best.logprobs, strict=True)):
+            yield Token(row.row, id_, logprob, request.finish if place == last else None)

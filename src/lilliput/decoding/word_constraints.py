@@ -28,7 +28,7 @@ import numpy as np
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.decoding.row_history import RowHistory, demand, forbid
+from lilliput.decoding.row_history import RowHistory, forbid, require
 from lilliput.errors import UserError
 from lilliput.kernels.logit_statistics import Ids
 
@@ -185,7 +185,7 @@ class ForcedWords:
                 undone = bool(last) and text.left < room - begun
                 demanded[row] = missing[0][0] if undone else next_id
             forbidden.append([self.tokenizer.end] if missing else self.continuing if tight and last else [])
-        return demand(forbid(logits, forbidden), demanded)
+        return require(forbid(logits, forbidden), demanded)
 
     def state(self, text: RowHistory) -> tuple[list[list[int]], list[list[int]]]:
         """Ids of the words that are missing, and of those that the text has only at its very end."""
@@ -211,8 +211,13 @@ class ForcedWords:
         for word in self.words:
             ids, spelled = spellings.encode_word(word), spellings.spell_word(word)
             if ids is None or not spelled:
-                what = f"the tokenizer does not know all of the forced word {word!r}"
-                raise UserError(what, "generate.forced_words", "a word of the text that it was made from")
+                raise UserError(
+                    f"the tokenizer cannot encode all of the forced word {word!r}",
+                    "generate.forced_words",
+                    "use a word of the text that the tokenizer was trained on",
+                    code="setting.value",
+                    setting="generate.forced_words",
+                )
             begins, ends = begins_in_word(spelled), ends_in_word(spelled)
             pattern = r"(?<!\w)" * begins + re.escape(spelled.decode(errors="replace")) + r"(?!\w)" * ends
             found.append((ids, re.compile(pattern), ends))

@@ -293,7 +293,7 @@ class GenerateSettings:
     forced_words: tuple[str, ...] = describe("words or phrases that must come before the text ends", ())
     stop: tuple[str, ...] = describe("the text ends before any of these", ())
     processors: tuple[Annotated[str, OneOf("generate.processors")], ...] = describe(
-        "registered logit processors to apply after all others (see docs/writing.md)", ()
+        "registered logit processors to apply before temperature and filters (CONTRIBUTING.md)", ()
     )
     beams: Count | None = describe("width of a beam search, in place of choosing token by token", None)
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = describe(

@@ -286,7 +286,10 @@ def test_the_choice() -> None:
     engine, note = choose_engine(single, GenerateSettings(quantise="int8"))
     assert isinstance(engine, NumbaEngine) and engine.packed.plan.quantised == 1 and note is None
     assert isinstance(choose_engine(single, GenerateSettings(engine="torch"))[0], TorchEngine)
-    with pytest.raises(UserError, match="does not hold this model: the model is in float64"):
-        choose_engine(double, GenerateSettings(engine="numba"))
-    with pytest.raises(UserError, match="no weights of one byte"):
+    for settings in (GenerateSettings(engine="numba"), GenerateSettings(quantise="int8")):
+        with pytest.raises(UserError) as found:
+            choose_engine(double, settings)
+        assert (found.value.code, found.value.setting) == ("model.unsupported", "generate.engine")
+    with pytest.raises(UserError) as found:
         choose_engine(single, GenerateSettings(engine="torch", quantise="int8"))
+    assert (found.value.code, found.value.setting) == ("setting.conflict", "generate.quantise")

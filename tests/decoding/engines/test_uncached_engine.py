@@ -9,12 +9,13 @@ import torch
 
 from helpers.engine_operations import check_operations
 from helpers.tiny_models import VARIANTS, draw_ids, name_variant, tiny_model
+from helpers.user_errors import refused
 from lilliput.decoding.engines.selection import choose_engine
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.engines.uncached_engine import UncachedEngine
 from lilliput.decoding.processors import GREEDY, Strategy
-from lilliput.decoding.stream import Request, stream
-from lilliput.errors import UserError
+from lilliput.decoding.requests import Request
+from lilliput.decoding.stream import stream
 from lilliput.settings.tree import GenerateSettings
 
 
@@ -65,5 +66,5 @@ def test_it_is_chosen_by_name_and_has_no_weights_of_one_byte() -> None:
     model = tiny_model().to(torch.float32)
     engine, note = choose_engine(model, GenerateSettings(engine="uncached"))
     assert isinstance(engine, UncachedEngine) and note is None
-    with pytest.raises(UserError, match="the uncached engine has no weights of one byte"):
-        choose_engine(model, GenerateSettings(engine="uncached", quantise="int8"))
+    error = refused(lambda: choose_engine(model, GenerateSettings(engine="uncached", quantise="int8")))
+    assert (error.code, error.setting) == ("setting.conflict", "generate.quantise")

@@ -1,11 +1,14 @@
-"""Who computes the logits: one small interface, and the choice among those that speak it.
+"""The interface of the engines, which compute logits, and the rule for texts longer than the context.
 
-Owns: `Engine` and `EngineRows`, what every engine must do and nothing about how. Does not own: the choice of
-a token (`processors`), the loops (`stream`, `decoding.beam_search`), or the nets (`model`).
+Owns: `Engine` and `EngineRows`, what every engine must do, and `prefill`. Does not own: the choice of a token
+(`token_choice`), the loops (`stream`, `beam_search`), or the models (`model`).
 
-An engine reads texts: `prefill` gives the logits after each, and `EngineRows`, which hold what was read and
-can read on. A row's outcome never depends on its neighbours but by rounding, and with the numba engine not
-even so.
+An engine reads texts: `Engine.prefill` returns the logits after each, and `EngineRows`, which hold what was read and can
+read on. A row's result depends on its neighbours only by rounding, and with the numba engine not even so.
+
+The rule for long texts: a row whose view has reached the context continues from the last half of the context, which is
+read again. So the cost is paid once in context / 2 tokens, the text of a row depends on that row alone, and no position
+is ever beyond the context. A prompt longer than the context is read in the same way: the model sees its last half-context.
 
 B rows, V vocabulary.
 """
@@ -62,3 +65,18 @@ class Engine(Protocol):
     def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, EngineRows]:
         """Logits (B, V) after the last token of each view (at least one token each), and the rows."""
         ...
+
+
+def prefill(engine: Engine, views: Sequence[list[int]]) -> tuple[Tensor, EngineRows]:
+    """Return the logits after each view, and the rows. Cut views longer than the context in place; read equal ones once."""
+    keep = max(1, engine.context // 2)
+    for view in views:
+        if len(view) > engine.context:
+            del view[:-keep]
+    places: dict[tuple[int, ...], int] = {}
+    shared = [places.setdefault(tuple(view), len(places)) for view in views]
+    logits, rows = engine.prefill(list(places))
+    if len(places) < len(views):
+        rows.reorder(shared)
+        logits = logits[shared]
+    return logits, rows

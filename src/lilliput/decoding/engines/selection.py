@@ -1,6 +1,6 @@
-"""Which engine computes, and what its user is told about it.
+"""Selection of the engine that computes.
 
-Owns: the rule of `auto`, and refusals. Does not own: the engines.
+Owns: the rule of `auto`, and the errors of engines that do not support a model. Does not own: the engines.
 """
 
 from __future__ import annotations
@@ -19,25 +19,31 @@ from lilliput.settings.tree import GenerateSettings
 
 
 def choose_engine(
-    model: Transformer, settings: GenerateSettings, tell: Callable[[str], None] | None = None
+    model: Transformer, settings: GenerateSettings, notify: Callable[[str], None] | None = None
 ) -> tuple[Engine, str | None]:
-    """The engine, and a sentence if there is something to say about it.
+    """Return the engine that the settings select, and a note on why it is not numba, if so.
 
-    `auto` is numba wherever it holds the net, torch elsewhere. `tell` hears of a compilation when it begins and ends.
+    `auto` is numba wherever it supports the model, torch elsewhere. `notify` receives a message when a compilation begins and
+    when it ends.
     """
-    engine, sentence = find_engine(model, settings, tell)
+    engine, note = find_engine(model, settings, notify)
     if next(model.parameters()).dtype is torch.float32:
-        load_statistics(tell)
-    return engine, sentence
+        load_statistics(notify)
+    return engine, note
 
 
 def find_engine(
-    model: Transformer, settings: GenerateSettings, tell: Callable[[str], None] | None
+    model: Transformer, settings: GenerateSettings, notify: Callable[[str], None] | None
 ) -> tuple[Engine, str | None]:
     if settings.engine in ("torch", "uncached"):
         if settings.quantise is not None:
-            what = f"the {settings.engine} engine has no weights of one byte"
-            raise UserError(what, "generate.quantise", "the numba engine has them")
+            raise UserError(
+                f"int8 weights require generate.engine numba, got {settings.engine}",
+                "generate.quantise",
+                "set generate.engine to numba",
+                code="setting.conflict",
+                setting="generate.quantise",
+            )
         return (TorchEngine(model) if settings.engine == "torch" else UncachedEngine(model)), None
     from lilliput.decoding.engines.compiled_weights import refusal
 
@@ -46,10 +52,13 @@ def find_engine(
         from lilliput.decoding.engines.compiled_engine import NumbaEngine
         from lilliput.kernels.decoding_pass.function import get_machine_code
 
-        get_machine_code(tell)
+        get_machine_code(notify)
         return NumbaEngine(model, quantise=settings.quantise), None
     if settings.engine == "numba" or settings.quantise is not None:
         raise UserError(
-            f"the numba engine does not hold this model: {reason}", None, "the torch engine holds every model"
+            f"the numba engine does not support this model: {reason}",
+            fix="set generate.engine to torch",
+            code="model.unsupported",
+            setting="generate.engine",
         )
     return TorchEngine(model), f"torch engine: {reason}"

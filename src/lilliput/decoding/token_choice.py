@@ -1,0 +1,136 @@
+"""The choice of the next token of each row.
+
+Owns: grouping of rows by strategy, the draw (or the likeliest token), and exceptions, which concern their own rows only.
+Does not own: the processors (`processors`) or the loop (`stream`).
+
+B rows, V vocabulary, K the most tokens that a row has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lilliput.decoding.processors import BY_VALUE, Candidates, Filter, Strategy, Temperature, blocks
+from lilliput.decoding.row_history import RowHistory
+from lilliput.errors import UserError
+from lilliput.kernels.logit_statistics import Values
+
+AHEAD = 16  # uniform numbers drawn at a time
+Outcome = TypeVar("Outcome")
+
+
+def isolate_errors(
+    places: Sequence[int], run: Callable[[Sequence[int]], Sequence[Outcome]]
+) -> list[Outcome | Exception]:
+    """Run once for all places. If that raises, run once for each, so that only the places at fault get an exception."""
+    try:
+        return list(run(places))
+    except Exception as error:
+        if len(places) == 1:
+            return [error]
+        return [outcome for place in places for outcome in isolate_errors([place], run)]
+
+
+def choose(
+    strategies: Sequence[Strategy],
+    texts: Sequence[RowHistory],
+    logits: Tensor,
+    draws: Sequence[Draws],
+    peaks: Values | None = None,
+) -> list[int | Exception]:
+    """One token for each row of logits (B, V), or the exception that its processors raise.
+
+    Rows of the same strategy object are processed together. `peaks` of the logits, where known (`logit_statistics`), save time.
+    """
+
+    def run(places: Sequence[int]) -> list[int]:
+        strategy = strategies[places[0]]
+        if len(places) == len(texts):
+            return choose_group(strategy, texts, logits, draws, peaks)
+        own, few = list(places), None if peaks is None else peaks[list(places)]
+        return choose_group(strategy, [texts[p] for p in own], logits[own], [draws[p] for p in own], few)
+
+    first = strategies[0]
+    if all(strategy is first for strategy in strategies):
+        return isolate_errors(range(len(texts)), run)
+    groups: dict[int, list[int]] = {}
+    for place, strategy in enumerate(strategies):
+        groups.setdefault(id(strategy), []).append(place)
+    chosen: dict[int, int | Exception] = {}
+    for places in groups.values():
+        chosen |= zip(places, isolate_errors(places, run), strict=True)
+    return [chosen[place] for place in range(len(texts))]
+
+
+def choose_group(
+    strategy: Strategy, texts: Sequence[RowHistory], logits: Tensor, draws: Sequence[Draws], peaks: Values | None
+) -> list[int]:
+    """One token for each row, all of one strategy. Uniform numbers are drawn last: a call that raises can be repeated."""
+    shape, rest = logits.shape, strategy.processors
+    while rest and not (strategy.sample and all(isinstance(process, BY_VALUE) for process in rest)):
+        logits, rest, peaks = rest[0](texts, logits), rest[1:], None
+        if logits.shape != shape:
+            raise ValueError(f"a logit processor returned shape {tuple(logits.shape)}, expected {tuple(shape)}")
+    values = logits.cpu().numpy()
+    if not strategy.sample:
+        chosen = values.argmax(axis=-1)  # of a row with NaN its place
+        if strategy.processors:
+            check_finite(values[np.arange(len(values)), chosen])
+        ids: list[int] = chosen.tolist()
+        return ids
+    # The processors left depend on no ids: after a filter they work on the remaining tokens only.
+    candidates = Candidates(values, None, peaks)
+    for process in rest:
+        if isinstance(process, Filter):
+            candidates = process.apply_to_candidates(candidates)
+            continue
+        divided: Values | None = None
+        if isinstance(process, Temperature) and candidates.peaks is not None:  # the largest stays the largest
+            divided = process(texts, torch.from_numpy(candidates.peaks)).numpy()
+        candidates = Candidates(process(texts, torch.from_numpy(candidates.values)).numpy(), candidates.ids, divided)
+    return draw_tokens(candidates, draws)
+
+
+def check_finite(largest: Values) -> None:
+    """Raise an error unless the largest logit of every row is a finite number."""
+    if not np.isfinite(largest).all():
+        fix = "use an earlier checkpoint of the run, or another logit processor"
+        raise UserError("the logits after the processors are not finite", fix=fix, code="model.not-finite")
+
+
+def draw_tokens(candidates: Candidates, draws: Sequence[Draws]) -> list[int]:
+    """Draw by inversion, one uniform number a token, each row from its own: exact in float64, the same on every device.
+
+    A token without mass is never drawn: the sum is cumulative, so numbers below 1 fall below the whole of it.
+    """
+    largest = candidates.values.max(axis=-1, keepdims=True)
+    check_finite(largest)
+    numbers = [row.next() for row in draws]
+    drawn: list[int] = []
+    for own in blocks(candidates.values):
+        these = slice(len(drawn), len(drawn) + len(own))
+        mass = np.exp(np.subtract(own, largest[these], dtype=np.float64)).cumsum(axis=-1)  # (rows, K)
+        threshold = mass[:, -1] * numbers[these]
+        drawn += np.count_nonzero(mass <= threshold[:, None], axis=-1).tolist()
+    if candidates.ids is None:
+        return drawn
+    chosen: list[int] = candidates.ids[np.arange(len(drawn)), drawn].tolist()
+    return chosen
+
+
+class Draws:
+    """Numbers from 0 to below 1: those that `torch.rand` gives one by one, drawn AHEAD at a time."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.ahead: list[float] = []
+
+    def next(self) -> float:
+        if not self.ahead:
+            self.ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator).tolist()[::-1]
+        return self.ahead.pop()
