@@ -10,10 +10,10 @@ from lilliput.errors import UserError, UserErrors, blame, nearest
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (UserError("what"), "what"),
-        (UserError("what", "where"), "what\n  at  where"),
-        (UserError("what", fix="do"), "what\n  try do"),
-        (UserError("what", "where", "do"), "what\n  at  where\n  try do"),
+        (UserError("what", code="x.y"), "what"),
+        (UserError("what", "where", code="x.y"), "what\n  at: where"),
+        (UserError("what", fix="do", code="x.y"), "what\n  fix: do"),
+        (UserError("what", "where", "do", code="x.y"), "what\n  at: where\n  fix: do"),
     ],
 )
 def test_one_error_has_at_most_three_lines(error: UserError, told: str) -> None:
@@ -21,7 +21,8 @@ def test_one_error_has_at_most_three_lines(error: UserError, told: str) -> None:
 
 
 def test_several_errors_have_one_line_each() -> None:
-    errors = UserErrors([UserError("a", "here", "b"), UserError("c"), UserError("d", "there"), UserError("e", fix="f")])
+    parts = [("a", "here", "b"), ("c", None, None), ("d", "there", None), ("e", None, "f")]
+    errors = UserErrors([UserError(*part, code="x.y") for part in parts])
     assert str(errors).splitlines() == ["a  (here): b", "c", "d  (there)", "e: f"]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lilliput.decoding.writer import load as load
     from lilliput.errors import UserError as UserError
     from lilliput.evaluation.evaluate import evaluate as evaluate
-    from lilliput.settings.choices import register as register
+    from lilliput.settings.choice_tables import register as register
     from lilliput.settings.loading import load_config as load_config
     from lilliput.settings.tree import Config as Config
     from lilliput.settings.tree import GenerateSettings as GenerateSettings
@@ -35,7 +35,7 @@ _PLACES = {
     "load": "lilliput.decoding.writer",
     "load_config": "lilliput.settings.loading",
     "prepare": "lilliput.data.prepare",
-    "register": "lilliput.settings.choices",
+    "register": "lilliput.settings.choice_tables",
     "study": "lilliput.studies.runner",
     "train": "lilliput.training.session",
 }

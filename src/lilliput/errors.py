@@ -24,7 +24,7 @@ class UserError(Exception):
         where: str | None = None,
         fix: str | None = None,
         *,
-        code: str = "",
+        code: str,
         setting: str | None = None,
     ) -> None:
         self.what = what
@@ -37,9 +37,9 @@ class UserError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.where:
-            lines.append(f"  at  {self.where}")
+            lines.append(f"  at: {self.where}")
         if self.fix:
-            lines.append(f"  try {self.fix}")
+            lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
 
 

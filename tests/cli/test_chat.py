@@ -222,7 +222,7 @@ def test_a_turn_by_beam_search(chat: Hold) -> None:
 
 def test_an_error_of_the_writer_has_the_setting_as_its_place(chat: Hold) -> None:
     told = chat("/set tokens 3", "/set forced_words elephant", "Once", "/show story")
-    assert "  at  forced_words\n" in told.err
+    assert "  at: forced_words\n" in told.err
     assert told.out == "\n"
 
 

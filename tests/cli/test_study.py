@@ -94,7 +94,7 @@ def test_the_one_who_starts_processes_has_no_torch(here: Path) -> None:
     """Whatever it held before would count as theirs."""
     program = (
         "import sys; from lilliput.cli import main; import lilliput.studies.runner as r\n"
-        "def stop(*a): raise r.UserError(str([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules]))\n"
+        "def stop(*a): raise r.UserError(str([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules]), code='x')\n"
         "r.plan = stop; main(['study', 'small.toml'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lilliput.decoding.chat_turns import Sentences, Story, Turn
+from lilliput.decoding.chat_turns import SentenceBuffer, Story, Turn
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_story_is_its_beginning_and_its_turns() -> None:
 )
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_where_sentences_end_whatever_the_pieces(text: str, wanted: int | None, shown: str, size: int) -> None:
-    sentences, told = Sentences(wanted), ""
+    sentences, told = SentenceBuffer(wanted), ""
     for start in range(0, len(text), size):
         told += sentences.push(text[start : start + size])
         if sentences.done:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lilliput.settings import plugins
-from lilliput.settings.choices import TABLES
+from lilliput.settings.choice_tables import TABLES
 
 PLUGIN = '''
 """One choice of each kind, each by one class and one call."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model, tiny_settings
-from lilliput.model.choices import FEED_FORWARDS, NORM_PLACEMENTS, NORMS
 from lilliput.model.heads import ClassifierHead
 from lilliput.model.layers import relu2
+from lilliput.model.model_choices import FEED_FORWARDS, NORM_PLACEMENTS, NORMS
 from lilliput.model.shapes import gated_width
 from lilliput.model.transformer import build_model
 from lilliput.settings.tree import VectorSettings

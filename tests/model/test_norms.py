@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from helpers.tiny_models import assert_same, draw
-from lilliput.model.choices import NORMS
+from lilliput.model.model_choices import NORMS
 from lilliput.model.norms import QueryKeyNorm, root_mean_square
 
 

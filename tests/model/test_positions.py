@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tiny_models import assert_same, draw, tiny_model, tiny_settings
-from lilliput.model.choices import positions_of
+from lilliput.model.model_choices import positions_of
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
 
 

@@ -18,7 +18,7 @@ from helpers.study_results import windows
 from lilliput.decoding.writer import Sample
 from lilliput.interpret import capture_text
 from lilliput.interpret.head_scores import Tally
-from lilliput.reports.document import Document, Table
+from lilliput.reports.document import ReportDocument, Table
 from lilliput.reports.formatting import duration
 from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
@@ -28,11 +28,11 @@ from lilliput.studies.measures import measure_training
 
 
 @pytest.fixture(scope="module")
-def document() -> Document:
+def document() -> ReportDocument:
     return describe_run(Run(trained() / "runs" / "mine"))
 
 
-def test_everything_is_in_it(document: Document) -> None:
+def test_everything_is_in_it(document: ReportDocument) -> None:
     assert [section.title for section in document.sections] == [
         "Figures", "Training", "What it writes", "What its heads look at", "How it was made", "Every setting",
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_heads_stand_beside_an_even_one() -> None:
         assert row == [name, *("–" if score is None else f"{score:.2f}" for score in one.scores.values())]
 
 
-def test_the_texts_are_those_that_training_ends_with(document: Document) -> None:
+def test_the_texts_are_those_that_training_ends_with(document: ReportDocument) -> None:
     from lilliput.decoding.writer import load
 
     writer = load(trained() / "runs" / "mine")

@@ -15,7 +15,7 @@ from helpers.tiny_models import tiny_model
 from lilliput.decoding.writer import load
 from lilliput.model.attention import Capture
 from lilliput.model.transformer import build_model
-from lilliput.settings.choices import TABLES
+from lilliput.settings.choice_tables import TABLES
 from lilliput.settings.loading import load_config
 from lilliput.settings.plugins import load_plugin
 

@@ -11,10 +11,10 @@ import pytest
 from lilliput.model.counting import count, recomputed_flops
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
-from lilliput.studies.figures import FIGURES, find_figure
 from lilliput.studies.grid import Study, budget_of, cell_config, cells, load_study
 from lilliput.studies.job_plan import Measurement, Training, plan, tokens_for
 from lilliput.studies.measures import MEASURES, MeasureSettings
+from lilliput.studies.study_figures import FIGURES, find_figure
 from lilliput.studies.study_files import shipped_studies
 
 NAMES = [

@@ -15,11 +15,11 @@ from helpers.attention_pages import launch_browser, watched_page
 from helpers.study_results import make_result, make_study, windows
 from lilliput.reports.document import (
     Bullets,
-    Document,
     Entry,
-    Facts,
+    FactList,
     Paragraph,
     QuotedText,
+    ReportDocument,
     Section,
     Table,
 )
@@ -209,9 +209,9 @@ def test_laws_have_a_table() -> None:
 def test_labels_and_texts_may_hold_anything() -> None:
     nasty = "<b>&\"' | *x* _y_ `z` [l](m) \\ \x00\x0c <script>alert(1)</script>"
     table = Table(["a", nasty], [[nasty, Entry(nasty, True, nasty)]], nasty, nasty)
-    words = [Paragraph(nasty), Bullets([(nasty, nasty)]), Facts([(nasty, nasty)])]
+    words = [Paragraph(nasty), Bullets([(nasty, nasty)]), FactList([(nasty, nasty)])]
     blocks = [*words, table, QuotedText(nasty, nasty), QuotedText("```", code=True)]
-    document = Document(nasty, nasty, nasty, [Section(nasty, blocks)])
+    document = ReportDocument(nasty, nasty, nasty, [Section(nasty, blocks)])
     page = to_html(document)
     tree = xml.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
     assert "script" not in {node.tag for node in tree.iter()}

@@ -10,9 +10,9 @@ from helpers.tiny_models import draw_ids, tiny_model
 from helpers.user_errors import refused
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import Config, OptimizerSettings
-from lilliput.training.choices import OPTIMIZERS
 from lilliput.training.cost_estimate import assume_data
 from lilliput.training.optimizers import build_optimizer
+from lilliput.training.training_choices import OPTIMIZERS
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import Config, ScheduleSettings, TrainSettings
-from lilliput.training.choices import SCHEDULES
 from lilliput.training.schedules import learning_rate, warm_up_note
+from lilliput.training.training_choices import SCHEDULES
 
 schedules = st.builds(
     ScheduleSettings,

@@ -52,14 +52,14 @@ def main(argv: list[str] | None = None) -> int:
     return run_command(sys.argv[1:] if argv is None else argv).code
 
 
-class Ended(NamedTuple):
+class CommandOutcome(NamedTuple):
     """How a command ended: its exit code, and the error that it printed."""
 
     code: int
     error: UserError | None = None
 
 
-def run_command(argv: list[str]) -> Ended:
+def run_command(argv: list[str]) -> CommandOutcome:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the terminal lacks must not end the command
@@ -69,23 +69,23 @@ def run_command(argv: list[str]) -> Ended:
         except SystemExit as leaving:  # after --help of a command
             code = int(leaving.code or 0)
         sys.stdout.flush()  # here, where a closed pipe is understood, and not at exit
-        return Ended(code)
+        return CommandOutcome(code)
     except UserError as error:
         print(f"lilliput: {error}", file=sys.stderr)
-        return Ended(2, error)
+        return CommandOutcome(2, error)
     except KeyboardInterrupt:
         print("\nlilliput: stopped", file=sys.stderr)
-        return Ended(130)
+        return CommandOutcome(130)
     except BrokenPipeError:  # the reader (`| head`) has enough
         drop_output()
-        return Ended(0)
+        return CommandOutcome(0)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         drop_output()
         failed = UserError(f"the output could not be written: {error.strerror}", code="output.not-written")
         print(f"lilliput: {failed}", file=sys.stderr)
-        return Ended(2, failed)
+        return CommandOutcome(2, failed)
 
 
 def drop_output() -> None:

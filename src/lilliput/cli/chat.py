@@ -41,7 +41,7 @@ from lilliput.cli.generation_flags import (
 from lilliput.cli.output import LineWrapper, figures, say
 from lilliput.cli.parsing import kind_name
 from lilliput.cli.prompt_input import as_text
-from lilliput.decoding.chat_turns import Sentences, Story, Turn
+from lilliput.decoding.chat_turns import SentenceBuffer, Story, Turn
 from lilliput.decoding.generation_settings import PREFIX
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class Command(NamedTuple):
+class ChatCommand(NamedTuple):
     values: str
     meaning: str
     act: Callable[[Chat, str], object]
@@ -172,7 +172,7 @@ class Chat:
 
     def write(self, before: str) -> tuple[str, Finish | None]:
         """What the model writes on, shown while it is written, without the space that joins it."""
-        seed, sentences, finish = self.partner.seed, Sentences(self.partner.sentences), None
+        seed, sentences, finish = self.partner.seed, SentenceBuffer(self.partner.sentences), None
         self.partner = dataclasses.replace(self.partner, seed=(seed + 1) % 2**32)
         wrap = self.new_wrap()
         with suppress(KeyboardInterrupt), interruptible(at_once=self.settings.beams is not None) as stopped:
@@ -309,22 +309,22 @@ class Chat:
 
 
 COMMANDS = {
-    "help": Command("", "this list", Chat.help),
-    "set": Command(
+    "help": ChatCommand("", "this list", Chat.help),
+    "set": ChatCommand(
         "NAME VALUE", 'change a setting: /set temperature 0.9, /set stop "The end" "Once, "; none is off', Chat.set
     ),
-    "show": Command("settings|story", "the settings as they are, or the story so far", Chat.show),
-    "sentences": Command(
+    "show": ChatCommand("settings|story", "the settings as they are, or the story so far", Chat.show),
+    "sentences": ChatCommand(
         "N", "how many the model writes in its turn", lambda chat, value: chat.change("sentences", value)
     ),
-    "again": Command("", "another continuation in place of the last, from the next seed", Chat.again),
-    "undo": Command("", "take back the last turn, yours and the model's", Chat.undo),
-    "new": Command("", "begin a new story", Chat.begin_anew),
-    "save": Command("FILE", "write the story to a file", Chat.save),
-    "seed": Command(
+    "again": ChatCommand("", "another continuation in place of the last, from the next seed", Chat.again),
+    "undo": ChatCommand("", "take back the last turn, yours and the model's", Chat.undo),
+    "new": ChatCommand("", "begin a new story", Chat.begin_anew),
+    "save": ChatCommand("FILE", "write the story to a file", Chat.save),
+    "seed": ChatCommand(
         "N", "the model's next turn is drawn from this seed", lambda chat, value: chat.change("seed", value)
     ),
-    "quit": Command("", "leave; so does Ctrl-D, and Ctrl-C twice while nothing is written", Chat.quit),
+    "quit": ChatCommand("", "leave; so does Ctrl-D, and Ctrl-C twice while nothing is written", Chat.quit),
 }
 
 

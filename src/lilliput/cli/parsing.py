@@ -172,7 +172,7 @@ def settings_help() -> str:
 
 def kind_name(kind: Any) -> str:
     """A type as a newcomer reads it: 8, 0.1, a|b|c."""
-    from lilliput.settings.choices import OneOf
+    from lilliput.settings.choice_tables import OneOf
 
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:

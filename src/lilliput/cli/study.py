@@ -173,7 +173,7 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
 def find_lack(settings: DataSettings) -> str | None:
     """Why this data cannot be read; the hub, which a plan does not ask, is believed."""
     from lilliput.data.corpora import open_corpus
-    from lilliput.settings.sources import is_hub_name
+    from lilliput.settings.source_names import is_hub_name
 
     if is_hub_name(settings.source):
         return None

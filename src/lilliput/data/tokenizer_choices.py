@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lilliput.settings.choices import TABLES, Choice, Conflict, Table
+from lilliput.settings.choice_tables import TABLES, Choice, ChoiceTable, Conflict
 from lilliput.settings.tree import Config, TokenizerSettings
 
 
@@ -40,7 +40,7 @@ def unknown_token_rules(config: Config) -> list[Conflict]:
     return [("tokenizer.unk_id", f"a {tokenizer.kind} tokenizer requires an id for what is not in its vocabulary")]
 
 
-TOKENIZERS: Table[TokenizerChoice] = TABLES["tokenizer.kind"]
+TOKENIZERS: ChoiceTable[TokenizerChoice] = TABLES["tokenizer.kind"]
 TOKENIZERS.kind = TokenizerChoice
 TOKENIZERS.add(
     TokenizerChoice(

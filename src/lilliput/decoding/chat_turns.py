@@ -40,7 +40,7 @@ class Story:
         return f" {line}"
 
 
-class Sentences:
+class SentenceBuffer:
     """Says when so many sentences (None: any number) are written. Shows everything up to there, and nothing beyond."""
 
     def __init__(self, wanted: int | None) -> None:

@@ -6,6 +6,6 @@ Owns: their table, which is empty until something is registered. An entry is bui
 
 from __future__ import annotations
 
-from lilliput.settings.choices import TABLES, Choice, Table
+from lilliput.settings.choice_tables import TABLES, Choice, ChoiceTable
 
-REGISTERED: Table[Choice] = TABLES["generate.processors"]
+REGISTERED: ChoiceTable[Choice] = TABLES["generate.processors"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from lilliput.model.choices import FEED_FORWARDS, NORMS, TASKS, embedding_of, positions_of, value_layers
+from lilliput.model.model_choices import FEED_FORWARDS, NORMS, TASKS, embedding_of, positions_of, value_layers
 from lilliput.model.shapes import layer_windows
 from lilliput.settings.tree import ModelSettings, VectorSettings
 

@@ -1,7 +1,7 @@
 """Tokens as vectors: learned tables, pretrained word vectors, and tables of attention values by token.
 
 Owns: the embeddings, writing word vectors into them, and `ValueEmbedding` (modded-nanogpt), attention values mixed with a
-table by token. Does not own: which layers have a value table (`choices`), initialisation (`initialisation`).
+table by token. Does not own: which layers have a value table (`model_choices`), initialisation (`initialisation`).
 
 B rows, T positions, C dim, G key-value heads, D head dimension.
 """

@@ -1,6 +1,6 @@
 """The parts of a block: where the norm is applied, and the feed-forwards.
 
-Owns: residual wrappers and feed-forwards; each is selected by name in `choices`. Does not own: attention, norms, the order
+Owns: residual wrappers and feed-forwards; each is selected by name in `model_choices`. Does not own: attention, norms, the order
 of the parts (`transformer`) or initialisation (`initialisation`).
 
 B rows, T positions, C dim.

@@ -28,7 +28,7 @@ CHUNK_NUMBERS = 1 << 22  # logits in flight, 16 MB in float32: they stay in a CP
 Integers = NDArray[np.integer[Any]]
 
 
-class Batch(Protocol):
+class LossBatch(Protocol):
     """What a loss needs of the rows of `data.batches`."""
 
     @property
@@ -38,7 +38,7 @@ class Batch(Protocol):
     def pos(self) -> Integers | None: ...  # (B, T)
 
 
-class LanguageBatch(Batch, Protocol):
+class LanguageLossBatch(LossBatch, Protocol):
     @property
     def targets(self) -> Integers: ...  # (B, T)
 
@@ -46,7 +46,7 @@ class LanguageBatch(Batch, Protocol):
     def doc(self) -> Integers | None: ...  # (B, T)
 
 
-class MultitaskBatch(LanguageBatch, Protocol):
+class MultitaskBatch(LanguageLossBatch, Protocol):
     @property
     def labels(self) -> Integers: ...  # (B,)
 
@@ -67,14 +67,14 @@ class MultitaskNats(NamedTuple):
     logits: Tensor
 
 
-def batch_loss(model: Transformer, batch: LanguageBatch, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
+def batch_loss(model: Transformer, batch: LanguageLossBatch, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
     """Return the summed loss of all targets of a batch."""
     ids, targets = tensor(model, batch.ids), tensor(model, batch.targets)
     pos, doc = (None if array is None else tensor(model, array) for array in (batch.pos, batch.doc))
     return language_loss(model, ids, targets, pos, doc, smoothing, z_loss)
 
 
-def classifier_logits(model: Transformer, batch: Batch) -> Tensor:
+def classifier_logits(model: Transformer, batch: LossBatch) -> Tensor:
     """Return the logits of the labels, (B, classes)."""
     logits: Tensor = model(tensor(model, batch.ids), None if batch.pos is None else tensor(model, batch.pos))
     return logits

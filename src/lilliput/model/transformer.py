@@ -1,6 +1,6 @@
 """The model: one trunk for the causal language model, the encoder classifier, and the decoder that also predicts a label.
 
-Owns: putting the chosen parts together once, the forward pass, and the model's own cache. Does not own: the parts (`choices`
+Owns: putting the chosen parts together once, the forward pass, and the model's own cache. Does not own: the parts (`model_choices`
 names them all), initial weights (`initialisation`), the loss (`loss`), the counts (`counting`), text, or training. `forward`
 reads no setting: every choice was made when the model was built.
 
@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lilliput.model import choices
+from lilliput.model import model_choices as choices
 from lilliput.model.attention import Capture, PassState, SelfAttention
 from lilliput.model.counting import Count, count
 from lilliput.model.embeddings import Unmixed, ValueEmbedding

@@ -27,7 +27,7 @@ class Bullets:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactList:
     """Names with their values. `large`: the few figures that a page begins with."""
 
     items: Sequence[tuple[str, str]]
@@ -81,7 +81,7 @@ class QuotedText:
     code: bool = False
 
 
-Block = Paragraph | Bullets | Facts | Table | Gallery | QuotedText
+Block = Paragraph | Bullets | FactList | Table | Gallery | QuotedText
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Document:
+class ReportDocument:
     """`lead` is the line under the title, `about` the small one that says what it was made from."""
 
     title: str
@@ -100,7 +100,7 @@ class Document:
     sections: Sequence[Section]
 
 
-def list_pictures(document: Document) -> list[Picture]:
+def list_pictures(document: ReportDocument) -> list[Picture]:
     blocks = (block for section in document.sections for block in section.blocks)
     return [picture for block in blocks if isinstance(block, Gallery) for picture in block.pictures]
 

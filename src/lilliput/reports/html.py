@@ -12,13 +12,13 @@ from importlib import resources
 from lilliput.reports.document import (
     Block,
     Bullets,
-    Document,
     Entry,
-    Facts,
+    FactList,
     Gallery,
     Paragraph,
     Picture,
     QuotedText,
+    ReportDocument,
     Section,
     Table,
     as_entry,
@@ -28,7 +28,7 @@ from lilliput.reports.document import (
 LONG = 22  # letters: a longer name of a row may be wrapped
 
 
-def to_html(document: Document) -> str:
+def to_html(document: ReportDocument) -> str:
     style = resources.files("lilliput.reports").joinpath("assets/report.css").read_text("utf-8")
     sections = "\n".join(section_html(section) for section in document.sections)
     return (
@@ -53,7 +53,7 @@ def block_html(block: Block) -> str:
         case Bullets():
             items = (f"<li>{strong_html(lead)}{escaped(rest)}</li>" for lead, rest in block.items)
             return "<ul>\n" + "\n".join(items) + "\n</ul>"
-        case Facts():
+        case FactList():
             items = (f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in block.items)
             return f'<dl class="{"large" if block.large else "facts"}">\n' + "\n".join(items) + "\n</dl>"
         case Table():

@@ -12,19 +12,19 @@ from urllib.parse import quote
 from lilliput.reports.document import (
     Block,
     Bullets,
-    Document,
     Entry,
-    Facts,
+    FactList,
     Gallery,
     Paragraph,
     QuotedText,
+    ReportDocument,
     Table,
     as_entry,
     clean,
 )
 
 
-def to_markdown(document: Document, figures: str) -> str:
+def to_markdown(document: ReportDocument, figures: str) -> str:
     parts = [f"# {marked(document.title)}", marked(document.lead), f"*{marked(document.about)}*"]
     for section in document.sections:
         parts += [f"## {marked(section.title)}", *(block_markdown(block, figures) for block in section.blocks)]
@@ -39,7 +39,7 @@ def block_markdown(block: Block, figures: str) -> str:
             return "\n".join(
                 f"- **{marked(lead)}** {marked(rest)}" if lead else f"- {marked(rest)}" for lead, rest in block.items
             )
-        case Facts():
+        case FactList():
             return "\n".join(f"- {marked(name)}: {marked(value)}" for name, value in block.items)
         case Table():
             return table_markdown(block)

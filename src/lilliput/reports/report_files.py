@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lilliput.errors import UserError
-from lilliput.reports.document import Document, list_pictures
+from lilliput.reports.document import ReportDocument, list_pictures
 from lilliput.reports.html import to_html
 from lilliput.reports.markdown import to_markdown
 from lilliput.storage import atomic_files as files
@@ -16,7 +16,7 @@ from lilliput.storage import atomic_files as files
 REPORT = "report.html"  # name of the page in the folder of a run or a study
 
 
-def write_document(document: Document, path: Path) -> tuple[Path, Path]:
+def write_document(document: ReportDocument, path: Path) -> tuple[Path, Path]:
     """Write the page to `path` and the Markdown beside it, with a folder of its pictures; return both paths."""
     markdown = path.with_suffix(".md")
     folder = path.with_name(f"{path.stem}-figures")

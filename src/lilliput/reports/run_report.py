@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.data.corpora import STORYBOOK
-from lilliput.evaluation.figures import format_perplexity
+from lilliput.evaluation.figure_format import format_perplexity
 from lilliput.model.counting import count
 from lilliput.reports.document import (
     Block,
     Bullets,
-    Document,
-    Facts,
+    FactList,
     Gallery,
     Paragraph,
     QuotedText,
+    ReportDocument,
     Section,
     Table,
 )
@@ -49,7 +49,7 @@ def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
     return write_document(describe_run(run), out or run.folder / REPORT)
 
 
-def describe_run(run: Run) -> Document:
+def describe_run(run: Run) -> ReportDocument:
     about, events = describe(run, verify=False), run.metrics()
     config = config_from_dict(about["config"], str(run.folder / CONFIG))
     sections = [
@@ -60,7 +60,8 @@ def describe_run(run: Run) -> Document:
         *text_sections(run, config),
         Section("How it was made", environment_blocks(run, about, config)),
         Section(
-            "Every setting", [Facts([(name, format_value(value)) for name, value in flatten(about["config"]).items()])]
+            "Every setting",
+            [FactList([(name, format_value(value)) for name, value in flatten(about["config"]).items()])],
         ),
     ]
     shape = config.model
@@ -75,7 +76,7 @@ def describe_run(run: Run) -> Document:
         f"{about['tokens_seen']:,} tokens",
         f"{duration(about['seconds'])} of training",
     ]
-    return Document(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
+    return ReportDocument(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
 
 
 def source_name(config: Config) -> str:
@@ -89,14 +90,14 @@ def figure_blocks(about: dict[str, Any], config: Config) -> list[Block]:
     facts += [("parameters", f"{parameters.total:,}"), ("training time", duration(about["seconds"]))]
     facts += [("tokens seen", f"{about['tokens_seen']:,}")]
     if found is None:
-        return [Paragraph("Nothing was evaluated yet.", warning=True), Facts(facts, large=True)]
+        return [Paragraph("Nothing was evaluated yet.", warning=True), FactList(facts, large=True)]
     amounts = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
     split = "the whole validation split" if found["whole"] else "a sample of the validation split"
     sentence = f"Judged on {split} ({', '.join(amounts)}) with the weights of step {found['weights']:,}."
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         sentence += f" A perfect model would need {found['floor']:.4f} bits per byte; this one is {over:.1%} above."
-    return [Facts(facts, large=True), Paragraph(sentence)]
+    return [FactList(facts, large=True), Paragraph(sentence)]
 
 
 def quality(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -213,4 +214,4 @@ def environment_blocks(run: Run, about: dict[str, Any], config: Config) -> list[
     counts = count(config.model, config.vectors)
     facts += [(f"parameters, {part}", f"{n:,}") for part, n in dataclasses.asdict(counts.parameters).items()]
     facts.append(("FLOPs per token", f"{counts.flops_per_token:,}"))
-    return [Facts(facts)]
+    return [FactList(facts)]

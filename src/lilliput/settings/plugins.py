@@ -1,7 +1,7 @@
 """Python files of the user that register choices: `--plugin FILE.py`.
 
 Owns: loading such a file. A plugin is code, so it is loaded only where the user names it; recipes and checkpoints cannot
-name one. Does not own: the tables (`choices`).
+name one. Does not own: the tables (`choice_tables`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from lilliput.errors import UserError, nearest
-from lilliput.settings.sources import BUILT_IN_CORPORA, INPUT_PATHS, is_hub_name, resolve_input
+from lilliput.settings.source_names import BUILT_IN_CORPORA, INPUT_PATHS, is_hub_name, resolve_input
 from lilliput.settings.tree import Config
 from lilliput.storage.atomic_files import check_nesting
 from lilliput.storage.dotted_names import flatten

@@ -1,13 +1,13 @@
 """Cross-field rules: settings that are each valid and conflict with each other.
 
 Owns: the rules that no single choice owns; a setting without effect where it is set counts as a conflict. The rules of a
-choice are in its entry (`choices`). Does not own: the settings and their bounds (`tree`), or where a value came from
+choice are in its entry (`choice_tables`). Does not own: the settings and their bounds (`tree`), or where a value came from
 (`loading`).
 """
 
 from __future__ import annotations
 
-from lilliput.settings.choices import TABLES, Choice, Conflict
+from lilliput.settings.choice_tables import TABLES, Choice, Conflict
 from lilliput.settings.tree import BUDGETS, Config, GenerateSettings
 
 SHAPE_A_DRAW = ("final_temperature", "top_k", "top_p", "min_p", "typical")  # of `generate.*`: nothing without a draw

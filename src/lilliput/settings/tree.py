@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from lilliput.settings.choices import OneOf
+from lilliput.settings.choice_tables import OneOf
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 

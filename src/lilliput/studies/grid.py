@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.loading import check, merge
 from lilliput.settings.recipes import Layer, find_recipe, line_of, shipped_recipes, target_layers
-from lilliput.settings.sources import BUILT_IN_CORPORA, INPUT_PATHS, resolve_input
+from lilliput.settings.source_names import BUILT_IN_CORPORA, INPUT_PATHS, resolve_input
 from lilliput.settings.tree import BUDGETS, STRICT, Config
 from lilliput.storage.dotted_names import flatten
 from lilliput.studies.study_files import (
@@ -221,8 +221,8 @@ def with_inputs(study: Study, folder: Path) -> Study:
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """Return the errors of its seeds, measures, figures and settings, each once."""
-    from lilliput.studies.figures import FIGURES, find_figure, is_figure
     from lilliput.studies.measures import MEASURES
+    from lilliput.studies.study_figures import FIGURES, find_figure, is_figure
 
     errors: list[UserError] = []
 

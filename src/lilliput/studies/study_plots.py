@@ -32,9 +32,9 @@ from lilliput.studies.comparison import (
     find_values,
     summarise_cell,
 )
-from lilliput.studies.figures import Figure, find_figure
 from lilliput.studies.power_laws import Law, fit_law
 from lilliput.studies.study_curves import POINTS, colours, draw_curves
+from lilliput.studies.study_figures import Figure, find_figure
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_tables import column_title

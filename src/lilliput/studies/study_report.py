@@ -13,19 +13,19 @@ from pathlib import Path
 from lilliput.reports.document import (
     Block,
     Bullets,
-    Document,
-    Facts,
+    FactList,
     Gallery,
     Paragraph,
     QuotedText,
+    ReportDocument,
     Section,
     Table,
 )
 from lilliput.reports.formatting import capital, counted, duration, fixed, format_value, listed, machine_facts
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.studies.comparison import find_missing
-from lilliput.studies.figures import find_figure
 from lilliput.studies.grid import budget_of, cells
+from lilliput.studies.study_figures import find_figure
 from lilliput.studies.study_plots import draw_study, fit_groups
 from lilliput.studies.study_results import TABLE, StudyResult
 from lilliput.studies.study_tables import NOTHING, column_title, figure_table, other_figures_table, overview_table
@@ -37,7 +37,7 @@ def write_report(result: StudyResult, out: Path | None = None) -> tuple[Path, Pa
     return write_document(describe_study(result), out or result.folder / REPORT)
 
 
-def describe_study(result: StudyResult) -> Document:
+def describe_study(result: StudyResult) -> ReportDocument:
     study = result.study
     sections = [
         Section("Verdict", verdict_blocks(result)),
@@ -54,7 +54,7 @@ def describe_study(result: StudyResult) -> Document:
         Section("Every setting", settings_blocks(result)),
     ]
     quick = ": the quick form" if study.quick else ""
-    return Document(
+    return ReportDocument(
         study.title + quick, study.question, size_line(result), [one for one in sections if one and one.blocks]
     )
 
@@ -192,10 +192,10 @@ def environment_blocks(result: StudyResult) -> list[Block]:
     if about.get("seconds"):
         facts.append(("time, all runs and measures", duration(about["seconds"])))
     command: Sequence[Block] = [QuotedText(about["command"], code=True)] if about.get("command") else []
-    return [*command, *([Facts(facts)] if facts else [])]
+    return [*command, *([FactList(facts)] if facts else [])]
 
 
 def settings_blocks(result: StudyResult) -> list[Block]:
     """Those of the first cell, complete: the others differ by what the axes say."""
     settings = result.about.get("config") or {}
-    return [Facts([(name, format_value(value)) for name, value in settings.items()])] if settings else []
+    return [FactList([(name, format_value(value)) for name, value in settings.items()])] if settings else []

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from lilliput import __version__
 from lilliput.errors import UserError
 from lilliput.settings.loading import as_begun, config_to_dict
-from lilliput.settings.sources import INPUT_PATHS, resolve_input
+from lilliput.settings.source_names import INPUT_PATHS, resolve_input
 from lilliput.storage import atomic_files as files
 from lilliput.storage.dotted_names import flatten
 from lilliput.storage.run_folders import Run, differences, looks_like_run

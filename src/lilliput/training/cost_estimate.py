@@ -74,7 +74,7 @@ def memory_bytes(config: Config, counted: Count) -> int:
     All in the type of the weights: 16-bit activations take less than this estimate, and dropout takes more.
     """
     from lilliput.model.counting import activations
-    from lilliput.training.choices import OPTIMIZERS
+    from lilliput.training.training_choices import OPTIMIZERS
 
     parameters, train = counted.parameters, config.train
     per_token = activations(config.model, train.recompute, train.recompute_every).most

@@ -17,9 +17,9 @@ from lilliput.model.heads import ClassifierHead, LanguageHead
 from lilliput.model.layers import FeedForward
 from lilliput.model.positions import Positions
 from lilliput.settings.tree import OptimizerSettings
-from lilliput.training.choices import OPTIMIZERS
 from lilliput.training.muon import Muon, Together
 from lilliput.training.sharded_tensors import is_part, whole
+from lilliput.training.training_choices import OPTIMIZERS
 
 Optimizer = torch.optim.Optimizer | Together
 

@@ -22,7 +22,7 @@ from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
 from lilliput.settings.loading import config_from_dict, config_to_dict, load_config, replace, without_removed
 from lilliput.settings.recipes import find_recipe
-from lilliput.settings.sources import BUILT_IN_CORPORA
+from lilliput.settings.source_names import BUILT_IN_CORPORA
 from lilliput.settings.tree import SIZES, Config
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.dotted_names import flatten

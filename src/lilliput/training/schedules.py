@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lilliput.settings.tree import Config, ScheduleSettings
-from lilliput.training.choices import SCHEDULES
+from lilliput.training.training_choices import SCHEDULES
 
 
 def stay(step: int, warmup: int) -> float:

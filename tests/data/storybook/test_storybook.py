@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lilliput.data import storybook
-from lilliput.data.storybook import BOOK, Facts, floor_bits_per_byte, score, size, split_of, stories, validity
+from lilliput.data.storybook import BOOK, StoryFacts, floor_bits_per_byte, score, size, split_of, stories, validity
 from lilliput.data.storybook import probabilistic_program as chance
 from lilliput.data.storybook import word_lists as storybook_words
 from lilliput.data.storybook.probabilistic_program import Sampler
@@ -53,7 +53,7 @@ def recorded(seed: int) -> tuple[str, float]:
 # The probabilities
 
 
-def reduced(seed: int) -> chance.Program[Facts]:
+def reduced(seed: int) -> chance.Program[StoryFacts]:
     """The book with one option for every choice but one in most scenes, which keeps two; a seed picks them."""
     generator = random.Random(seed)
     options_kept: dict[tuple[str, int, int], list[int]] = {}

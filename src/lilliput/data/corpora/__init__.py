@@ -20,7 +20,7 @@ from lilliput.data.corpora.documents import END_OF_TEXT, Document, Notice, Reade
 from lilliput.data.corpora.sources import STORYBOOK, open_source
 from lilliput.data.corpora.splits import block_length, cut_document, member_of_validation
 from lilliput.errors import UserError, blame
-from lilliput.settings.sources import is_hub_name
+from lilliput.settings.source_names import is_hub_name
 from lilliput.settings.tree import DataSettings
 
 __all__ = ["END_OF_TEXT", "STORYBOOK", "Corpus", "Document", "Notice", "Part", "ignore", "open_corpus"]

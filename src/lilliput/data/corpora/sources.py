@@ -18,7 +18,7 @@ from lilliput.data.corpora.formats import FORMATS, ending_of, endings, text_size
 from lilliput.data.corpora.hub import TINYSTORIES, TINYSTORIES_ON_HUB, find_data_set, folder_splits, local_tinystories
 from lilliput.data.corpora.loaders import as_loader, open_loader
 from lilliput.errors import UserError, nearest
-from lilliput.settings.sources import BUILT_IN_CORPORA, is_hub_name
+from lilliput.settings.source_names import BUILT_IN_CORPORA, is_hub_name
 from lilliput.settings.tree import DataSettings
 
 STORYBOOK = "storybook"

@@ -26,7 +26,7 @@ from lilliput.data.storybook.probabilistic_program import ChoiceHandler, TextSco
 from lilliput.data.storybook.word_lists import HELPERS, HEROES, Someone
 
 
-class Facts(NamedTuple):
+class StoryFacts(NamedTuple):
     """What later scenes must remember."""
 
     hero: Someone = HEROES["Pip"]
@@ -39,7 +39,7 @@ class Facts(NamedTuple):
     helper: Someone = HELPERS["Bruno"]
 
 
-Ending: TypeAlias = "tuple[Facts, chance.Scene[Facts] | None]"
+Ending: TypeAlias = "tuple[StoryFacts, chance.Scene[StoryFacts] | None]"
 
 A_SPOT = (w.A_SPOT_LOOK, " ", w.SPOTS)
 SOMEWHERE = (" ", w.SIDES, " ", *A_SPOT)
@@ -50,7 +50,7 @@ def article(noun: str) -> str:
     return w.with_article((noun,))[0]
 
 
-def opening(teller: ChoiceHandler, facts: Facts) -> Ending:
+def opening(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     """The first sentence: who promised what to whom."""
     say = teller.say
     occasion = (" for the ", w.SEASONS, " ", w.OCCASIONS)
@@ -73,7 +73,7 @@ def opening(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(hero=hero, relative=relative, treasure=f"{shade.split()[1]} {thing}"), home
 
 
-def home(teller: ChoiceHandler, facts: Facts) -> Ending:
+def home(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     if teller.choose(("lived", "smelled")) == "lived":
         *_, look, place = say(
@@ -86,14 +86,14 @@ def home(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(home=f"the {look} {place}"), wish
 
 
-def wish(teller: ChoiceHandler, facts: Facts) -> Ending:
+def wish(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     hero = facts.hero
     dreamed, longed = f" {hero.He} dreamed of learning to ", f" {hero.name} longed to learn to "
     _, skill = teller.say((dreamed, longed, f" Most of all, {hero.he} wished to "), w.WISHES, ".\n")
     return facts._replace(wish=skill), departure
 
 
-def departure(teller: ChoiceHandler, facts: Facts) -> Ending:
+def departure(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     some_food = (" some ", w.FOOD_LOOKS, " ", w.FOODS)
     a_tool = (" ", w.A_TOOL_LOOK, " ", w.TOOLS)
@@ -109,18 +109,18 @@ def departure(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(tool=tool, destination=f"the {look} {place}"), warning
 
 
-def warning(teller: ChoiceHandler, facts: Facts) -> Ending:
+def warning(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     if teller.choose((True, False)):
         teller.say(' "', w.WARNINGS, '!" ', w.SPEAKING, f" {facts.hero.his} {facts.relative}.")
     return facts, teller.choose((road, stranger, storm, *PLOTS), INTERLUDES)
 
 
-def road(teller: ChoiceHandler, facts: Facts) -> Ending:
+def road(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     teller.say(f" {facts.hero.He} ", w.STEPS, " past ", w.A_SIGHT_LOOK, " ", w.SIGHTS, " and ", *A_SPOT, ".")
     return facts, teller.choose(PLOTS)
 
 
-def stranger(teller: ChoiceHandler, facts: Facts) -> Ending:
+def stranger(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     """A second animal, met on the way; it has no name and is an "it"."""
     say, hero = teller.say, facts.hero
     say(f' "Is this the way to {facts.destination}?" {hero.he} asked ', w.AN_OTHER_NATURE, " ", w.STRANGER_KINDS)
@@ -128,12 +128,12 @@ def stranger(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts, teller.choose(PLOTS)
 
 
-def storm(teller: ChoiceHandler, facts: Facts) -> Ending:
+def storm(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     teller.say(" When the ", w.STORMS, f" came, {facts.hero.he} hid", *SOMEWHERE, ".")
     return facts, teller.choose(PLOTS)
 
 
-def lost(teller: ChoiceHandler, facts: Facts) -> Ending:
+def lost(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     starts = (
         f" Near {facts.destination}, {hero.he} saw that the {facts.tool} was gone.",
@@ -144,14 +144,14 @@ def lost(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(helper=HELPERS[name]), lost_and_found
 
 
-def lost_and_found(teller: ChoiceHandler, facts: Facts) -> Ending:
+def lost_and_found(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say = teller.say
     say(f" {facts.helper.He} saw some ", w.TRACK_LOOKS, " ", w.TRACKS, ", and they followed them ", w.MANNERS, ".")
     say(f" There was the {facts.tool},", *SOMEWHERE, f", and next to it lay {article(facts.treasure)}!")
     return facts, celebration
 
 
-def rescue(teller: ChoiceHandler, facts: Facts) -> Ending:
+def rescue(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     *_, name = say(f" Near {facts.destination}, {hero.he} met", *AN_ANIMAL, " named ", w.HELPER_NAMES)
     helper = HELPERS[name]
@@ -161,14 +161,14 @@ def rescue(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(helper=helper), rescue_and_thanks
 
 
-def rescue_and_thanks(teller: ChoiceHandler, facts: Facts) -> Ending:
+def rescue_and_thanks(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     say(' "Thank you!" ', w.SPEAKING, f' {helper.name}. "I need {article(facts.treasure)}," ', w.SPEAKING)
     say(f" {hero.name}, and {helper.name} found one", *SOMEWHERE, "!")
     return facts, celebration
 
 
-def barrier(teller: ChoiceHandler, facts: Facts) -> Ending:
+def barrier(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     say(" But ", w.A_BARRIER_LOOK, " ", w.BARRIERS, f" blocked the way to {facts.destination}.")
     say(f" {hero.name} tried ", w.MANNERS, " and then ", w.MORE_MANNERS, " to get past it, but could not.")
@@ -177,14 +177,14 @@ def barrier(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(helper=HELPERS[name]), barrier_and_beyond
 
 
-def barrier_and_beyond(teller: ChoiceHandler, facts: Facts) -> Ending:
+def barrier_and_beyond(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say = teller.say
     say(f" With the {facts.tool} they ", w.EFFORTS, " and ", w.MORE_EFFORTS, " to the other side.")
     say(" And there,", *SOMEWHERE, f", lay {article(facts.treasure)}!")
     return facts, celebration
 
 
-def contest(teller: ChoiceHandler, facts: Facts) -> Ending:
+def contest(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     say(f" Near {facts.destination}, ", w.A_CROWD, " crowd was waiting for ", w.A_CONTEST, " contest.")
     say(f" The prize was {article(facts.treasure)}, but {hero.name} felt ", w.WORRIES, ".")
@@ -192,7 +192,7 @@ def contest(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts._replace(helper=HELPERS[name]), contest_and_prize
 
 
-def contest_and_prize(teller: ChoiceHandler, facts: Facts) -> Ending:
+def contest_and_prize(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     say(f" So {hero.name} held the {facts.tool} for luck, began ", w.MANNERS, " and ended ", w.MORE_MANNERS, ".")
     say(f" {helper.name} clapped, and the judge, ", w.AN_OTHER_NATURE, " ", w.STRANGER_KINDS)
@@ -204,7 +204,7 @@ PLOTS = (lost, rescue, barrier, contest)
 INTERLUDES = (4, 4, 4, 1, 1, 1, 1)  # a story goes straight to its plot one time in four
 
 
-def celebration(teller: ChoiceHandler, facts: Facts) -> Ending:
+def celebration(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero, helper = teller.say, facts.hero, facts.helper
     shape = teller.choose(("shared", "ate", "teach"))
     if shape == "shared":
@@ -217,26 +217,26 @@ def celebration(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts, teller.choose((song, return_home))
 
 
-def song(teller: ChoiceHandler, facts: Facts) -> Ending:
+def song(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     teller.say(' They sang: "', w.SONG_STARTS, " and ", w.SONG_STEPS, ", ", w.SONG_OPENINGS, ", ", w.SONG_ENDINGS, '!"')
     return facts, return_home
 
 
-def return_home(teller: ChoiceHandler, facts: Facts) -> Ending:
+def return_home(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     say, hero = teller.say, facts.hero
     say("\nAt ", w.EVENINGS, f", {hero.name} ", w.PARTINGS, f" {facts.helper.name} and ", w.STEPS)
     say(f" home to {facts.home}. {hero.He} felt ", w.JOYS, " and ", w.MORE_JOYS, f", and hoped to {facts.wish} again.")
     return facts, lesson
 
 
-def lesson(teller: ChoiceHandler, facts: Facts) -> Ending:
+def lesson(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     hero = facts.hero
     starts = (f" {hero.He} had learned that ", f" Now {hero.name} knew that ")
     teller.say(starts, w.VIRTUES, " ", w.VIRTUOUS, " ", w.REWARDS, ".")
     return facts, promise_kept
 
 
-def promise_kept(teller: ChoiceHandler, facts: Facts) -> Ending:
+def promise_kept(teller: ChoiceHandler, facts: StoryFacts) -> Ending:
     """The last sentence needs the first."""
     hero, relative, treasure = facts.hero, facts.relative, facts.treasure
     teller.draw(
@@ -250,7 +250,7 @@ def promise_kept(teller: ChoiceHandler, facts: Facts) -> Ending:
     return facts, None
 
 
-BOOK = chance.Program(opening, Facts())
+BOOK = chance.Program(opening, StoryFacts())
 
 SPLITS = {"validation": (0,), "test": (1,), "train": tuple(range(2, 16))}  # sixteenths of the stories
 

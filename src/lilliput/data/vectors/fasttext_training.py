@@ -61,7 +61,7 @@ def train_vectors(
     except ImportError as error:
         what, fix = "training word vectors needs gensim, which is not installed", 'run pip install "lilliput[vectors]"'
         raise UserError(what, fix=fix, code="package.missing", setting="vectors.source") from error
-    sentences = Sentences(file, words, epochs + 1, report)
+    sentences = TrainingSentences(file, words, epochs + 1, report)
     with quiet("gensim"):
         model = FastText(
             vector_size=width or WIDTH,
@@ -79,7 +79,7 @@ def train_vectors(
     return TrainedVectors(model)
 
 
-class Sentences:
+class TrainingSentences:
     """The words of a token file, document by document, as often as they are asked for."""
 
     def __init__(self, file: TokenFile, words: list[str | None], passes: int, report: Report) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lilliput.model.shapes import gated_width
-from lilliput.settings.choices import TABLES, Choice, Conflict, Table
+from lilliput.settings.choice_tables import TABLES, Choice, ChoiceTable, Conflict
 from lilliput.settings.tree import Config, ModelSettings, VectorSettings
 
 
@@ -39,7 +39,7 @@ class Norm(Choice):
         return self.parameters(dim) if self.parameters else count_built(lambda: self.build(dim))
 
 
-NORMS: Table[Norm] = TABLES["model.norm"]
+NORMS: ChoiceTable[Norm] = TABLES["model.norm"]
 NORMS.kind = Norm
 NORMS.add(
     Norm(name="layer", builds="lilliput.model.norms:layer_norm", parameters=lambda dim: 2 * dim, statistics=2),
@@ -48,7 +48,7 @@ NORMS.add(
 
 # Norm placements: built with the norm, the part that it belongs to, and dropout ---------------------------------------
 
-NORM_PLACEMENTS: Table[Choice] = TABLES["model.norm_placement"]
+NORM_PLACEMENTS: ChoiceTable[Choice] = TABLES["model.norm_placement"]
 NORM_PLACEMENTS.add(
     Choice(name="pre", builds="lilliput.model.layers:PreNorm"),
     Choice(name="post", builds="lilliput.model.layers:PostNorm"),
@@ -85,7 +85,7 @@ def even_head_dim(config: Config) -> list[Conflict]:
     return [("model.heads", f"rotary positions require an even dim per head (got {dim} / {heads} = {dim // heads})")]
 
 
-POSITIONS: Table[PositionalEncoding] = TABLES["model.positions"]
+POSITIONS: ChoiceTable[PositionalEncoding] = TABLES["model.positions"]
 POSITIONS.kind = PositionalEncoding
 POSITIONS.add(
     PositionalEncoding(
@@ -143,7 +143,7 @@ class FeedForwardChoice(Choice):
         return count_built(lambda: self.build(dim, hidden, bias)) - self.matrices(dim, hidden)
 
 
-FEED_FORWARDS: Table[FeedForwardChoice] = TABLES["model.feed_forward"]
+FEED_FORWARDS: ChoiceTable[FeedForwardChoice] = TABLES["model.feed_forward"]
 FEED_FORWARDS.kind = FeedForwardChoice
 FEED_FORWARDS.add(
     FeedForwardChoice(name="relu", builds="lilliput.model.layers:ReluFeedForward", known=True, kept=1),
@@ -205,7 +205,7 @@ class ValueLayers(Choice):
         return chosen
 
 
-VALUE_EMBEDDINGS: Table[ValueLayers] = TABLES["model.value_embeddings"]
+VALUE_EMBEDDINGS: ChoiceTable[ValueLayers] = TABLES["model.value_embeddings"]
 VALUE_EMBEDDINGS.kind = ValueLayers
 VALUE_EMBEDDINGS.add(
     ValueLayers(name="ends", builds=lambda layers: {0, layers - 1}),
@@ -289,7 +289,7 @@ def one_loss(config: Config) -> list[Conflict]:
     ]
 
 
-TASKS: Table[Task] = TABLES["model.task"]
+TASKS: ChoiceTable[Task] = TABLES["model.task"]
 TASKS.kind = Task
 TASKS.add(
     Task(name="language", builds="lilliput.model.heads:language_head", rules=language_rules),
@@ -317,7 +317,7 @@ def equal_kv_heads(config: Config) -> list[Conflict]:
     return [("model.initialisation", "copying requires as many model.kv_heads as model.heads")]
 
 
-INITIALISERS: Table[Initialiser] = TABLES["model.initialisation"]
+INITIALISERS: ChoiceTable[Initialiser] = TABLES["model.initialisation"]
 INITIALISERS.kind = Initialiser
 INITIALISERS.add(
     Initialiser(name="xavier", builds="lilliput.model.initialisation:Xavier"),

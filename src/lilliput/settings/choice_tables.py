@@ -1,6 +1,6 @@
 """Tables of choices: the named values of a setting, each with what it builds, what it costs and what it conflicts with.
 
-Owns: `Choice`, `Table`, and `TABLES`, one table for each setting whose value is a name that selects a part. Does not
+Owns: `Choice`, `ChoiceTable`, and `TABLES`, one table for each setting whose value is a name that selects a part. Does not
 own: the entries. They are in the modules of `HOMES`, which need neither torch nor tokenizers, so that help and dry runs
 stay fast; the part itself is imported when it is first built. To add a choice, write the part and one entry; from
 outside, one class and one call of `register`.
@@ -54,7 +54,7 @@ class Choice:
 Entry = TypeVar("Entry", bound=Choice)
 
 
-class Table(Mapping[str, Entry], Generic[Entry]):
+class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
     """The choices of one setting by name, in the order in which they were added."""
 
     def __init__(self, setting: str, home: str) -> None:
@@ -99,18 +99,18 @@ class Table(Mapping[str, Entry], Generic[Entry]):
 
 HOMES = {
     "tokenizer.kind": "lilliput.data.tokenizer_choices",
-    "model.task": "lilliput.model.choices",
-    "model.norm": "lilliput.model.choices",
-    "model.norm_placement": "lilliput.model.choices",
-    "model.positions": "lilliput.model.choices",
-    "model.feed_forward": "lilliput.model.choices",
-    "model.value_embeddings": "lilliput.model.choices",
-    "model.initialisation": "lilliput.model.choices",
-    "optimizer.kind": "lilliput.training.choices",
-    "schedule.kind": "lilliput.training.choices",
+    "model.task": "lilliput.model.model_choices",
+    "model.norm": "lilliput.model.model_choices",
+    "model.norm_placement": "lilliput.model.model_choices",
+    "model.positions": "lilliput.model.model_choices",
+    "model.feed_forward": "lilliput.model.model_choices",
+    "model.value_embeddings": "lilliput.model.model_choices",
+    "model.initialisation": "lilliput.model.model_choices",
+    "optimizer.kind": "lilliput.training.training_choices",
+    "schedule.kind": "lilliput.training.training_choices",
     "generate.processors": "lilliput.decoding.processor_choices",
 }
-TABLES: dict[str, Table[Any]] = {setting: Table(setting, home) for setting, home in HOMES.items()}
+TABLES: dict[str, ChoiceTable[Any]] = {setting: ChoiceTable(setting, home) for setting, home in HOMES.items()}
 
 
 def register(setting: str, name: str, builds: Callable[..., Any], **facts: Any) -> None:

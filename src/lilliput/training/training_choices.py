@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lilliput.model.counting import Parameters, widths
-from lilliput.settings.choices import TABLES, Choice, Conflict, Table
+from lilliput.settings.choice_tables import TABLES, Choice, ChoiceTable, Conflict
 from lilliput.settings.tree import Config
 
 # Optimizers: built with the settings of the optimizer and the model, or a subclass of torch.optim.Optimizer -----------
@@ -35,7 +35,7 @@ class OptimizerChoice(Choice):
     moments: Callable[[Config, Parameters], int] = two_moments
 
 
-OPTIMIZERS: Table[OptimizerChoice] = TABLES["optimizer.kind"]
+OPTIMIZERS: ChoiceTable[OptimizerChoice] = TABLES["optimizer.kind"]
 OPTIMIZERS.kind = OptimizerChoice
 OPTIMIZERS.add(
     OptimizerChoice(name="sgd", builds="lilliput.training.optimizers:build_sgd", moments=sgd_moments),
@@ -53,7 +53,7 @@ def needs_warmup(config: Config) -> list[Conflict]:
     return [("schedule.warmup", "inverse-sqrt is defined by the warm-up; set schedule.warmup to 1 or more")]
 
 
-SCHEDULES: Table[Choice] = TABLES["schedule.kind"]
+SCHEDULES: ChoiceTable[Choice] = TABLES["schedule.kind"]
 SCHEDULES.add(
     Choice(name="constant", builds="lilliput.training.schedules:constant"),
     Choice(name="cosine", builds="lilliput.training.schedules:cosine"),
