@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,23 @@ def test_nothing_is_pickled_or_executed(path: Path) -> None:
             called = ast.unparse(node.func)
             assert called not in ("torch.load", "torch.save", "eval", "exec", "pickle.loads", "np.load_pickle"), called
             assert not (called == "np.load" and any(word.arg == "allow_pickle" for word in node.keywords))
+
+
+def test_every_module_has_a_proof() -> None:
+    """A test file of its name, or a line in tests/README.md that names one."""
+    tests = Path(__file__).parent
+    listed: dict[str, list[Path]] = {}
+    for line in (tests / "README.md").read_text("utf-8").splitlines():
+        if line.startswith("| `"):
+            modules, proofs = (re.findall(r"`([\w/]+\.py)`", cell) for cell in line.strip("| ").split(" | ", 1))
+            listed |= {module: [tests / proof for proof in proofs] for module in modules}
+    assert all(proofs and all(proof.is_file() for proof in proofs) for proofs in listed.values())
+    for path in MODULES:
+        name = path.relative_to(SOURCE)
+        stem = name.parent.name if name.stem == "__init__" else name.stem
+        folder = tests / name.parent
+        own = [folder / f"test_{stem}.py", folder.parent / f"test_{stem}.py"]
+        only_docstring = len(ast.parse(path.read_text("utf-8")).body) == 1
+        assert only_docstring or name.as_posix() in listed or any(file.is_file() for file in own), name
+    stale = [name for name in listed if not (SOURCE / name).is_file()]
+    assert not stale
