@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lilliput.studies.runner import study as study
     from lilliput.training.session import train as train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "Config": "lilliput.settings.tree",

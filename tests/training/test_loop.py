@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -282,19 +282,41 @@ def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert run.last and run.last.step == steps[-1].step
 
 
-def test_minutes_end_on_time_and_the_rate_has_come_down(tmp_path: Path) -> None:
-    """With a real clock and evaluations that take as long as dozens of updates: none of them is where it would use up the
-    time of the last updates."""
-    slow = {"evaluate__every": "40", "evaluate__rows": "400", "model__context": "16", "train__save_every": "40"}
+class WorkClock:
+    """A clock that moves only when work is done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def timed(self, work: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.now += seconds
+            return work(*arguments, **named)
+
+        return call
+
+
+def test_minutes_end_on_time_and_the_rate_has_come_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation takes as long as thirty updates: none of them uses up the time of the last updates."""
+    clock = WorkClock()
+    monkeypatch.setattr(budget, "time", clock)
     falling = {"schedule__kind": "linear", "schedule__final": "0.0", "optimizer__lr": "0.01"}
-    run, events = train_small(small_config(tmp_path, train__minutes="0.05", **slow, **falling))
+    config = small_config(tmp_path, train__minutes="0.05", evaluate__every="40", train__save_every="40", **falling)
+    with open_session(config) as session:
+        kind = type(session.trainer.objective)
+        monkeypatch.setattr(kind, "losses", clock.timed(kind.losses, 0.01))
+        monkeypatch.setattr(kind, "measure", clock.timed(kind.measure, 0.3))
+        events = list(session.events([]))
     steps, sampled = of_kind(events, Stepped), [event for event in of_kind(events, Evaluated) if not event.whole]
-    assert len(sampled) > 2, "the test would prove nothing"
-    assert steps[-1].seconds == pytest.approx(3.0, abs=0.15)
+    assert len(sampled) > 2
+    assert steps[-1].seconds == pytest.approx(3.0, abs=0.02)
     assert steps[-1].lr < 0.05 * 0.01
     rates = [event.lr for event in steps[2:]]
     assert rates == sorted(rates, reverse=True)
-    assert sampled[-1].step == steps[-1].step == run.metrics()[-1]["step"]
+    assert sampled[-1].step == steps[-1].step == session.run.metrics()[-1]["step"]
 
 
 def test_a_minute_is_over_before_the_first_step(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
     value, where = layer[name] if name in layer else (details[0]["input"], None)
     requirements = dict.fromkeys(sentence(detail["msg"]) for detail in details)
     close = None
-    is_choice = isinstance(value, str) and all(detail["type"] == "literal_error" for detail in details)
+    is_choice = isinstance(value, str) and all(detail["type"] in ("literal_error", "choice") for detail in details)
     if is_choice:
         names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
         close = nearest(value, names)
