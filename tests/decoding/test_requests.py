@@ -154,7 +154,7 @@ def test_a_cancelled_row_ends_before_its_next_token_and_the_others_go_on(single:
 
 
 def rows_in_use(engine: NumbaEngine) -> int:
-    return len(engine.slots.held) - len(engine.slots.idle)
+    return len(engine.slots.held) - len(engine.slots.free_handles)
 
 
 def test_a_request_cancelled_before_its_turn_is_never_read() -> None:

@@ -423,12 +423,12 @@ def test_counts_below_one_are_refused(writer: Writer) -> None:
 
 def test_more_texts_than_beams(writer: Writer) -> None:
     error = refused(lambda: writer.beams(["x"], settings=changed_settings(writer, beams=2), n_best=3))
-    assert (error.code, error.setting) == ("setting.conflict", "generate.beams")
+    assert (error.code, error.setting) == ("request.invalid", "generate.beams")
 
 
 def test_beams_have_no_alternatives(writer: Writer) -> None:
     error = refused(lambda: writer.samples(["x"], settings=changed_settings(writer, beams=2), alternatives=1))
-    assert (error.code, error.setting) == ("setting.conflict", "generate.beams")
+    assert (error.code, error.setting) == ("request.invalid", "generate.beams")
 
 
 @pytest.mark.parametrize("id_", [-1, 10**6])

@@ -283,12 +283,13 @@ def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class WorkClock:
-    """A clock that moves only when work is done."""
+    """A clock that moves when work is done, and by a microsecond when it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def monotonic(self) -> float:
+        self.now += 1e-6
         return self.now
 
     def timed(self, work: Callable[..., Any], seconds: float) -> Callable[..., Any]:

@@ -286,7 +286,7 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
             "a beam search returns no alternatives",
             "generate.beams",
             "leave out alternatives, or set generate.beams to none",
-            code="setting.conflict",
+            code="request.invalid",
             setting="generate.beams",
         )
     if n_best > (width := settings.beams or 1):
@@ -294,7 +294,7 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
             f"n_best is {n_best}, but generate.beams is {width}",
             "generate.beams",
             f"set generate.beams to {n_best} or more",
-            code="setting.conflict",
+            code="request.invalid",
             setting="generate.beams",
         )
 
