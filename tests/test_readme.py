@@ -115,7 +115,7 @@ def test_the_python_runs(folder: Path) -> None:
     assert outcome.stdout.strip()
 
 
-@pytest.mark.parametrize(("guide", "blocks"), [("writing", 2), ("evaluation", 1)])
+@pytest.mark.parametrize(("guide", "blocks"), [("writing", 3), ("evaluation", 1)])
 def test_the_python_of_the_guides_runs(guide: str, blocks: int, folder: Path) -> None:
     found = re.findall(r"```python\n(.*?)```", page(guide), flags=re.DOTALL)
     assert len(found) == blocks

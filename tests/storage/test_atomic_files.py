@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lilliput.errors import UserError
-from lilliput.settings.loading import read_toml
+from lilliput.settings.recipes import read_toml
 from lilliput.storage.atomic_files import parse_json, parse_object
 
 JSON = some.recursive(

@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_told_and_the_others_go_on(whole: Path, result: S
     told = json.loads((whole.parent / "whole.json").read_text())
     assert [one["cell"]["window"] for one in told["missing"]] == ["no text"] * 2
     (failure,) = told["failed"]
-    assert failure["kind"] == "preparing" and "no such file" in failure["what"]
+    assert failure["kind"] == "preparing" and "nothere.txt" in failure["what"]
     assert result.about["failed"] == [failure]
     err = (whole.parent / "whole.txt").read_text()
     assert "preparing data2 failed:" in err and "Traceback" not in err
