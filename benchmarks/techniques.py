@@ -39,7 +39,7 @@ from contest import THREADS, contest, median, row, show
 from lilliput.devices import choose_device, prepare_machine
 from lilliput.errors import UserError
 from lilliput.model.heads import LanguageHead
-from lilliput.model.loss import head_loss, language_loss
+from lilliput.model.language_loss import head_loss, language_loss
 from lilliput.model.recompute import measure_kept, use_compile, use_recompute
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.loading import load_config

@@ -27,7 +27,7 @@ WARM_UP, STEPS = 2, 6
 
 def ours() -> Callable[[], float]:
     from lilliput.devices import prepare_machine
-    from lilliput.model.loss import language_loss
+    from lilliput.model.language_loss import language_loss
     from lilliput.model.transformer import build_model
     from lilliput.settings.loading import load_config
     from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm

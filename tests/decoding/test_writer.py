@@ -22,7 +22,7 @@ from lilliput.decoding.stream import stream
 from lilliput.decoding.writer import Alternative, Writer, collect, load
 from lilliput.errors import UserError
 from lilliput.kernels import code_cache as machine_code
-from lilliput.kernels.decoding_pass.function import PASS
+from lilliput.kernels.decoding_pass.compiled_function import PASS
 from lilliput.kernels.logit_statistics import STATISTICS
 from lilliput.model.transformer import build_model
 from lilliput.settings.loading import replace

@@ -13,7 +13,7 @@ from helpers.tiny_models import tiny_model
 from lilliput.data.batches import DocumentRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.classification import Classification, measure_classification
-from lilliput.model.loss import classifier_logits, classifier_loss
+from lilliput.model.classifier_loss import classifier_logits, classifier_loss
 from lilliput.model.transformer import Transformer
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lilliput.evaluation.figure_format import format_figures
+from lilliput.evaluation.metric_format import format_figures
 
 
 def test_figures_as_text() -> None:

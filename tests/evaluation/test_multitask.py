@@ -17,8 +17,8 @@ from lilliput.data.batches import IGNORED, LabelledWindowRows, PackedRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.likelihood import measure_likelihood
 from lilliput.evaluation.multitask import measure_multitask
+from lilliput.model.classifier_loss import multitask_loss
 from lilliput.model.heads import LanguageAndLabelHead
-from lilliput.model.loss import multitask_loss
 from lilliput.model.transformer import Transformer
 
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]

@@ -14,7 +14,7 @@ import pytest
 
 from lilliput.kernels import code_cache as machine_code
 from lilliput.kernels.code_cache import Kernel, read_code, write_code
-from lilliput.kernels.decoding_pass.function import PASS
+from lilliput.kernels.decoding_pass.compiled_function import PASS
 from lilliput.kernels.decoding_pass.layout import Arrays, Plan, ScratchLayout, addresses, array_type
 from lilliput.kernels.logit_statistics import STATISTICS
 from lilliput.kernels.training_attention import ATTENTION, find_openmp_parallel

@@ -13,7 +13,7 @@ from lilliput.kernels.training_attention import attend_compiled, can_attend, fin
 from lilliput.model import attention
 from lilliput.model.attention import attention_weights
 from lilliput.model.attention_mask import Visibility
-from lilliput.model.loss import IGNORED, language_loss
+from lilliput.model.language_loss import IGNORED, language_loss
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" and find_openmp_parallel() is None, reason="torch's threads were not found here"

@@ -174,7 +174,7 @@ def test_an_encoders_batch_is_each_alone(case: Case) -> None:
 
 @matrix
 def test_accumulated_gradients_are_those_of_one_big_batch(case: Case) -> None:
-    from lilliput.model.loss import IGNORED, language_loss
+    from lilliput.model.language_loss import IGNORED, language_loss
 
     model, ids, targets = tiny_model(**case), draw_ids(5, 8), draw_ids(5, 8, seed=1)
     targets[0, 3:], targets[4, :7] = IGNORED, IGNORED

@@ -23,7 +23,7 @@ from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import MEASURES, Watched, main, measure, read_settings
-from lilliput.studies.study_figures import FIGURES, find_figure
+from lilliput.studies.study_metrics import FIGURES, find_figure
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}
 

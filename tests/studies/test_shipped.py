@@ -14,8 +14,8 @@ from lilliput.settings.tree import Config
 from lilliput.studies.grid import Study, budget_of, cell_config, cells, load_study
 from lilliput.studies.job_plan import Measurement, Training, plan, tokens_for
 from lilliput.studies.measures import MEASURES, MeasureSettings
-from lilliput.studies.study_figures import FIGURES, find_figure
 from lilliput.studies.study_files import shipped_studies
+from lilliput.studies.study_metrics import FIGURES, find_figure
 
 NAMES = [
     "accumulation", "checkpointing", "decoding", "embeddings", "kv-cache", "norm",

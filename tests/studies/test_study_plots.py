@@ -20,8 +20,8 @@ from lilliput.reports.document import Picture
 from lilliput.reports.plot_style import INK, PALETTE, label_points, new_drawing, overlap, spread_apart, styled
 from lilliput.studies.comparison import summarise
 from lilliput.studies.study_curves import distinct_cells, read_band
-from lilliput.studies.study_figures import find_figure
 from lilliput.studies.study_files import Plot
+from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_plots import choose_plots, depends, draw_study, ends_of, fit_groups
 from lilliput.studies.study_results import Row, StudyResult
 

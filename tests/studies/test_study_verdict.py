@@ -9,7 +9,7 @@ import pytest
 from helpers.study_results import exact, make_result, make_study, windows
 from lilliput.reports.formatting import duration, fixed, listed
 from lilliput.studies.comparison import summarise
-from lilliput.studies.study_figures import Figure, find_figure
+from lilliput.studies.study_metrics import Figure, find_figure
 from lilliput.studies.study_verdict import (
     number,
     share,

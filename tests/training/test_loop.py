@@ -17,7 +17,8 @@ from helpers.small_runs import SETTINGS, assert_equal_tensors, small_config, tra
 from helpers.user_errors import refused
 from lilliput.decoding.writer import load
 from lilliput.errors import UserError
-from lilliput.model.loss import batch_loss, classifier_logits, classifier_loss
+from lilliput.model.classifier_loss import classifier_logits, classifier_loss
+from lilliput.model.language_loss import batch_loss
 from lilliput.model.transformer import weights
 from lilliput.storage.run_folders import Run, describe
 from lilliput.training import budget

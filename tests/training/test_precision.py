@@ -14,7 +14,7 @@ from helpers.small_runs import abandon, assert_equal_tensors, small_config, time
 from helpers.tiny_models import VARIANTS, draw_ids, gradients, name_variant, tiny_model
 from helpers.user_errors import refused
 from lilliput.evaluation.evaluate import evaluate
-from lilliput.model.loss import Nats, language_loss
+from lilliput.model.language_loss import Nats, language_loss
 from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import VectorSettings
 from lilliput.training.events import Evaluated, Stepped

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lilliput.cli.generation_flags import as_typed
 from lilliput.cli.output import figures
-from lilliput.evaluation.figure_format import format_perplexity
+from lilliput.evaluation.metric_format import format_perplexity
 from lilliput.settings.tree import GenerateSettings
 
 ONLY = {

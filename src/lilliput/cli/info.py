@@ -127,7 +127,7 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
 
 
 def format_loss(found: dict[str, Any]) -> str:
-    from lilliput.evaluation.figure_format import format_figures
+    from lilliput.evaluation.metric_format import format_figures
 
     return ", ".join([f"loss {found['loss']:.4f}", *format_figures(found)])
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from lilliput.data.corpora import STORYBOOK
-from lilliput.evaluation.figure_format import format_figures, format_perplexity
+from lilliput.evaluation.metric_format import format_figures, format_perplexity
 from lilliput.storage.run_folders import best_validation, figures_of_tests
 
 if TYPE_CHECKING:

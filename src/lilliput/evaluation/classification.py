@@ -17,7 +17,7 @@ from torch import Tensor
 from lilliput.data.batches import IGNORED, LabelledBatch
 from lilliput.data.packed_windows import Integers
 from lilliput.evaluation.likelihood import Total, alone
-from lilliput.model.loss import classifier_logits, classifier_loss
+from lilliput.model.classifier_loss import classifier_logits, classifier_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 

@@ -21,7 +21,7 @@ from lilliput.data.progress import Report, silent
 from lilliput.errors import UserError
 from lilliput.evaluation.intervals import ratio_interval
 from lilliput.evaluation.language_metrics import Columns, common_columns
-from lilliput.model.loss import classifier_logits, multitask_loss
+from lilliput.model.classifier_loss import classifier_logits, multitask_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from lilliput.data.batches import LanguageBatch
-from lilliput.model.loss import batch_loss
+from lilliput.model.language_loss import batch_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 Total = Callable[[Sequence[float]], Sequence[float]]  # sums of what several processes have measured, each its part

@@ -15,7 +15,7 @@ import torch
 from lilliput.data.batches import BothBatch
 from lilliput.evaluation.classification import Classification, classification_of, tally
 from lilliput.evaluation.likelihood import Likelihood, Total, alone, likelihood_of
-from lilliput.model.loss import multitask_loss
+from lilliput.model.classifier_loss import multitask_loss
 from lilliput.model.transformer import Transformer, evaluating
 
 

@@ -27,7 +27,7 @@ from lilliput.data.packed_windows import Integers, predictions_of
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.progress import Report, silent
 from lilliput.model.heads import LanguageHead
-from lilliput.model.loss import CHUNK_NUMBERS
+from lilliput.model.language_loss import CHUNK_NUMBERS
 from lilliput.model.transformer import Transformer, evaluating
 
 

@@ -17,10 +17,10 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
+from lilliput.kernels.attention_score_rows import FLOAT, call_intrinsic, constant_panel, exponentials
 from lilliput.kernels.calling_convention import array_reader, c_function, tuple_reader
 from lilliput.kernels.logit_statistics import ROW_STATISTICS, SETS, StatisticsArguments
 from lilliput.kernels.registers import PANEL
-from lilliput.kernels.score_rows import FLOAT, call_intrinsic, constant_panel, exponentials
 from lilliput.kernels.tiles import FLOAT_PANEL, accumulate, broadcast, element_address, function, load_masked, long
 
 PANELS = range(SETS // PANEL)

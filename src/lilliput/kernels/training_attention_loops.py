@@ -27,9 +27,9 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
 from lilliput.kernels.arithmetic import ANY_ORDER, FUSED, ONE, ZERO
+from lilliput.kernels.attention_score_rows import exponentiate_row, softmax_gradient_row
 from lilliput.kernels.calling_convention import array_reader, c_function, tuple_reader
 from lilliput.kernels.registers import PANEL
-from lilliput.kernels.score_rows import exponentiate_row, softmax_gradient_row
 from lilliput.kernels.tiles import LONG, add_atomically, compiled, float_tile
 from lilliput.kernels.training_attention import BLOCK, TILE, AttentionArguments, TensorAddress
 

@@ -1,6 +1,6 @@
 """From the trunk's output to logits: over the vocabulary, over labels, or both.
 
-Owns: the heads and the bound of their logits. Does not own: the loss (`loss`).
+Owns: the heads and the bound of their logits. Does not own: the loss (`language_loss`, `classifier_loss`).
 
 B rows, T positions, V vocabulary.
 """

@@ -1,8 +1,8 @@
 """The model: one trunk for the causal language model, the encoder classifier, and the decoder that also predicts a label.
 
 Owns: putting the chosen parts together once, the forward pass, and the cache of the model. Does not own: the parts
-(`model_choices` names them all), initial weights (`initialisation`), the loss (`loss`), the counts (`counting`), text, or
-training. `forward` reads no setting: every choice was made when the model was built.
+(`model_choices` names them all), initial weights (`initialisation`), the losses (`language_loss`, `classifier_loss`), the
+counts (`counting`), text, or training. `forward` reads no setting: every choice was made when the model was built.
 
 B rows, T positions, C dim, V vocabulary.
 """

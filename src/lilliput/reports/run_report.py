@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.data.corpora import STORYBOOK
-from lilliput.evaluation.figure_format import format_perplexity
+from lilliput.evaluation.metric_format import format_perplexity
 from lilliput.model.counting import count
 from lilliput.reports.document import (
     Block,

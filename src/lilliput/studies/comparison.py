@@ -17,7 +17,7 @@ from typing import Literal
 
 from lilliput.evaluation.intervals import Interval, Paired, mean_and_error, mean_interval, paired_difference
 from lilliput.studies.grid import Axis, budget_of, cells
-from lilliput.studies.study_figures import find_figure
+from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_results import Row, StudyResult
 
 Labels = Mapping[str, str]  # axis -> label: which cell

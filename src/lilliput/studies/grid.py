@@ -222,7 +222,7 @@ def with_inputs(study: Study, folder: Path) -> Study:
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """Return the errors of its seeds, measures, figures and settings, each once."""
     from lilliput.studies.measures import MEASURES
-    from lilliput.studies.study_figures import FIGURES, find_figure, is_figure
+    from lilliput.studies.study_metrics import FIGURES, find_figure, is_figure
 
     errors: list[UserError] = []
 

@@ -34,7 +34,7 @@ from lilliput.settings.loading import replace as change
 from lilliput.settings.tree import STRICT, Config, Count
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
-from lilliput.studies.study_figures import OF_A_SPLIT, ORDERS
+from lilliput.studies.study_metrics import OF_A_SPLIT, ORDERS
 
 if TYPE_CHECKING:
     from torch import Tensor

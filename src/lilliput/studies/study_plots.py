@@ -34,8 +34,8 @@ from lilliput.studies.comparison import (
 )
 from lilliput.studies.power_laws import Law, fit_law
 from lilliput.studies.study_curves import POINTS, colours, draw_curves
-from lilliput.studies.study_figures import Figure, find_figure
 from lilliput.studies.study_files import Plot
+from lilliput.studies.study_metrics import Figure, find_figure
 from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_tables import column_title
 from lilliput.studies.study_verdict import name_cell, number, shown_figures, spread

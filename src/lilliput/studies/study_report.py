@@ -25,7 +25,7 @@ from lilliput.reports.formatting import capital, counted, duration, fixed, forma
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.studies.comparison import find_missing
 from lilliput.studies.grid import budget_of, cells
-from lilliput.studies.study_figures import find_figure
+from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_plots import draw_study, fit_groups
 from lilliput.studies.study_results import TABLE, StudyResult
 from lilliput.studies.study_tables import NOTHING, column_title, figure_table, other_figures_table, overview_table

@@ -25,7 +25,7 @@ from lilliput.studies.comparison import (
     summarise_cell,
     what_differs,
 )
-from lilliput.studies.study_figures import Figure, find_figure
+from lilliput.studies.study_metrics import Figure, find_figure
 from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_verdict import comparative, name_cell, number, reach, share, shown_figures, signed, spread
 

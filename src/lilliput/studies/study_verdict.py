@@ -25,7 +25,7 @@ from lilliput.studies.comparison import (
     summarise_cell,
     what_differs,
 )
-from lilliput.studies.study_figures import Figure, find_figure
+from lilliput.studies.study_metrics import Figure, find_figure
 from lilliput.studies.study_results import StudyResult
 
 DEFAULT_FIGURES = 5  # figures that are shown of a study that does not say which

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lilliput.data.batches import IGNORED, LanguageBatch, RowSource
 from lilliput.model.heads import LanguageHead
-from lilliput.model.loss import CHUNK_NUMBERS
+from lilliput.model.language_loss import CHUNK_NUMBERS
 from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import ScheduleSettings
 from lilliput.training.schedules import learning_rate

@@ -33,7 +33,8 @@ from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.classification import measure_classification
 from lilliput.evaluation.likelihood import Total, alone, measure_likelihood
 from lilliput.evaluation.multitask import measure_multitask
-from lilliput.model.loss import Nats, batch_loss, classifier_logits, classifier_loss, multitask_loss
+from lilliput.model.classifier_loss import classifier_logits, classifier_loss, multitask_loss
+from lilliput.model.language_loss import Nats, batch_loss
 from lilliput.model.transformer import Transformer
 from lilliput.training.events import EvaluationFigures
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from lilliput.evaluation.figure_format import format_figures
+from lilliput.evaluation.metric_format import format_figures
 from lilliput.storage.atomic_files import cannot_write
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned

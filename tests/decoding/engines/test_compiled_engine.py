@@ -22,7 +22,7 @@ from lilliput.decoding.engines.compiled_weights import refusal
 from lilliput.decoding.engines.selection import choose_engine
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.errors import UserError
-from lilliput.kernels.decoding_pass.function import MachineCode
+from lilliput.kernels.decoding_pass.compiled_function import MachineCode
 from lilliput.kernels.decoding_pass.layout import CHUNK
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.tree import GenerateSettings, VectorSettings

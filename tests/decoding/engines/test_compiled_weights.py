@@ -13,7 +13,7 @@ from helpers.tiny_models import tiny_model
 from lilliput.decoding.engines.compiled_weights import SUPPORTED, refusal
 from lilliput.decoding.engines.selection import choose_engine
 from lilliput.errors import UserError
-from lilliput.model.parts import parts_of
+from lilliput.model.part_support import parts_of
 from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import GenerateSettings
 

@@ -41,7 +41,7 @@ from lilliput.model.layers import (
     SwigluFeedForward,
 )
 from lilliput.model.norms import QueryKeyNorm, RMSNorm
-from lilliput.model.parts import Supported, find_unsupported
+from lilliput.model.part_support import Supported, find_unsupported
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
 from lilliput.model.transformer import Block, Transformer, evaluating
 

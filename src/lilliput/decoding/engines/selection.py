@@ -50,7 +50,7 @@ def find_engine(
     reason = refusal(model)
     if reason is None:
         from lilliput.decoding.engines.compiled_engine import NumbaEngine
-        from lilliput.kernels.decoding_pass.function import get_machine_code
+        from lilliput.kernels.decoding_pass.compiled_function import get_machine_code
 
         get_machine_code(notify)
         return NumbaEngine(model, quantise=settings.quantise), None

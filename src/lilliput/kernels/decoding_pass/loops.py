@@ -21,6 +21,7 @@ import math
 import numpy as np
 
 from lilliput.kernels.arithmetic import FUSED, ONE
+from lilliput.kernels.attention_score_rows import exponentiate_row
 from lilliput.kernels.decoding_pass.attention_tiles import (
     score_keys,
     values_1,
@@ -57,7 +58,6 @@ from lilliput.kernels.decoding_pass.layout import (
 from lilliput.kernels.decoding_pass.products import activate, cap_logits, multiply, normalise
 from lilliput.kernels.decoding_pass.thread_barrier import divide, mark_awake, wait_for_all, wait_for_round
 from lilliput.kernels.registers import LANES, PANEL
-from lilliput.kernels.score_rows import exponentiate_row
 from lilliput.kernels.tiles import compiled
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from lilliput.kernels.arithmetic import ANY_ORDER, FUSED, HALF, ONE, ZERO, add_up, exponential
+from lilliput.kernels.attention_score_rows import find_max_abs
 from lilliput.kernels.decoding_pass.layout import (
     BIAS,
     CHUNK,
@@ -34,7 +35,6 @@ from lilliput.kernels.decoding_pass.layout import (
     SWIGLU,
 )
 from lilliput.kernels.registers import PAIR, PANEL, wide_registers
-from lilliput.kernels.score_rows import find_max_abs
 from lilliput.kernels.tiles import compiled, float_tile, integer_tile
 
 EPSILON = np.float32(NORM_EPSILON)

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from lilliput.kernels.decoding_pass.function import get_machine_code
+from lilliput.kernels.decoding_pass.compiled_function import get_machine_code
 from lilliput.kernels.decoding_pass.key_value_slots import KeyValueSlots
 from lilliput.kernels.decoding_pass.layout import (
     ANNOUNCE,

@@ -1,24 +1,22 @@
-"""The losses of a batch: of a language model, of a classifier, and of a model that is both (multitask).
+"""The loss of a language model over a batch.
 
-Owns: the summed losses. That of a language model is computed over chunks of tokens, the head and its cross-entropy as
-one operation, so that the logits of a whole batch never exist. Does not own: dividing by the number of targets (the
-caller knows how many there are over all micro-batches and processes), or the batches (`data.batches`).
+Owns: the summed loss, computed over chunks of tokens with the head and its cross-entropy as one operation, so that the
+logits of a whole batch never exist. Does not own: dividing by the number of targets (the caller knows how many there are
+over all micro-batches and processes), the batches (`data.batches`), or the loss of labels (`classifier_loss`).
 
 B rows, T positions, N tokens, n tokens of a chunk, C dim, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lilliput.model.heads import LanguageAndLabelHead, LanguageHead
+from lilliput.model.heads import LanguageHead
 from lilliput.model.transformer import Transformer
 
 IGNORED = -100  # the target of padding: torch's own convention
@@ -46,11 +44,6 @@ class LanguageLossBatch(LossBatch, Protocol):
     def doc(self) -> Integers | None: ...  # (B, T)
 
 
-class MultitaskBatch(LanguageLossBatch, Protocol):
-    @property
-    def labels(self) -> Integers: ...  # (B,)
-
-
 class Nats(NamedTuple):
     """Summed over all targets that are not IGNORED."""
 
@@ -58,58 +51,11 @@ class Nats(NamedTuple):
     nats: Tensor  # (): the reported loss: plain cross-entropy, detached
 
 
-class MultitaskNats(NamedTuple):
-    """The losses of tokens and of labels. `logits` (B, classes) are those of labels: of a document in the row of its first
-    window, else of nothing."""
-
-    tokens: Nats
-    labels: Nats
-    logits: Tensor
-
-
 def batch_loss(model: Transformer, batch: LanguageLossBatch, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
     """Return the summed loss of all targets of a batch."""
     ids, targets = tensor(model, batch.ids), tensor(model, batch.targets)
     pos, doc = (None if array is None else tensor(model, array) for array in (batch.pos, batch.doc))
     return language_loss(model, ids, targets, pos, doc, smoothing, z_loss)
-
-
-def classifier_logits(model: Transformer, batch: LossBatch) -> Tensor:
-    """Return the logits of the labels, (B, classes)."""
-    logits: Tensor = model(tensor(model, batch.ids), None if batch.pos is None else tensor(model, batch.pos))
-    return logits
-
-
-def classifier_loss(
-    logits: Tensor, labels: Integers, smoothing: float = 0.0, weights: Sequence[float] | None = None
-) -> Nats:
-    """Sum (1 - smoothing) x the nats of each label + smoothing x the mean nats of all classes, weighed by its class."""
-    right = torch.from_numpy(labels).to(logits.device)
-    nats = F.cross_entropy(logits.detach(), right, ignore_index=IGNORED, reduction="sum")
-    if weights is None:
-        goal = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
-        return Nats(goal, nats)
-    goals = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # (B,)
-    return Nats(
-        (goals * logits.new_tensor(weights)[right.clamp(min=0)]).sum(), nats
-    )  # an ignored label has a goal of 0
-
-
-def multitask_loss(
-    model: Transformer,
-    batch: MultitaskBatch,
-    smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    weights: Sequence[float] | None = None,
-) -> MultitaskNats:
-    """Return both losses from one pass of the trunk; the label is predicted from the mean of a window's states."""
-    assert isinstance(model.head, LanguageAndLabelHead)
-    ids, targets = tensor(model, batch.ids), tensor(model, batch.targets)
-    state = model.begin(ids, None if batch.pos is None else tensor(model, batch.pos), doc=None)
-    x = model.trunk(ids, state)  # (B, T, C)
-    tokens = head_loss(model.head, x.flatten(0, 1), targets.flatten(), smoothing, z_loss)
-    logits = model.head.label(x, state)
-    return MultitaskNats(tokens, classifier_loss(logits, batch.labels, smoothing, weights), logits)
 
 
 def tensor(model: Transformer, array: Integers) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from helpers.tiny_models import assert_same, draw_ids, gradients, tiny_model
 from lilliput.data import batches
-from lilliput.model import loss
-from lilliput.model.loss import IGNORED, language_loss
+from lilliput.model import language_loss as loss
+from lilliput.model.language_loss import IGNORED, language_loss
 from lilliput.model.transformer import Transformer
 
 CASES: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def test_value_and_gradients_are_plain(
     if chunk == 1 and shape == (40, 23):
         shape = (4, 23)  # a product for each token
     if chunk is not None:
-        monkeypatch.setattr("lilliput.model.loss.CHUNK_NUMBERS", chunk)
+        monkeypatch.setattr("lilliput.model.language_loss.CHUNK_NUMBERS", chunk)
     vocab_size = case.get("vocab_size", 17)
     model = tiny_model(layers=1, **case)
     ids, targets = (draw_ids(*shape, seed=seed, vocab_size=vocab_size) for seed in (1, 2))
