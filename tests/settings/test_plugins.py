@@ -11,6 +11,7 @@ import torch
 
 from helpers.plugins import plugins_end_here, write_plugin
 from helpers.small_runs import FLAGS, lilliput, write_text
+from helpers.small_studies import write_study
 from helpers.tiny_models import tiny_model
 from lilliput.decoding.writer import load
 from lilliput.model.attention import Capture
@@ -134,6 +135,14 @@ def test_a_plugin_that_cannot_be_loaded(content: str | None, code: str, plugin: 
         Path("broken.py").write_text(content)
     told = lilliput("train", "mytext.txt", "--plugin", "broken.py", "--dry-run")
     assert told.code == 2 and told.error is not None and told.error.code == code
+
+
+def test_a_study_passes_its_plugins_on(plugin: str) -> None:
+    axes = {"norm": {"rms": {"model.norm": "rms"}, "scale": {"model.norm": "scale"}}}
+    path = write_study(Path(), axes, name="norms", budget={"steps": 2})
+    result = lilliput("study", str(path), "--plugin", plugin, "--json")
+    assert result.code == 0, result.err
+    assert {run.name for run in Path("runs/norms").iterdir() if run.is_dir()} >= {"rms-seed1", "scale-seed1"}
 
 
 def test_a_recipe_cannot_name_a_plugin(plugin: str) -> None:

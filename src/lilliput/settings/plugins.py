@@ -15,6 +15,11 @@ from lilliput.errors import UserError
 LOADED: list[Path] = []
 
 
+def plugin_flags() -> list[str]:
+    """Return the flags by which a process that this one starts loads the same plugins."""
+    return [word for path in LOADED for word in ("--plugin", str(path))]
+
+
 def load_plugin(path: str | Path) -> None:
     """Execute a plugin, which calls `lilliput.register`; a file that is loaded already is not executed again."""
     file = Path(path).resolve()

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from lilliput.errors import UserError
 from lilliput.model.counting import count
 from lilliput.settings.loading import config_to_dict, load_config, replace
+from lilliput.settings.plugins import plugin_flags
 from lilliput.settings.tree import BUDGETS, Config
 from lilliput.storage.dotted_names import flatten
 from lilliput.studies.grid import MEASURED, Cell, Study, budget_of, cell_config, cells
@@ -133,7 +134,7 @@ def name_run(study: Study, cell: Cell) -> str:
 
 
 def prepare_command(study: Study, training: Training) -> list[str]:
-    return [*LILLIPUT, "prepare", study.recipe, *flags(training.settings), "--json"]
+    return [*LILLIPUT, "prepare", study.recipe, *flags(training.settings), *plugin_flags(), "--json"]
 
 
 def preparation_key(training: Training) -> str:
@@ -146,11 +147,11 @@ def train_command(study: Study, training: Training, folder: Path, tokens: int | 
     """`tokens` are what a budget of FLOPs comes to."""
     places = {"seed": training.seed, "name": training.run, "log.folder": str(folder)} | QUIET
     settings = training.settings if tokens is None else training.settings | {"budget.tokens": tokens}
-    return [*LILLIPUT, "train", study.recipe, *flags(settings | places), "--json"]
+    return [*LILLIPUT, "train", study.recipe, *flags(settings | places), *plugin_flags(), "--json"]
 
 
 def resume_command(training: Training, folder: Path) -> list[str]:
-    return [*LILLIPUT, "train", str(folder / training.run), "--resume", "--json"]
+    return [*LILLIPUT, "train", str(folder / training.run), "--resume", *plugin_flags(), "--json"]
 
 
 def measure_command(measurement: Measurement, folder: Path) -> list[str]:
@@ -162,6 +163,7 @@ def measure_command(measurement: Measurement, folder: Path) -> list[str]:
         str(folder / measurement.run),
         "--spec",
         json.dumps(spec),
+        *plugin_flags(),
     ]
 
 

@@ -31,6 +31,7 @@ from pydantic.dataclasses import dataclass
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.loading import config_from_dict, sentence
 from lilliput.settings.loading import replace as change
+from lilliput.settings.plugins import load_plugin
 from lilliput.settings.tree import STRICT, Config, Count
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
@@ -299,9 +300,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lilliput.studies.measures", description="Measure one run.")
     parser.add_argument("run", type=Path)
     parser.add_argument("--spec", required=True, help='JSON: {"measures": [...], "settings": {...}, "seed": 1}')
+    parser.add_argument("--plugin", action="append", default=[], help="a Python file that registers choices")
     arguments = parser.parse_args(argv)
     spec = json.loads(arguments.spec)
     try:
+        for path in arguments.plugin:
+            load_plugin(path)
         figures = measure(arguments.run, spec["measures"], spec["settings"], spec["seed"])
     except UserError as error:
         print(f"lilliput: {error}", file=sys.stderr)
