@@ -350,3 +350,9 @@ def test_a_data_folder_by_its_variable(here: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_shipped_recipes_are_named() -> None:
     assert set(shipped_recipes()) >= {"demo", "speech-classifier", "speech-lm", "stories-gpt2"}
+
+
+def test_a_wrong_flag_is_located_on_the_command_line() -> None:
+    (error,) = lilliput("train", "mytext.txt", "--model.nrm", "rms").errors
+    assert (error.code, error.setting, error.where) == ("setting.unknown", "model.nrm", "command line")
+    assert "model.norm" in str(error.fix)

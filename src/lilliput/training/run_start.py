@@ -114,7 +114,7 @@ def resolve_start(
     if resume and isinstance(requested, CommandSettings):
         run, named = find_run_to_resume(requested)
         return RunStart(resumed_config(run, named), True, overwrite, None)
-    config = requested if isinstance(requested, Config) else load_config(*requested)
+    config = requested if isinstance(requested, Config) else load_config(*requested, origin="command line")
     origin: Checkpoint | None = None
     if start_from is not None:
         if isinstance(requested, CommandSettings):
@@ -142,9 +142,9 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
         if not nothing_else:
             changed = next((name for name in command.overrides if name not in free), None)
             raise UserError("a resumed run keeps its settings", str(folder), code="setting.changed", setting=changed)
-        config = load_config(None, free)
+        config = load_config(None, free, origin="command line")
     else:
-        config = load_config(*command)
+        config = load_config(*command, origin="command line")
         folder = run_folder(config)
         if not looks_like_run(folder):
             raise UserError(f"there is no run {folder} to resume", code="run.missing", setting="name")
