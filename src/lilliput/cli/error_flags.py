@@ -1,7 +1,7 @@
 """Errors of other rooms as a command reports them: with the flag that the user gave, and all at once.
 
-Owns: the flag of a setting or an argument, and collecting errors. Errors are told apart by their `code` and `setting`,
-never by their text.
+Owns: the flag of a setting or an argument, and collecting errors. Errors are distinguished by `code` and `setting`, never by
+their text.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.decoding.processor_choices import REGISTERED
 from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
 from lilliput.decoding.row_history import Processor, RowHistory
 from lilliput.decoding.word_constraints import BadWords, ForcedWords
 from lilliput.errors import UserError
 from lilliput.kernels.logit_statistics import SETS, Ids, Values
+from lilliput.settings.choice_tables import TABLES
 from lilliput.settings.tree import GenerateSettings
 
 # Below any difference of two float32 logits that is worth a thought; not so far that dividing by it overflows float32.
@@ -260,7 +260,7 @@ class Registered:
 
 
 def build_registered(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
-    built = tuple(REGISTERED[name].build(tokenizer) for name in settings.processors)
+    built = tuple(TABLES["generate.processors"][name].build(tokenizer) for name in settings.processors)
     return Registered(built) if built else None
 
 

@@ -57,7 +57,7 @@ Entry = TypeVar("Entry", bound=Choice)
 class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
     """The choices of one setting by name, in the order in which they were added."""
 
-    def __init__(self, setting: str, home: str) -> None:
+    def __init__(self, setting: str, home: str | None) -> None:
         self.setting, self.home = setting, home
         self.kind: type[Choice] = Choice  # of its entries; the home sets it
         self._entries: dict[str, Entry] = {}
@@ -68,7 +68,8 @@ class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
             self._entries[entry.name] = entry
 
     def _filled(self) -> dict[str, Entry]:
-        importlib.import_module(self.home)
+        if self.home is not None:
+            importlib.import_module(self.home)
         return self._entries
 
     def __getitem__(self, name: str) -> Entry:
@@ -97,7 +98,7 @@ class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
         )
 
 
-HOMES = {
+HOMES: dict[str, str | None] = {
     "tokenizer.kind": "lilliput.data.tokenizer_choices",
     "model.task": "lilliput.model.model_choices",
     "model.norm": "lilliput.model.model_choices",
@@ -108,7 +109,7 @@ HOMES = {
     "model.initialisation": "lilliput.model.model_choices",
     "optimizer.kind": "lilliput.training.training_choices",
     "schedule.kind": "lilliput.training.training_choices",
-    "generate.processors": "lilliput.decoding.processor_choices",
+    "generate.processors": None,  # built-in processors have settings of their own: only plugins add entries
 }
 TABLES: dict[str, ChoiceTable[Any]] = {setting: ChoiceTable(setting, home) for setting, home in HOMES.items()}
 

@@ -292,7 +292,7 @@ def test_empty_and_huge_texts_fail_fast() -> None:
         assert not score(text).valid
     assert score(story * 10_000).position == len(story)
     assert score("\ud800").position == 0
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 2
 
 
 def test_validity_counts_and_tells_where_texts_break() -> None:
