@@ -73,7 +73,8 @@ def stream(
     rows: EngineRows | None = None
     logits: Tensor | None = None  # (B, V)
     while True:
-        unread += waiting.take_rows(None if batch is None else batch - len(active) - len(unread))
+        if not waiting.ended:
+            unread += waiting.take_rows(None if batch is None else batch - len(active) - len(unread))
         if unread:
             share_strategies(active, unread)
             begun, interrupted = begin(engine, unread)
@@ -87,18 +88,18 @@ def stream(
                     logits = torch.cat((logits, new_logits))
                 active = active + new
             unread = []
-        if searches := waiting.take_searches():
+        if not waiting.ended and (searches := waiting.take_searches()):
             yield from search_tokens(engine, searches, end)
         if rows is None or logits is None:
             if waiting.ended:
                 return
             continue
         tokens = take_tokens(active, logits, end)
-        going = [place for place, token in enumerate(tokens) if token.finish is None]
         yield from sorted(tokens, key=attrgetter("row"))
+        going = [place for place, token in enumerate(tokens) if token.finish is None]
         on = [place for place in going if active[place].viewed <= engine.context]
-        unread = [active[place] for place in going if active[place].viewed > engine.context]
         if len(on) < len(active):
+            unread = [active[place] for place in going if active[place].viewed > engine.context]
             active = [active[place] for place in on]
             if not on:
                 rows, logits = None, None
@@ -202,17 +203,24 @@ def find_error(engine: Engine, view: list[int]) -> Exception | None:
 def take_tokens(active: Sequence[ActiveRow], logits: Tensor, end: int | None) -> list[Token]:
     """The next event of each row. A token is appended to the row's text."""
     values = logits.cpu().numpy()
-    cancelled = [place for place, row in enumerate(active) if row.request.cancelled]
-    events = {place: active[place].interrupt("cancelled") for place in cancelled}  # of rows that end without a token
     try:
         statistics = logit_statistics(values)
     except Exception:
-        statistics = None
-        for place, outcome in enumerate(isolate_errors(range(len(active)), partial(check_logits, values))):
-            if isinstance(outcome, Exception) and place not in events:
-                events[place] = active[place].interrupt("error", outcome)
-    if statistics is not None and not events:
-        return choose_tokens(active, values, statistics, end)
+        return take_isolated_tokens(active, values, end)
+    if any(row.request.cancelled for row in active):
+        return take_isolated_tokens(active, values, end)
+    return choose_tokens(active, values, statistics, end)
+
+
+def take_isolated_tokens(active: Sequence[ActiveRow], values: Values, end: int | None) -> list[Token]:
+    """As `take_tokens`, where some rows are cancelled or have logits that are not finite: they end, the others go on."""
+    outcomes = isolate_errors(range(len(active)), partial(check_logits, values))
+    events: dict[int, Token] = {}  # of rows that end without a token
+    for place, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
+        if row.request.cancelled:
+            events[place] = row.interrupt("cancelled")
+        elif isinstance(outcome, Exception):
+            events[place] = row.interrupt("error", outcome)
     going = [place for place in range(len(active)) if place not in events]
     if going:
         left = values[going]

@@ -57,7 +57,10 @@ def choose(
 
     first = strategies[0]
     if all(strategy is first for strategy in strategies):
-        return isolate_errors(range(len(texts)), run)
+        try:
+            return [*choose_group(first, texts, logits, draws, peaks)]
+        except Exception:
+            return isolate_errors(range(len(texts)), run)
     groups: dict[int, list[int]] = {}
     for place, strategy in enumerate(strategies):
         groups.setdefault(id(strategy), []).append(place)

@@ -60,6 +60,9 @@ class StatisticsArguments(NamedTuple):
     found: int  # (B, FOUND): per row its peaks, the largest, and the sum of exp(logit - largest)
 
 
+NUMBERS = ctypes.c_int64 * len(StatisticsArguments._fields)  # filled in half the time that a NumPy array takes
+
+
 def compile_statistics() -> tuple[str, bytes]:
     from lilliput.kernels.logit_statistics_loops import compile_statistics
 
@@ -75,7 +78,7 @@ def load_statistics(report: Callable[[str], None] | None) -> None:
 
 
 @cache
-def find_function() -> Callable[[int], None]:
+def find_function() -> Callable[[ctypes.Array[ctypes.c_int64]], None]:
     return FUNCTION(STATISTICS.load())
 
 
@@ -88,8 +91,7 @@ def logit_statistics(values: Values) -> LogitStatistics:
         values = np.ascontiguousarray(values)
     found = np.empty((rows, ROW_STATISTICS), np.float32)
     args = StatisticsArguments(values.ctypes.data, rows, width, values.strides[0] // values.itemsize, found.ctypes.data)
-    numbers = np.array(args, dtype=np.int64)
-    find_function()(numbers.ctypes.data)
+    find_function()(NUMBERS(*args))
     return build_statistics(values, found[:, :SETS], found[:, SETS], found[:, SETS + 1])
 
 
