@@ -16,6 +16,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from helpers.error_format import check_every_error
+
 # Set by users, terminals, CI systems and launchers, and read by Lilliput or by a library that it uses.
 REMOVED_PREFIXES = ("WANDB_", "HF_", "TRACKIO_", "TORCHELASTIC_", "GROUP_", "ROLE_", "CLICOLOR")
 REMOVED = {
@@ -39,6 +41,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 torch.set_num_threads(1)  # tiny shapes are slower on two
 settings.register_profile("proofs", deadline=None, derandomize=True, database=None)  # no clock, no chance, no files
 settings.load_profile("proofs")
+check_every_error()
 
 
 def global_state() -> dict[str, Any]:

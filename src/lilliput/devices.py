@@ -43,12 +43,12 @@ def choose_device(name: str) -> torch.device:
         name = next((kind for kind, is_there in found.items() if is_there), "cpu")
     if not found.get(name, True):
         what, fix = f"torch cannot use a {name} device on this machine", "set train.device to cpu or auto"
-        raise UserError(what, None, fix, code="device.missing", setting="train.device")
+        raise UserError(what, None, fix=fix, code="device.missing", setting="train.device")
     try:
         return torch.device(name)
     except RuntimeError as error:
         what, fix = f"unknown device {name!r}", "set train.device to cpu, cuda, mps or auto"
-        raise UserError(what, None, fix, code="device.missing", setting="train.device") from error
+        raise UserError(what, None, fix=fix, code="device.missing", setting="train.device") from error
 
 
 class PrecisionChoice(NamedTuple):

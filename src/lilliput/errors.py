@@ -12,21 +12,15 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """An error that the user can fix: what is wrong, where, and how to fix it, in at most three lines.
+    """An error that the user can fix: what is wrong, where, and how to fix it, one line each.
 
-    `code` is stable and names the kind of error (`setting.unknown`, `file.not-utf8`); `setting` is the dotted name of the
-    setting at fault, where there is one. Programs and tests compare these two, never the text.
+    `what` states the error with the value that was found and the values that are valid. `where` is a file, a line, a flag
+    or another place. `fix` is an imperative sentence. `code` is stable and names the kind of error (`setting.unknown`,
+    `file.not-utf8`); `setting` is the dotted name of the setting at fault, if there is one. Programs and tests compare
+    `code` and `setting`, never the text.
     """
 
-    def __init__(
-        self,
-        what: str,
-        where: str | None = None,
-        fix: str | None = None,
-        *,
-        code: str,
-        setting: str | None = None,
-    ) -> None:
+    def __init__(self, what: str, where: str | None = None, *, fix: str, code: str, setting: str | None = None) -> None:
         self.what = what
         self.where = where
         self.fix = fix
@@ -34,13 +28,19 @@ class UserError(Exception):
         self.setting = setting
         super().__init__(what)
 
+    @property
+    def place(self) -> str | None:
+        """The second line: the setting at fault, with the file or flag that has it, or another place."""
+        if self.setting is None or "." not in self.setting:
+            return self.where and f"at: {self.where}"
+        return f"setting: {self.setting}" + (f" ({self.where})" if self.where not in (None, self.setting) else "")
+
     def __str__(self) -> str:
-        lines = [self.what]
-        if self.where:
-            lines.append(f"  at: {self.where}")
-        if self.fix:
-            lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        return "\n  ".join(filter(None, (self.what, self.place, f"fix: {self.fix}")))
+
+    def printed(self) -> str:
+        """The text as a command prints it."""
+        return f"error: {self}"
 
 
 class UserErrors(UserError):
@@ -51,6 +51,7 @@ class UserErrors(UserError):
         self.errors = errors
         super().__init__(
             "; ".join(error.what for error in errors),
+            fix="; ".join(error.fix for error in errors),
             code=errors[0].code if len(errors) == 1 else "several",
             setting=errors[0].setting if len(errors) == 1 else None,
         )
@@ -58,9 +59,15 @@ class UserErrors(UserError):
     def __str__(self) -> str:
         if len(self.errors) == 1:
             return str(self.errors[0])
-        return "\n".join(
-            error.what + (f"  ({error.where})" if error.where else "") + (f": {error.fix}" if error.fix else "")
+        lines = [
+            f"{error.what}{f' ({place})' if (place := error.setting or error.where) else ''}; fix: {error.fix}"
             for error in self.errors
+        ]
+        return "\n".join(lines)
+
+    def printed(self) -> str:
+        return (
+            "\n".join(f"error: {line}" for line in str(self).splitlines()) if len(self.errors) > 1 else f"error: {self}"
         )
 
 

@@ -349,7 +349,7 @@ def test_a_run_that_writes_with_beams(run_with_beams: Path, flags: list[str]) ->
     assert json.loads(lilliput(*write).out)["samples"][0]["rank"] == 1
     code, out, err = lilliput(*write, *flags)
     assert code == 0, err
-    assert [line.split(":")[0] for line in err.splitlines()] == ["left out --beams", "left out --length-penalty"]
+    assert [line.split(":")[0] for line in err.splitlines()] == ["ignored --beams", "left out --length-penalty"]
     assert out.count('"rank": null') == (2 if flags[0] == "--samples" else 1)
     plain = lilliput(*write, *flags, "--beams", "none", "--length-penalty", "1")
     assert json.loads(plain.out)["samples"] == json.loads(out)["samples"]

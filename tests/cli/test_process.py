@@ -200,14 +200,14 @@ def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
                     env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
                 )
             assert told.returncode == 2, words
-            assert told.stderr.startswith("lilliput: ") and len(told.stderr.splitlines()) == 1, told.stderr
+            assert told.stderr.startswith("error: ") and len(told.stderr.splitlines()) == 2, told.stderr
 
 
 def test_a_mistake_ends_with_2_and_an_ascii_terminal_is_enough(in_trained: None) -> None:
     with started("train", "nothere") as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (2, "")
-    assert err.startswith("lilliput: ") and "nothere" in err
+    assert err.startswith("error: ") and "nothere" in err
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     told = subprocess.run(
         [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë", "--json"],

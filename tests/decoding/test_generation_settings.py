@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from lilliput.decoding.generation_settings import Dropped, override_settings
+from lilliput.decoding.generation_settings import override_settings
 from lilliput.errors import UserErrors
+from lilliput.settings.choice_tables import Conflict
 from lilliput.settings.tree import GenerateSettings
 
 
-def names(dropped: list[Dropped]) -> list[str]:
-    return [one.name for one in dropped]
+def names(dropped: list[Conflict]) -> list[str]:
+    return [one.setting.removeprefix("generate.") for one in dropped]
 
 
 def conflicts(run: GenerateSettings, given: dict[str, Any]) -> list[tuple[str, str | None]]:
@@ -34,7 +35,7 @@ def test_beams_of_the_run_are_dropped_where_they_conflict_with_a_given_setting()
     settings, dropped = override_settings(run, {"top_p": 0.9})
     assert settings == GenerateSettings(top_p=0.9)
     assert names(dropped) == ["beams", "length_penalty"]
-    assert "generate.top_p" in dropped[0].reason
+    assert "generate.top_p" in dropped[0].what
     given: dict[str, Any]
     for given in ({"top_p": 0.9, "beams": 3}, {"beam_groups": 3}, {"top_p": 0.9, "length_penalty": 0.5}):
         assert conflicts(run, given)
@@ -42,10 +43,12 @@ def test_beams_of_the_run_are_dropped_where_they_conflict_with_a_given_setting()
 
 def test_the_caller_may_drop_beams() -> None:
     run = GenerateSettings(beams=4, length_penalty=2.0)
-    settings, dropped = override_settings(run, {"tokens": 9}, [Dropped("beams", "several samples")])
+    settings, dropped = override_settings(
+        run, {"tokens": 9}, [Conflict("generate.beams", "several samples", "use one sample")]
+    )
     assert settings == GenerateSettings(tokens=9)
     assert names(dropped) == ["beams", "length_penalty"]
-    assert dropped[0].reason == "several samples"
+    assert dropped[0].what == "several samples"
 
 
 def test_a_given_temperature_is_not_ignored() -> None:

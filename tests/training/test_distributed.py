@@ -295,7 +295,7 @@ def told_by(place: Path, *words: str) -> str:
 def test_a_mistake_is_told_once(place: Path) -> None:
     for name, value in (("train.stepz", "7"), ("train.batch", "1")):
         printed = told_by(place, "--max-restarts", "1", *command("mistaken", f"--{name}", value))
-        reports = [line for line in printed.splitlines() if line.startswith("lilliput: ")]
+        reports = [line for line in printed.splitlines() if line.startswith("error: ")]
         assert len(reports) == 1 and name in reports[0]
     assert not (place / "runs" / "mistaken").exists()
 

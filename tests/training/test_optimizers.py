@@ -80,7 +80,7 @@ def test_a_tied_table_is_the_embeddings() -> None:
 
 def test_a_tied_head_with_a_rate_of_its_own_is_refused() -> None:
     config = Config(model=ModelSettings(tied=True), optimizer=OptimizerSettings(head_lr=0.1))
-    assert [name for name, _ in conflicts(config)] == ["optimizer.head_lr"]
+    assert [one.setting for one in conflicts(config)] == ["optimizer.head_lr"]
 
 
 def test_the_rows_learned_beside_frozen_vectors_are_a_table_and_their_projection_is_none() -> None:

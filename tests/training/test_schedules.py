@@ -148,4 +148,4 @@ def test_warm_up_stable_decay_by_hand() -> None:
 def test_inverse_square_root_without_a_warm_up_is_refused() -> None:
     """Its level would be zero from the first update on."""
     schedule = ScheduleSettings(kind="inverse-sqrt", warmup=0)
-    assert [name for name, _ in conflicts(Config(schedule=schedule))] == ["schedule.warmup"]
+    assert [one.setting for one in conflicts(Config(schedule=schedule))] == ["schedule.warmup"]

@@ -71,7 +71,7 @@ def run_command(argv: list[str]) -> CommandOutcome:
         sys.stdout.flush()  # here, where a closed pipe is understood, and not at exit
         return CommandOutcome(code)
     except UserError as error:
-        print(f"lilliput: {error}", file=sys.stderr)
+        print(error.printed(), file=sys.stderr)
         return CommandOutcome(2, error)
     except KeyboardInterrupt:
         print("\nlilliput: stopped", file=sys.stderr)
@@ -83,8 +83,9 @@ def run_command(argv: list[str]) -> CommandOutcome:
         if error.errno not in NO_ROOM:
             raise
         drop_output()
-        failed = UserError(f"the output could not be written: {error.strerror}", code="output.not-written")
-        print(f"lilliput: {failed}", file=sys.stderr)
+        what, fix = f"the output could not be written: {error.strerror}", "free disk space or write elsewhere"
+        failed = UserError(what, fix=fix, code="output.not-written")
+        print(failed.printed(), file=sys.stderr)
         return CommandOutcome(2, failed)
 
 
@@ -106,7 +107,7 @@ def dispatch(argv: list[str]) -> int:
     if command not in COMMANDS:
         close = nearest(command, COMMANDS)
         fix = f"lilliput {close}" if close else f"use one of {', '.join(COMMANDS)}"
-        raise UserError(f"unknown command {command!r}", None, fix, code="command.unknown")
+        raise UserError(f"unknown command {command!r}", None, fix=fix, code="command.unknown")
     module = importlib.import_module(f"lilliput.cli.{command}")
     from lilliput.cli.parsing import parse
 

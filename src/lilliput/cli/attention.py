@@ -180,7 +180,7 @@ def find_conflicts(arguments: argparse.Namespace, task: AttentionFlags, config: 
     if arguments.sort not in (*SCORES, "layer"):
         close = nearest(arguments.sort, [*SCORES, "layer"])
         fix = f"--sort {close}" if close else f"use one of {', '.join(SCORES)}, layer"
-        found.append(UserError(f"unknown score {arguments.sort!r}", "--sort", fix, code="flag.value"))
+        found.append(UserError(f"unknown score {arguments.sort!r}", "--sort", fix=fix, code="flag.value"))
     if arguments.pad and task.generate is not None:
         fix = "give --pad or --generate, not both"
         found.append(UserError("--pad conflicts with --generate", fix=fix, code="flag.conflict"))
@@ -188,7 +188,8 @@ def find_conflicts(arguments: argparse.Namespace, task: AttentionFlags, config: 
         what = "--generate requires a language model, and this model is a classifier"
         found.append(UserError(what, fix="leave out --generate", code="model.task", setting="model.task"))
     if arguments.out is not None and Path(arguments.out).is_file():
-        found.append(UserError("--out is a file, expected a folder", arguments.out, code="file.not-written"))
+        what, fix = "--out is a file, expected a folder", "name a folder"
+        found.append(UserError(what, arguments.out, fix=fix, code="file.not-written"))
     if config is not None and arguments.on is not None:
         from lilliput.evaluation.evaluation_sets import check_name
 
@@ -207,7 +208,11 @@ def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
         ("--pad", arguments.pad and not text, "a text"),
         ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "pictures of a text"),
     ]
-    return [UserError(f"{name} requires {what}", code="flag.conflict") for name, lacks, what in needs if lacks]
+    return [
+        UserError(f"{name} requires {what}", fix=f"add {what} or remove {name}", code="flag.conflict")
+        for name, lacks, what in needs
+        if lacks
+    ]
 
 
 def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] | None:
@@ -218,14 +223,15 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
         if not found:
-            raise UserError(f"{name} is {text!r}, expected numbers, as in 0,2 or 0-3", code="flag.value")
+            what, fix = f"{name} is {text!r}, expected numbers, as in 0,2 or 0-3", f"write {name} 0,2 or {name} 0-3"
+            raise UserError(what, fix=fix, code="flag.value")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
             what = f"{name} is {text!r}, and the range {part.strip()} ends before it starts"
-            raise UserError(what, fix=f"{name} {last}-{first}", code="flag.value")
+            raise UserError(what, fix=f"write {name} {last}-{first}", code="flag.value")
         if there is not None and last >= there:
             what = f"{name} is {text!r}, expected numbers from 0 to {there - 1}"
-            raise UserError(what, code="attention.selection")
+            raise UserError(what, fix=f"choose numbers from 0 to {there - 1}", code="attention.selection")
         chosen |= set(range(first, last + 1))
     return sorted(chosen)
 

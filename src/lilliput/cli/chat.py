@@ -156,7 +156,7 @@ class Chat:
         word, _, rest = line[1:].strip().partition(" ")
         if word not in COMMANDS:
             close = nearest(word, COMMANDS)
-            raise UserError(f"unknown command /{word}", None, f"/{close or 'help'}", code="command.unknown")
+            raise UserError(f"unknown command /{word}", None, fix=f"/{close or 'help'}", code="command.unknown")
         COMMANDS[word].act(self, rest.strip())
 
     # ---- writing
@@ -223,19 +223,19 @@ class Chat:
             close = nearest(name, NAMES)
             fix = f"/set {close} VALUE" if close else "/show settings"
             if not name:
-                raise UserError("/set requires the name of a setting and a value", None, fix, code="flag.missing")
-            raise UserError(f"unknown setting {name}", None, fix, code="setting.unknown", setting=name)
+                raise UserError("/set requires the name of a setting and a value", None, fix=fix, code="flag.missing")
+            raise UserError(f"unknown setting {name}", None, fix=fix, code="setting.unknown", setting=name)
         try:
             words = shlex.split(typed)
         except ValueError:
             text = typed.strip()
             quoted = shlex.quote(text) if '"' in text else f'"{text}"'
             what, fix = f"a quote is not closed: {text}", f"/set {name} {quoted}"
-            raise UserError(what, name, fix, code="flag.value", setting=dotted(name)) from None
+            raise UserError(what, name, fix=fix, code="flag.value", setting=dotted(name)) from None
         if not words:
             kind = 'none|"A" "B"' if is_list(NAMES[name]) else kind_name(NAMES[name])
             what, fix = f"{name} requires a value", f"/set {name} {kind}"
-            raise UserError(what, None, fix, code="flag.missing", setting=dotted(name))
+            raise UserError(what, None, fix=fix, code="flag.missing", setting=dotted(name))
         value = " ".join(words)
         if name in kinds(Partner):
             self.partner = check_flags(Partner, vars(self.partner) | {name: value}, call=str)
@@ -257,7 +257,7 @@ class Chat:
             run = {**vars(Partner()), **vars(self.writer.config.generate)}
             print_columns((name, as_typed(now[name]), "" if now[name] == run[name] else "changed") for name in NAMES)
         else:
-            raise UserError(f"/show cannot show {what!r}", None, "/show settings or /show story", code="flag.value")
+            raise UserError(f"/show cannot show {what!r}", None, fix="/show settings or /show story", code="flag.value")
 
     def undo(self, _: str) -> None:
         self.last_turn()
@@ -280,7 +280,9 @@ class Chat:
 
     def last_turn(self) -> Turn:
         if not self.story.turns:
-            raise UserError("the story has no turn yet", None, "type a line, or press Enter", code="request.invalid")
+            raise UserError(
+                "the story has no turn yet", None, fix="type a line, or press Enter", code="request.invalid"
+            )
         return self.story.turns[-1]
 
     def begin_anew(self, _: str) -> None:
@@ -291,16 +293,16 @@ class Chat:
 
     def save(self, name: str) -> None:
         if not name:
-            raise UserError("/save requires the name of a file", None, "/save story.txt", code="flag.missing")
+            raise UserError("/save requires the name of a file", None, fix="/save story.txt", code="flag.missing")
         path = Path(name).expanduser()
         try:
             with open(path, "w" if path.absolute() in self.saved else "x", encoding="utf-8") as file:
                 file.write(self.story.text + "\n")
         except FileExistsError:
-            raise UserError("the file exists already", name, "/save another.txt", code="file.exists") from None
+            raise UserError("the file exists already", name, fix="/save another.txt", code="file.exists") from None
         except OSError as error:
             what = f"cannot write the story: {error.strerror}"
-            raise UserError(what, name, "/save another.txt", code="file.not-written") from None
+            raise UserError(what, name, fix="/save another.txt", code="file.not-written") from None
         self.saved.add(path.absolute())
         self.note(f"(saved as {name})")
 

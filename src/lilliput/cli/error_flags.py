@@ -42,7 +42,7 @@ def flags_in_errors(call: Callable[[str], str] = flag) -> Iterator[None]:
 def with_fields(error: UserError, **fields: str | None) -> UserError:
     """Return a copy of the error with other fields."""
     values = vars(error) | fields
-    return UserError(values["what"], values["where"], values["fix"], code=values["code"], setting=values["setting"])
+    return UserError(values["what"], values["where"], fix=values["fix"], code=values["code"], setting=values["setting"])
 
 
 def gather(errors: list[UserError], part: Callable[[], Outcome]) -> Outcome | None:

@@ -123,7 +123,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
     if given and not arguments.overlap:
         names = ", ".join(map(flag, given))
         what = f"{names} {'require' if len(given) > 1 else 'requires'} --overlap"
-        errors.append(UserError(what, None, "add --overlap", code="flag.conflict"))
+        errors.append(UserError(what, None, fix="add --overlap", code="flag.conflict"))
     found = gather(errors, lambda: settings_of(arguments.run))
     settings = None
     if found is not None:
@@ -166,7 +166,7 @@ def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
 def check_apart(csv: str | None, overlap_csv: str | None) -> None:
     if csv is not None and overlap_csv is not None and Path(csv).resolve() == Path(overlap_csv).resolve():
         what = "--csv and --overlap-csv name the same file"
-        raise UserError(what, csv, "give two different files", code="flag.conflict")
+        raise UserError(what, csv, fix="give two different files", code="flag.conflict")
 
 
 def check_place(name: str, path: str | None) -> None:
@@ -175,6 +175,6 @@ def check_place(name: str, path: str | None) -> None:
         return
     fix = "give the path of a file"
     if Path(path).is_dir():
-        raise UserError(f"{flag(name)} is a folder, expected a file", path, fix, code="file.is-folder")
+        raise UserError(f"{flag(name)} is a folder, expected a file", path, fix=fix, code="file.is-folder")
     if not Path(path).absolute().parent.is_dir():
-        raise UserError(f"{flag(name)}: the folder of the file does not exist", path, fix, code="file.not-written")
+        raise UserError(f"{flag(name)}: the folder of the file does not exist", path, fix=fix, code="file.not-written")

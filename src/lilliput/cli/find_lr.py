@@ -25,11 +25,11 @@ def print_rates(arguments: argparse.Namespace, config: Config | None, world: Wor
     if world.processes > 1:
         what = f"--find-lr requires one process, got {world.processes}"
         fix = "run the same without torchrun: the result holds for the same train.batch"
-        raise UserError(what, None, fix, code="flag.conflict")
+        raise UserError(what, None, fix=fix, code="flag.conflict")
     for flag in ("resume", "overwrite"):
         if getattr(arguments, flag):
             what = f"--find-lr conflicts with --{flag}: it makes no run"
-            raise UserError(what, None, "give --find-lr alone, or with --from RUN", code="flag.conflict")
+            raise UserError(what, None, fix="give --find-lr alone, or with --from RUN", code="flag.conflict")
     assert config is not None
     from lilliput.training.learning_rate_finder import find_learning_rate, plot_trial, scaled_rates
 

@@ -26,8 +26,8 @@ from lilliput.cli.generation_flags import (
 )
 from lilliput.cli.output import print_json, say
 from lilliput.cli.prompt_input import STDIN, as_text, read_prompts
-from lilliput.decoding.generation_settings import Dropped
 from lilliput.errors import UserError, UserErrors
+from lilliput.settings.choice_tables import Conflict
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def resolve_settings(task: GenerateFlags, run: GenerateSettings, given: dict[str
     errors: list[UserError] = []
     conflicts = conflicts_with_beams(task)
     drop_beams = conflicts and run.beams is not None and "beams" not in given
-    dropped = [Dropped("beams", conflicts[0].what)] if drop_beams else []
+    dropped = [Conflict("generate.beams", conflicts[0].what, conflicts[0].fix)] if drop_beams else []
     found = gather(errors, lambda: apply_given(run, given, dropped=dropped))
     if found is not None and found[0].beams is not None:
         errors += conflicts

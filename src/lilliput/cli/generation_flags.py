@@ -19,8 +19,9 @@ from pydantic.fields import FieldInfo
 
 from lilliput.cli.error_flags import flag, flags_in_errors, gather, with_fields
 from lilliput.cli.parsing import kind_name
-from lilliput.decoding.generation_settings import PREFIX, Dropped, override_settings
+from lilliput.decoding.generation_settings import PREFIX, override_settings
 from lilliput.errors import UserError, UserErrors
+from lilliput.settings.choice_tables import Conflict
 from lilliput.settings.loading import admits_none, parse_flag, with_none, wrong_values
 from lilliput.settings.recipes import Layer
 from lilliput.settings.tree import Config, GenerateSettings
@@ -124,10 +125,10 @@ def apply_given(
     run: GenerateSettings,
     given: Given,
     call: Callable[[str], str] = flag,
-    dropped: Sequence[Dropped] = (),
+    dropped: Sequence[Conflict] = (),
 ) -> tuple[GenerateSettings, list[str]]:
     """Return the run's settings with the given ones, and a note on each setting of the run that was dropped."""
     checked = check_generate(given, call)
     with flags_in_errors(call):
         settings, left_out = override_settings(run, {name: getattr(checked, name) for name in given}, dropped)
-    return settings, [f"left out {call(one.name)}: {one.reason}" for one in left_out]
+    return settings, [f"ignored {call(one.setting.removeprefix(PREFIX))}: {one.what}" for one in left_out]

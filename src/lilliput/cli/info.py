@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if len(arguments.runs) > 2:
         what = f"info compares two runs, got {len(arguments.runs)}"
-        raise UserError(what, None, "lilliput info A B", code="flag.value")
+        raise UserError(what, None, fix="lilliput info A B", code="flag.value")
     show = (print_all, print_one, print_two)[len(arguments.runs)]
     show(arguments)
     return 0

@@ -35,7 +35,7 @@ class Command(Protocol):
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the one error that argparse reports by its text alone: a required argument is missing."""
-        raise UserError(message, None, f"{self.prog} --help", code="flag.missing")
+        raise UserError(message, None, fix=f"{self.prog} --help", code="flag.missing")
 
     def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Return the arguments and the words that are unknown; a flag may stand between RUN and TEXT."""
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
                         dashed and dashed.split("=")[0] not in self._option_string_actions
                     ):  # a value that looks like a flag
                         fix = f"{name}={shlex.quote(dashed)}"
-            raise UserError(str(error), None, fix, code=code) from None
+            raise UserError(str(error), None, fix=fix, code=code) from None
 
 
 def parse(command: str, summary: str, module: Command, argv: list[str]) -> argparse.Namespace:
@@ -99,7 +99,7 @@ def load_plugins(argv: list[str]) -> None:
 def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
         fix = f"lilliput {command} --help; quote text that has spaces"
-        return UserError(f"unexpected argument {word!r}", None, fix, code="flag.unknown")
+        return UserError(f"unexpected argument {word!r}", None, fix=fix, code="flag.unknown")
     known: Iterable[str] = flags
     if takes_settings:
         from lilliput.settings.loading import setting_types
@@ -108,7 +108,7 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
     name = word.split("=")[0]
     close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
     fix = "--" + close.removeprefix("--") if close else f"lilliput {command} --help"
-    return UserError(f"unknown flag {name}", None, fix, code="flag.unknown")
+    return UserError(f"unknown flag {name}", None, fix=fix, code="flag.unknown")
 
 
 def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -137,7 +137,7 @@ def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], li
                 index += 1
             elif name in kinds:  # a name that is none is refused as such, with the nearest one
                 what, fix = f"--{name} requires a value", f"--{name} VALUE"
-                raise UserError(what, None, fix, code="flag.missing", setting=name)
+                raise UserError(what, None, fix=fix, code="flag.missing", setting=name)
         settings[name] = value
     return settings, rest
 

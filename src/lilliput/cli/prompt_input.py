@@ -32,12 +32,12 @@ def read_prompts(source: str, note: Callable[[str], object]) -> list[str]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         what, place = f"the prompts are not UTF-8 (byte 0x{raw[error.start]:02x})", f"line {line}, byte {error.start}"
-        raise UserError(what, f"{where}, {place}", "save the file as UTF-8", code="file.not-utf8") from None
+        raise UserError(what, f"{where}, {place}", fix="save the file as UTF-8", code="file.not-utf8") from None
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         what = "the file of prompts has only white space" if text else "the file of prompts is empty"
-        raise UserError(what, where, "write one prompt on each line", code="prompt.empty")
+        raise UserError(what, where, fix="write one prompt on each line", code="prompt.empty")
     blank = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
     if blank:
         numbers = ", ".join(blank[:NUMBERS]) + (", ..." if len(blank) > NUMBERS else "")
@@ -48,12 +48,12 @@ def read_prompts(source: str, note: Callable[[str], object]) -> list[str]:
 def read_file(path: Path) -> bytes:
     if path.is_dir():
         fix = "give a file with one prompt on each line"
-        raise UserError("--prompts is a folder, expected a file", str(path), fix, code="file.is-folder")
+        raise UserError("--prompts is a folder, expected a file", str(path), fix=fix, code="file.is-folder")
     try:
         return path.read_bytes()
     except FileNotFoundError:
         fix = "use - for stdin, or --prompt TEXT"
-        raise UserError("the file of prompts does not exist", str(path), fix, code="file.missing") from None
+        raise UserError("the file of prompts does not exist", str(path), fix=fix, code="file.missing") from None
     except OSError as error:
         what = f"the prompts cannot be read: {error.strerror}"
-        raise UserError(what, str(path), "check the permissions of the file", code="file.unreadable") from None
+        raise UserError(what, str(path), fix="check the permissions of the file", code="file.unreadable") from None

@@ -88,6 +88,6 @@ def find_trained(target: str, folder: str) -> Run:
             quick = find_study_folder(f"{target}-quick", folder)
             fix = f"lilliput report {quick.name}" if quick else f"lilliput study {target}"
             what = f"study {target} was not run yet"
-            raise UserError(what, f"{folder}/{target}", fix, code="study.incomplete") from None
+            raise UserError(what, f"{folder}/{target}", fix=fix, code="study.incomplete") from None
         raise
     return found if isinstance(found, Run) else Run.open(found.folder.absolute().parents[1])

@@ -76,11 +76,11 @@ def parse_seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
         what = f"--seeds is {text!r}, expected whole numbers from 0, separated by commas"
-        raise UserError(what, None, "--seeds 1,2,3", code="flag.value")
+        raise UserError(what, None, fix="--seeds 1,2,3", code="flag.value")
     seeds = [int(word) for word in words]
     if len(set(seeds)) < len(seeds):
         fix = f"--seeds {','.join(map(str, dict.fromkeys(seeds)))}"
-        raise UserError(f"--seeds is {text!r}, expected each seed once", None, fix, code="flag.value")
+        raise UserError(f"--seeds is {text!r}, expected each seed once", None, fix=fix, code="flag.value")
     return seeds
 
 
@@ -98,7 +98,9 @@ def list_studies(arguments: argparse.Namespace) -> int:
         f"--{name.replace('_', '-')}" for name in ("quick", "seeds", "overwrite", "dry_run") if getattr(arguments, name)
     ]
     if given:
-        raise UserError(f"{given[0]} requires a study", None, f"lilliput study window {given[0]}", code="flag.missing")
+        raise UserError(
+            f"{given[0]} requires a study", None, fix=f"lilliput study window {given[0]}", code="flag.missing"
+        )
     from rich.table import Table
 
     from lilliput.studies.study_files import read_study, shipped_studies

@@ -107,7 +107,7 @@ def requested_start(arguments: argparse.Namespace) -> RunStart:
     for flags in exclusive:
         if all(flags.values()):
             what = f"{' and '.join(flags)} exclude each other"
-            raise UserError(what, None, f"remove {' or '.join(flags)}", code="flag.conflict")
+            raise UserError(what, None, fix=f"remove {' or '.join(flags)}", code="flag.conflict")
     from lilliput.training.run_start import CommandSettings, resolve_start
 
     command = CommandSettings(arguments.target, arguments.settings, arguments.size)
@@ -131,7 +131,7 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
         fixes |= {"checkpoint.mismatch": "train on documents with the same labels, or remove --from"}
     if error.code not in fixes:
         return error
-    return UserError(error.what, error.where, fixes[error.code], code=error.code, setting=error.setting)
+    return UserError(error.what, error.where, fix=fixes[error.code], code=error.code, setting=error.setting)
 
 
 def follow(session: Session, console: Console) -> int | None:

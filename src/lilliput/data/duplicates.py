@@ -313,7 +313,7 @@ def _compare(
         places = np.flatnonzero(wanted)
         if len(all_ends) != len(places):
             what, fix = "the source changed while it was read", "run it again when the source is complete"
-            raise UserError(what, corpus.name, fix, code="data.changed", setting="data.source")
+            raise UserError(what, corpus.name, fix=fix, code="data.changed", setting="data.source")
         sets.flush()
         openings.flush()
         shingles = np.asarray(np.memmap(sets, dtype=np.uint64, mode="r"))

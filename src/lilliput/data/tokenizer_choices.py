@@ -30,14 +30,16 @@ def byte_rules(config: Config) -> list[Conflict]:
     size = config.model.vocab_size
     if size is None or size >= 257:
         return []
-    return [("model.vocab_size", f"bytes and end-of-text require model.vocab_size 257 or more (got {size})")]
+    what = f"256 bytes and end-of-text require model.vocab_size 257 or more (got {size})"
+    return [Conflict("model.vocab_size", what, "set model.vocab_size to 257 or remove it")]
 
 
 def unknown_token_rules(config: Config) -> list[Conflict]:
     tokenizer = config.tokenizer
     if tokenizer.unk_id is not None or tokenizer.vocabulary is not None or tokenizer.path is not None:
         return []
-    return [("tokenizer.unk_id", f"a {tokenizer.kind} tokenizer requires an id for what is not in its vocabulary")]
+    what = f"a {tokenizer.kind} tokenizer requires an id for tokens outside its vocabulary (got none)"
+    return [Conflict("tokenizer.unk_id", what, "set tokenizer.unk_id to an id, such as 3")]
 
 
 TOKENIZERS: ChoiceTable[TokenizerChoice] = TABLES["tokenizer.kind"]

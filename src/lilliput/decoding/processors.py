@@ -240,7 +240,7 @@ def build_forced_words(settings: GenerateSettings, tokenizer: Tokenizer) -> Proc
         raise UserError(
             f"the forced words take {forced.tokens} tokens, but generate.tokens is {settings.tokens}",
             "generate.forced_words",
-            f"set generate.tokens to {forced.tokens} or more",
+            fix=f"set generate.tokens to {forced.tokens} or more",
             code="setting.conflict",
             setting="generate.forced_words",
         )

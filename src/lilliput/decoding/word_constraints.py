@@ -214,7 +214,7 @@ class ForcedWords:
                 raise UserError(
                     f"the tokenizer cannot encode all of the forced word {word!r}",
                     "generate.forced_words",
-                    "use a word of the text that the tokenizer was trained on",
+                    fix="use a word of the text that the tokenizer was trained on",
                     code="setting.value",
                     setting="generate.forced_words",
                 )

@@ -267,7 +267,8 @@ class Writer:
         for id_ in prompt:
             if not 0 <= id_ < vocabulary:
                 what = f"the prompt contains token id {id_}, expected 0 to {vocabulary - 1}"
-                raise UserError(what, code="prompt.invalid")
+                fix = "encode the prompt with the tokenizer of the run"
+                raise UserError(what, fix=fix, code="prompt.invalid")
         return [self.tokenizer.start, *prompt]
 
     def prompt_text(self, prompt: Prompt) -> str:
@@ -285,7 +286,7 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
         raise UserError(
             "a beam search returns no alternatives",
             "generate.beams",
-            "leave out alternatives, or set generate.beams to none",
+            fix="leave out alternatives, or set generate.beams to none",
             code="request.invalid",
             setting="generate.beams",
         )
@@ -293,7 +294,7 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
         raise UserError(
             f"n_best is {n_best}, but generate.beams is {width}",
             "generate.beams",
-            f"set generate.beams to {n_best} or more",
+            fix=f"set generate.beams to {n_best} or more",
             code="request.invalid",
             setting="generate.beams",
         )
@@ -302,7 +303,8 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
 def check_counts(counts: Mapping[str, int | None]) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
-            raise UserError(f"{name} is {count}, expected 1 or more", code="request.invalid")
+            what = f"{name} is {count}, expected 1 or more"
+            raise UserError(what, fix=f"set {name} to 1 or more", code="request.invalid")
 
 
 def load(path: str | Path, device: str = "auto") -> Writer:

@@ -108,7 +108,7 @@ def open_evaluation(
             raise
         # The argument asks for labels, not a setting of the run: changing a setting is no fix.
         fix = "evaluate without labelled=True"
-        raise UserError(error.what, error.where, fix, code="data.label", setting="labelled") from None
+        raise UserError(error.what, error.where, fix=fix, code="data.label", setting="labelled") from None
 
 
 def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:

@@ -106,7 +106,10 @@ def texts_of(hashes: NDArray[np.uint64], texts: Iterator[str], source: str) -> I
                 break
         else:
             raise UserError(
-                "the texts have changed since they were prepared", source, "run the command again", code="data.changed"
+                "the texts have changed since they were prepared",
+                source,
+                fix="run the command again",
+                code="data.changed",
             )
 
 
@@ -158,7 +161,9 @@ def open_file(
         done += sum(len(document.text) for document in some)
         report("tokenizing", done, max(done, reading.size))
     if not gather(found, "lengths", OFFSETS).any():
-        raise UserError("the run's tokenizer finds no tokens in the texts", path, "use other texts", code="data.empty")
+        raise UserError(
+            "the run's tokenizer finds no tokens in the texts", path, fix="use other texts", code="data.empty"
+        )
     known = [name for name in named if name is not None]
     classes = labels or (order_labels(known) if known else None)
     return Documents(
@@ -191,6 +196,6 @@ def class_of(name: str, classes: list[str], path: str) -> int:
     raise UserError(
         f"the model has no label {name!r}, only {known}",
         path,
-        f"use the label {meant}" if meant else "use the model's labels",
+        fix=f"use the label {meant}" if meant else "use the model's labels",
         code="data.label",
     )

@@ -31,6 +31,10 @@ ROUNDED = 1e-2  # of the sum of a row: bfloat16 rounds each weight by up to 0.4%
 SEEN = {" ": "·", "\n": "↵", "\r": "␍", "\t": "→"}
 
 
+def invalid(what: str) -> UserError:
+    return UserError(what, fix="pass arrays of matching shapes", code="attention.weights")
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
     """Who looks at whom in one text.
@@ -61,40 +65,31 @@ class AttentionMaps:
     def __post_init__(self) -> None:
         count = len(self.tokens)
         if not count or not len(self.weights):
-            raise UserError("attention maps need at least one token and one layer", code="attention.weights")
+            raise invalid("attention maps require at least one token and one layer")
         for name, number, of in (("layers", self.layers, len(self.weights)), ("ids", self.ids, count)):
             if number is not None and len(number) != of:
-                raise UserError(f"got {len(number)} {name}, expected {of}", code="attention.weights")
+                raise invalid(f"`{name}` has {len(number)} entries, expected {of}")
         for name, number in (("layer", self.layers), ("head", self.heads)):
             if number is not None and len(set(number)) < len(number):
-                raise UserError(
-                    f"each {name} may be given once, got {', '.join(map(str, number))}", code="attention.selection"
-                )
+                what = f"a {name} was selected twice (got {', '.join(map(str, number))})"
+                raise UserError(what, fix=f"select each {name} once", code="attention.selection")
         if self.visible is not None and len(self.visible) not in (1, len(self.weights)):
-            raise UserError(
-                f"`visible` has {len(self.visible)} masks for {len(self.weights)} layers", code="attention.weights"
-            )
+            raise invalid(f"`visible` has {len(self.visible)} masks, expected 1 or {len(self.weights)} (one per layer)")
         if self.prompt is not None and not 1 <= self.prompt <= count:
-            raise UserError(
-                f"`prompt` must be from 1 to the {count} tokens, got {self.prompt}", code="attention.weights"
-            )
+            raise invalid(f"`prompt` is {self.prompt}, expected 1 to {count} (the number of tokens)")
         if self.padding is not None and self.padding.shape != (count,):
-            raise UserError(f"`padding` has shape {self.padding.shape}, expected ({count},)", code="attention.weights")
+            raise invalid(f"`padding` has shape {self.padding.shape}, expected ({count},)")
         for place, weights in enumerate(self.weights):
             self.check(f"layer {self.layer_numbers[place]}", weights, self.mask(place))
 
     def check(self, name: str, weights: Weights, visible: Mask) -> None:
         count = len(self.tokens)
         if weights.ndim != 3 or weights.shape[1:] != (count, count):
-            raise UserError(
-                f"{name} has shape {weights.shape}, expected (heads, {count}, {count})", code="attention.weights"
-            )
+            raise invalid(f"{name} has shape {weights.shape}, expected (heads, {count}, {count})")
         if self.heads is not None and len(self.heads) != len(weights):
-            raise UserError(f"{name} has {len(weights)} heads, `heads` has {len(self.heads)}", code="attention.weights")
+            raise invalid(f"{name} has {len(weights)} heads, but `heads` has {len(self.heads)} entries")
         if visible.shape != (count, count):
-            raise UserError(
-                f"`visible` of {name} has shape {visible.shape}, expected ({count}, {count})", code="attention.weights"
-            )
+            raise invalid(f"`visible` of {name} has shape {visible.shape}, expected ({count}, {count})")
         fix = "pass the weights after the softmax, of a model without dropout: model.eval()"
         if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):  # also where one is not a number
             raise UserError(f"{name} has weights that are not between 0 and 1", fix=fix, code="attention.weights")

@@ -75,14 +75,19 @@ class PositionalEncoding(Choice):
 
 def even_dim(config: Config) -> list[Conflict]:
     dim = config.model.dim
-    return [("model.dim", f"sinusoidal positions require an even model.dim (got {dim})")] if dim % 2 else []
+    if dim % 2 == 0:
+        return []
+    return [
+        Conflict("model.dim", f"sinusoidal positions require an even model.dim (got {dim})", "set an even model.dim")
+    ]
 
 
 def even_head_dim(config: Config) -> list[Conflict]:
     dim, heads = config.model.dim, config.model.heads
     if dim % heads or (dim // heads) % 2 == 0:
         return []
-    return [("model.heads", f"rotary positions require an even dim per head (got {dim} / {heads} = {dim // heads})")]
+    what = f"rotary positions require an even dim per head (got {dim} / {heads} = {dim // heads})"
+    return [Conflict("model.heads", what, "set model.heads so that model.dim / model.heads is even")]
 
 
 POSITIONS: ChoiceTable[PositionalEncoding] = TABLES["model.positions"]
@@ -247,43 +252,53 @@ class Task(Choice):
 def language_rules(config: Config) -> list[Conflict]:
     found = []
     if config.model.classes is not None:
-        found.append(("model.classes", "a language model has no classes; set model.task to classifier or both"))
+        fix = "set model.task to classifier or both, or remove model.classes"
+        found.append(Conflict("model.classes", "a language model has no classes", fix))
     if config.train.balance_labels:
-        found.append(("train.balance_labels", "a language model has no labels; set model.task to classifier or both"))
+        fix = "set model.task to classifier or both, or remove train.balance_labels"
+        found.append(Conflict("train.balance_labels", "a language model has no labels", fix))
     return found + one_loss(config)
 
 
 def classifier_rules(config: Config) -> list[Conflict]:
     model, found = config.model, []
     if model.soft_cap is not None:
-        found.append(("model.soft_cap", "a classifier has no logits of tokens; set model.soft_cap to none"))
+        found.append(Conflict("model.soft_cap", "a classifier has no token logits", "set model.soft_cap to none"))
     if model.tied:
-        found.append(("model.tied", "a tied head requires a language model whose embedding has width model.dim"))
+        what = "a tied head requires a language model (got model.task classifier)"
+        found.append(Conflict("model.tied", what, "set model.tied to false"))
     if config.train.z_loss:
-        found.append(("train.z_loss", "a classifier has no logits of tokens; set train.z_loss to 0"))
+        found.append(Conflict("train.z_loss", "a classifier has no token logits", "set train.z_loss to 0"))
     if config.train.pair_updates:
-        found.append(("train.pair_updates", "a classifier predicts no tokens; set train.pair_updates to 0"))
+        found.append(Conflict("train.pair_updates", "a classifier predicts no tokens", "set train.pair_updates to 0"))
     return found + labelled_documents(config, "a classifier") + one_loss(config)
 
 
 def both_rules(config: Config) -> list[Conflict]:
     train, found = config.train, []
     if config.data.windows == "overlapping":
-        found.append(("data.windows", "model.task both learns each label once; set data.windows to aligned"))
+        what = "model.task both requires aligned windows: each label is learned once per epoch"
+        found.append(Conflict("data.windows", what, "set data.windows to aligned"))
     if train.language_weight + train.label_weight == 0.0:
-        found.append(("train.language_weight", "with train.label_weight 0 as well, no loss is left"))
+        what = "train.language_weight and train.label_weight are both 0: there is no loss"
+        found.append(Conflict("train.language_weight", what, "set one of them above 0"))
     return found + labelled_documents(config, "model.task both")
 
 
 def labelled_documents(config: Config, what: str) -> list[Conflict]:
     if config.data.labelled:
         return []
-    return [("data.labelled", f"{what} requires labelled documents; set data.labelled to true and name such a source")]
+    fix = "set data.labelled to true and data.source to a labelled source"
+    return [Conflict("data.labelled", f"{what} requires labelled documents", fix)]
 
 
 def one_loss(config: Config) -> list[Conflict]:
     return [
-        (f"train.{name}", f"model.task {config.model.task} has one loss; train.{name} applies to model.task both")
+        Conflict(
+            f"train.{name}",
+            f"train.{name} requires model.task both (got {config.model.task}, which has one loss)",
+            f"remove train.{name}",
+        )
         for name in ("language_weight", "label_weight")
         if getattr(config.train, name) != 1.0
     ]
@@ -312,9 +327,11 @@ class Initialiser(Choice):
 
 
 def equal_kv_heads(config: Config) -> list[Conflict]:
-    if config.model.kv_heads in (None, config.model.heads):
+    heads, kv_heads = config.model.heads, config.model.kv_heads
+    if kv_heads in (None, heads):
         return []
-    return [("model.initialisation", "copying requires as many model.kv_heads as model.heads")]
+    what = f"model.initialisation copying requires as many kv_heads as heads (got {kv_heads} and {heads})"
+    return [Conflict("model.initialisation", what, "remove model.kv_heads or choose another model.initialisation")]
 
 
 INITIALISERS: ChoiceTable[Initialiser] = TABLES["model.initialisation"]

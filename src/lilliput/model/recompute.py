@@ -52,7 +52,7 @@ def use_compile(model: Transformer) -> None:
     except RuntimeError as error:
         what = f"torch.compile does not work on this machine: {str(error).splitlines()[0]}"
         fix = "set train.compile to false"
-        raise UserError(what, None, fix, code="device.missing", setting="train.compile") from error
+        raise UserError(what, None, fix=fix, code="device.missing", setting="train.compile") from error
     # All blocks share one function, whose variants (windows, packed or plain rows, with and without gradient, a length that
     # is fixed or not) are a few; beyond torch's own limit of eight it would give up and warn at length.
     torch._dynamo.config.recompile_limit = 64

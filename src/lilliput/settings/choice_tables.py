@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -20,7 +20,15 @@ from lilliput.errors import UserError, nearest
 if TYPE_CHECKING:
     from lilliput.settings.tree import Config
 
-Conflict = tuple[str, str]  # dotted name of the setting that could be changed, and the reason
+
+class Conflict(NamedTuple):
+    """Settings that conflict: the dotted name of the one to change, what is wrong, and how to fix it (an imperative)."""
+
+    setting: str
+    what: str
+    fix: str
+
+
 Rules = Callable[["Config"], list[Conflict]]
 
 
@@ -92,7 +100,9 @@ class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
         return UserError(
             f"{self.setting} has no choice {name!r} (expected one of {', '.join(self) or 'none: nothing is registered'})",
             None,
-            f"set {self.setting} to {close}" if close else f"register {name!r}, or set {self.setting} to a known name",
+            fix=f"set {self.setting} to {close}"
+            if close
+            else f"register {name!r}, or set {self.setting} to a known name",
             code="setting.choice",
             setting=self.setting,
         )
@@ -124,7 +134,7 @@ def register(setting: str, name: str, builds: Callable[..., Any], **facts: Any) 
         raise UserError(
             f"{setting} has no table of choices (expected one of {', '.join(TABLES)})",
             None,
-            f"register it under {nearest(setting, TABLES) or 'one of these settings'}",
+            fix=f"register it under {nearest(setting, TABLES) or 'one of these settings'}",
             code="setting.choice",
             setting=setting,
         )
@@ -133,7 +143,7 @@ def register(setting: str, name: str, builds: Callable[..., Any], **facts: Any) 
         raise UserError(
             f"{setting} has a choice {name!r} already",
             None,
-            "register it under another name",
+            fix="register it under another name",
             code="setting.choice",
             setting=setting,
         )

@@ -80,7 +80,7 @@ def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
                 UserError(
                     f"{name} is {json.dumps(value)}, and the setting was removed",
                     where,
-                    fix,
+                    fix=fix,
                     code="setting.removed",
                     setting=name,
                 )
@@ -133,7 +133,7 @@ def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = 
         value = with_none(value) if admits_none(types[name]) else value
         if isinstance(value, bool) and types[name] is not bool:
             what = f"{name} needs a value, got the switch {str(value).lower()}"
-            errors.append(UserError(what, where, f"give {name} a value", code="setting.value", setting=name))
+            errors.append(UserError(what, where, fix=f"give {name} a value", code="setting.value", setting=name))
             continue
         section, _, inner = name.rpartition(".")
         target = nested.setdefault(section, {}) if section else nested
@@ -147,8 +147,9 @@ def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = 
     except ValidationError as error:
         raise UserErrors(errors + wrong_values(error, layer)) from None
     config = resolve(config)
-    for name, what in conflicts(config):
-        errors.append(UserError(what, layer.get(name, (None, None))[1], code="setting.conflict", setting=name))
+    for name, what, fix in conflicts(config):
+        place = layer[name][1] if name in layer else None
+        errors.append(UserError(what, place, fix=fix, code="setting.conflict", setting=name))
     if errors:
         raise UserErrors(errors)
     return config
@@ -167,15 +168,15 @@ def unknown_setting(name: str, where: str) -> UserError:
         inside = next(setting for setting in setting_types() if setting.startswith(f"{name}."))
         fix = f"name a setting in the group, such as {inside}"
         return UserError(
-            f"{name} is a group of settings, not a setting", where, fix, code="setting.group", setting=name
+            f"{name} is a group of settings, not a setting", where, fix=fix, code="setting.group", setting=name
         )
     if name in REMOVED:
         return UserError(
-            f"the setting {name} was removed", where, "leave the setting out", code="setting.removed", setting=name
+            f"the setting {name} was removed", where, fix="leave the setting out", code="setting.removed", setting=name
         )
     close = nearest(name, setting_types())
     fix = f"use {close}" if close else f"use a setting of one of the groups {', '.join(sections())}"
-    return UserError(f"unknown setting {name}", where, fix, code="setting.unknown", setting=name)
+    return UserError(f"unknown setting {name}", where, fix=fix, code="setting.unknown", setting=name)
 
 
 def wrong_values(error: ValidationError, layer: Layer) -> list[UserError]:
@@ -199,7 +200,7 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
     return UserError(
         f"{name} {' or '.join(requirements)}, got {value!r}",
         where,
-        f"use {close}" if close else None,
+        fix=f"set {name} to {close if close else 'a valid value'}",
         code="setting.choice" if is_choice else "setting.value",
         setting=name,
     )

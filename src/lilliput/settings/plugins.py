@@ -28,11 +28,11 @@ def load_plugin(path: str | Path) -> None:
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise UserError(
-            f"the plugin {what}", str(path), "name a Python file that calls lilliput.register", code="file.missing"
+            f"the plugin {what}", str(path), fix="name a Python file that calls lilliput.register", code="file.missing"
         )
     spec = importlib.util.spec_from_file_location(f"lilliput_plugin_{len(LOADED)}_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise UserError("a plugin is a Python file", str(path), "name a file that ends in .py", code="file.format")
+        raise UserError("a plugin is a Python file", str(path), fix="name a file that ends in .py", code="file.format")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -45,5 +45,5 @@ def load_plugin(path: str | Path) -> None:
             line = line.tb_next
         where = f"{path}, line {line.tb_lineno}" if line is not None else str(path)
         what = f"the plugin raised {type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(what, where, "correct the plugin", code="plugin.failed") from error
+        raise UserError(what, where, fix="correct the plugin", code="plugin.failed") from error
     LOADED.append(file)

@@ -49,7 +49,7 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
     path = path.resolve()
     if path in seen:
         chain = " -> ".join(str(p.name) for p in (*seen, path))
-        raise UserError("the base recipes form a cycle", chain, "remove one `base`", code="recipe.cycle")
+        raise UserError("the base recipes form a cycle", chain, fix="remove one `base`", code="recipe.cycle")
     text, settings = read_toml(path, "recipe")
     base = settings.pop("base", None)
     layer = {name: (value, f"{path.name}, line {line_of(text, name)}") for name, value in flatten(settings).items()}
@@ -60,7 +60,7 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
         return [layer]
     if not isinstance(base, str) or not (found := find_recipe(str(path.parent / base)) or shipped_recipe(base)):
         where, fix = f"{path.name}, line {line_of(text, 'base')}", "give a path relative to this recipe"
-        raise UserError(f"the base recipe {base!r} does not exist", where, fix, code="recipe.missing")
+        raise UserError(f"the base recipe {base!r} does not exist", where, fix=fix, code="recipe.missing")
     return [*recipe_layers(found, (*seen, path)), layer]
 
 
@@ -72,13 +72,13 @@ def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         where = f"{path}, byte {error.start}"
-        raise UserError(f"the {what} is not UTF-8", where, "save it as UTF-8", code="file.not-utf8") from None
+        raise UserError(f"the {what} is not UTF-8", where, fix="save it as UTF-8", code="file.not-utf8") from None
     except ValueError as error:
         fix = "correct the syntax at that place"
-        raise UserError(f"the {what} is not valid TOML: {error}", str(path), fix, code="file.syntax") from None
+        raise UserError(f"the {what} is not valid TOML: {error}", str(path), fix=fix, code="file.syntax") from None
     except OSError as error:
         what = f"cannot read the {what}: {error.strerror}"
-        raise UserError(what, str(path), "check its path and permissions", code="file.unreadable") from None
+        raise UserError(what, str(path), fix="check its path and permissions", code="file.unreadable") from None
 
 
 def line_of(text: str, name: str) -> int:

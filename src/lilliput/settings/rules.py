@@ -31,19 +31,23 @@ def chosen(config: Config) -> list[Choice]:
 def shape_rules(config: Config) -> list[Conflict]:
     model, vectors, found = config.model, config.vectors, list[Conflict]()
     if model.dim % model.heads:
-        found.append(("model.heads", f"model.dim {model.dim} is not divisible by model.heads {model.heads}"))
+        what = f"model.dim {model.dim} is not divisible by model.heads {model.heads}"
+        found.append(Conflict("model.heads", what, "set model.heads to a divisor of model.dim"))
     if model.kv_heads and model.heads % model.kv_heads:
-        found.append(
-            ("model.kv_heads", f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}")
-        )
+        what = f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}"
+        found.append(Conflict("model.kv_heads", what, "set model.kv_heads to a divisor of model.heads"))
     if isinstance(model.window, tuple) and not model.window:
-        found.append(("model.window", "a pattern of windows has at least one value (got an empty list)"))
+        what = "model.window is an empty list, expected one width per layer or a pattern of widths"
+        found.append(Conflict("model.window", what, "set model.window to a width, a list of widths or none"))
     if model.tied and vectors.width not in (None, model.dim):
-        found.append(("model.tied", "a tied head requires a language model whose embedding has width model.dim"))
+        what = f"a tied head requires vectors of width model.dim (got {vectors.width}, model.dim {model.dim})"
+        found.append(Conflict("model.tied", what, "set model.tied to false"))
     if model.tied and vectors.source is not None and vectors.frozen:
-        found.append(("model.tied", "a tied head is trained and shares the vectors; set vectors.frozen to false"))
+        what = "a tied head trains the vectors that it shares, but vectors.frozen is true"
+        found.append(Conflict("model.tied", what, "set vectors.frozen to false or model.tied to false"))
     if model.tied and config.optimizer.head_lr is not None:
-        found.append(("optimizer.head_lr", "a tied head is the embedding's table; set optimizer.embedding_lr instead"))
+        what = "optimizer.head_lr has no effect: a tied head is the table of the embedding"
+        found.append(Conflict("optimizer.head_lr", what, "set optimizer.embedding_lr instead"))
     return found
 
 
@@ -51,10 +55,11 @@ def data_rules(config: Config) -> list[Conflict]:
     tests, found = config.data.tests, list[Conflict]()
     names = [name for name, equals, source in (test.partition("=") for test in tests) if equals and source]
     if len(names) < len(tests) or len({*names, "train", "validation", ""}) < len(names) + 3:
-        reason = "each test set is name=source, with a unique name that is not train or validation"
-        found.append(("data.tests", reason))
+        what = f"a test set is name=source with a unique name other than train and validation (got {', '.join(tests)})"
+        found.append(Conflict("data.tests", what, "write each test set as name=source"))
     if not all(name.replace("-", "_").isidentifier() for name in names):
-        found.append(("data.tests", "the name of a test set has letters, digits, _ and - only"))
+        what = f"the name of a test set consists of letters, digits, _ and - (got {', '.join(names)})"
+        found.append(Conflict("data.tests", what, "rename the test set"))
     return found
 
 
@@ -64,90 +69,97 @@ def tokenizer_rules(config: Config) -> list[Conflict]:
     used = [number for number in specials.values() if number is not None]
     if len(set(used)) < len(used):
         ids = ", ".join(f"{name} {number}" for name, number in specials.items())
-        found.append(("tokenizer.sos_id", f"special tokens must have different ids (got {ids})"))
+        what = f"special tokens must have different ids (got {ids})"
+        found.append(Conflict("tokenizer.sos_id", what, "give each special token its own id"))
     if tokenizer.vocabulary is not None and tokenizer.kind != "word":
-        found.append(("tokenizer.vocabulary", f"a vocabulary file requires tokenizer.kind word (got {tokenizer.kind})"))
+        what = f"a vocabulary file requires tokenizer.kind word (got {tokenizer.kind})"
+        found.append(
+            Conflict("tokenizer.vocabulary", what, "set tokenizer.kind to word or remove tokenizer.vocabulary")
+        )
     return found
 
 
 def training_rules(config: Config) -> list[Conflict]:
     train, found = config.train, list[Conflict]()
     if train.recompute is None and train.recompute_every > 1:
-        reason = "train.recompute_every has no effect without train.recompute; set it to block or feed-forward"
-        found.append(("train.recompute_every", reason))
+        what = "train.recompute_every has no effect without train.recompute"
+        found.append(Conflict("train.recompute_every", what, "set train.recompute to block or feed-forward"))
     given = [f"train.{budget}" for budget in BUDGETS if getattr(train, budget) is not None]
     if len(given) != 1:
-        reason = f"set exactly one of train.steps, train.tokens and train.minutes (got {' and '.join(given) or 'none'})"
-        found.append(("train.steps", reason))
+        what = f"a run has exactly one budget (got {' and '.join(given) or 'none'})"
+        found.append(Conflict("train.steps", what, f"set one of {', '.join(f'train.{name}' for name in BUDGETS)}"))
     return found
 
 
 def bigram_rules(config: Config) -> list[Conflict]:
     """Return why a model cannot be initialised from bigram counts: its blocks must leave the embedding as it is."""
-    model, found = config.model, list[str]()
+    model, found = config.model, list[tuple[str, str]]()
     if not config.train.pair_updates:
         return []
     if model.tied:
-        found.append("a tied head cannot represent which token of a pair comes first; set model.tied to false")
+        what = "bigram counts require an untied head: a tied one cannot represent the order of a pair"
+        found.append((what, "set model.tied to false"))
     if not TABLES["model.initialisation"][model.initialisation].identity_blocks or model.norm_placement != "pre":
-        found.append(
-            "bigram counts require blocks that begin as the identity; "
-            "set model.initialisation to zero-residual and model.norm_placement to pre"
-        )
+        what = "bigram counts require blocks that are the identity at the start"
+        found.append((what, "set model.initialisation to zero-residual and model.norm_placement to pre"))
     if model.positions is not None and TABLES["model.positions"][model.positions].adds:
-        found.append(f"{model.positions} positions change the embedding; set model.positions to rotary or none")
-    return [("train.pair_updates", reason) for reason in found]
+        what = f"bigram counts require an unchanged embedding, but {model.positions} positions are added to it"
+        found.append((what, "set model.positions to rotary or none"))
+    return [Conflict("train.pair_updates", what, f"{fix}, or set train.pair_updates to 0") for what, fix in found]
 
 
-def writing_conflicts(generate: GenerateSettings) -> list[tuple[str, str]]:
-    """Those of `generate.*` by themselves; each is named after the setting that could be left out."""
-    found = []
+BEAM_DEFAULTS = {
+    "length_penalty": 1.0,
+    "early_stop": "bound",
+    "beam_groups": 1,
+    "diversity": 0.5,
+    "sample_beams": False,
+}
+
+
+def writing_conflicts(generate: GenerateSettings) -> list[Conflict]:
+    """Return the conflicts within `generate.*`. Each names the setting that can be removed."""
+    found = list[Conflict]()
+
+    def conflict(name: str, what: str, fix: str = "") -> None:
+        found.append(Conflict(f"generate.{name}", what, fix or f"remove generate.{name}"))
+
+    beams = generate.beams
     for name in SHAPE_A_DRAW:
         if not generate.is_drawn and getattr(generate, name) is not None:
-            if generate.beams is None or generate.sample_beams:
-                why = "at generate.temperature 0 nothing is drawn"
+            if beams is None or generate.sample_beams:
+                conflict(name, f"generate.{name} has no effect at generate.temperature 0 (greedy decoding)")
             else:
-                why = "beams are not drawn without generate.sample_beams"
-            found.append((f"generate.{name}", f"{why}, so generate.{name} would do nothing"))
-    if generate.sample_beams and generate.beams is not None and generate.temperature == 0.0:
-        found.append(("generate.sample_beams", "beams cannot be drawn at generate.temperature 0"))
-    for name, off in (
-        ("length_penalty", 1.0),
-        ("early_stop", "bound"),
-        ("beam_groups", 1),
-        ("diversity", 0.5),
-        ("sample_beams", False),
-    ):
-        if generate.beams is None and getattr(generate, name) != off:
-            found.append((f"generate.{name}", f"generate.{name} is for a beam search: set generate.beams, too"))
-    if generate.beams is not None and generate.beams % generate.beam_groups:
-        found.append(
-            (
-                "generate.beam_groups",
-                f"generate.beams {generate.beams} is not divisible by generate.beam_groups {generate.beam_groups}",
-            )
-        )
-    if generate.beams is not None and generate.sample_beams and generate.beam_groups > 1:
-        why = "drawn beams have no groups: a draw without replacement (generate.sample_beams) finds different texts by itself"
-        found.append(("generate.beam_groups", why))
-    if generate.beams is not None and generate.beam_groups == 1 and generate.diversity != 0.5:
-        found.append(("generate.diversity", "one group has none to be led away from: set generate.beam_groups, too"))
+                what = f"generate.{name} has no effect on a beam search without generate.sample_beams"
+                conflict(name, what, f"set generate.sample_beams to true or remove generate.{name}")
+    if generate.sample_beams and beams is not None and generate.temperature == 0.0:
+        what = "generate.sample_beams requires a generate.temperature above 0 (got 0)"
+        conflict("sample_beams", what, "set generate.temperature to 1 or remove generate.sample_beams")
+    for name, default in BEAM_DEFAULTS.items():
+        if beams is None and getattr(generate, name) != default:
+            what = f"generate.{name} requires a beam search"
+            conflict(name, what, f"set generate.beams or remove generate.{name}")
+    if beams is not None and beams % generate.beam_groups:
+        what = f"generate.beams {beams} is not divisible by generate.beam_groups {generate.beam_groups}"
+        conflict("beam_groups", what, "set generate.beam_groups to a divisor of generate.beams")
+    if beams is not None and generate.sample_beams and generate.beam_groups > 1:
+        conflict("beam_groups", "generate.beam_groups cannot be combined with generate.sample_beams")
+    if beams is not None and generate.beam_groups == 1 and generate.diversity != 0.5:
+        what = "generate.diversity has no effect on a single group of beams"
+        conflict("diversity", what, "set generate.beam_groups to 2 or more, or remove generate.diversity")
     if generate.min_tokens > generate.tokens:
-        found.append(
-            (
-                "generate.min_tokens",
-                f"generate.min_tokens {generate.min_tokens} is more than generate.tokens {generate.tokens}",
-            )
-        )
+        what = f"generate.min_tokens {generate.min_tokens} is greater than generate.tokens {generate.tokens}"
+        conflict("min_tokens", what, f"set generate.min_tokens to at most {generate.tokens}")
     penalties = (generate.repetition_penalty, generate.frequency_penalty, generate.presence_penalty)
     if not generate.penalise_prompt and penalties == (1.0, 0.0, 0.0) and generate.no_repeat_ngram is None:
-        found.append(("generate.penalise_prompt", "there is no penalty and no generate.no_repeat_ngram to count for"))
+        conflict("penalise_prompt", "generate.penalise_prompt has no effect without a penalty")
     for name in ("bad_words", "forced_words", "stop"):
         if "" in getattr(generate, name):
-            found.append((f"generate.{name}", f"generate.{name} has an empty text, which stands everywhere"))
+            conflict(name, f"generate.{name} contains an empty string", "remove the empty string")
     for word in sorted({*generate.bad_words} & {*generate.forced_words} - {""}):
-        found.append(("generate.forced_words", f"{word!r} is both a bad word and a forced one"))
+        what = f"{word!r} is in both generate.bad_words and generate.forced_words"
+        conflict("forced_words", what, "remove it from one of them")
     if generate.quantise is not None and generate.engine in ("torch", "uncached"):
-        what = f"the {generate.engine} engine has no weights of one byte: generate.engine numba"
-        found.append(("generate.quantise", what))
+        what = f'{generate.quantise} weights require engine "numba" (got "{generate.engine}")'
+        conflict("quantise", what, 'set generate.engine to "numba" or remove generate.quantise')
     return found

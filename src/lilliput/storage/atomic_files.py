@@ -94,7 +94,7 @@ def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserE
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         blocker = next((p for p in (path, *path.parents) if os.path.exists(p) and not os.path.isdir(p)), path)
         why, fix = f"{blocker} is a file, not a folder", "choose another folder"
-    return UserError(f"cannot write {path.name}: {why}", str(path), fix, code="file.not-written")
+    return UserError(f"cannot write {path.name}: {why}", str(path), fix=fix, code="file.not-written")
 
 
 def sync_folder(folder: Path) -> None:

@@ -183,7 +183,7 @@ class Checkpoint:
         if content["format"] != FORMAT:
             what = f"checkpoint {self.folder.name} has format {content['format']}, expected format {FORMAT}"
             fix = "use the version of Lilliput that wrote it"
-            raise UserError(what, str(self.folder / MANIFEST), fix, code="checkpoint.mismatch")
+            raise UserError(what, str(self.folder / MANIFEST), fix=fix, code="checkpoint.mismatch")
         if self.step not in (-1, content["step"]):
             raise self._damaged(MANIFEST, f"is of step {content['step']}")
         return content
@@ -203,7 +203,7 @@ class Checkpoint:
         if self.folder.parent.name == "checkpoints":
             fix += f"; `lilliput info {self.folder.parent.parent}` verifies all of them"
         what = f"checkpoint {self.folder.name} is damaged: {name} {defect}"
-        return UserError(what, str(self.folder / name), fix, code="checkpoint.damaged")
+        return UserError(what, str(self.folder / name), fix=fix, code="checkpoint.damaged")
 
 
 def looks_like_checkpoint(folder: Path) -> bool:

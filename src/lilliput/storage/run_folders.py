@@ -51,14 +51,14 @@ class Run:
         run, new, old, data = cls(folder), files.beside(folder), looks_like_run(folder), files.json_bytes(config)
         if old and not overwrite:
             fix = "resume it, overwrite it or choose another name"
-            raise UserError(f"run {run.name} exists already", str(folder), fix, code="run.exists")
+            raise UserError(f"run {run.name} exists already", str(folder), fix=fix, code="run.exists")
         if old and run.is_locked():
             raise run._busy()
         # A config.json alone may be anybody's; what is not surely a run is never removed.
         old = old and ((folder / CHECKPOINTS).is_dir() or (folder / METRICS).is_file())
         if not old and folder.is_dir() and any(folder.iterdir()):
             what = f"folder {run.name} exists and is not a run; it is not overwritten"
-            raise UserError(what, str(folder), "choose another name", code="run.name", setting="name")
+            raise UserError(what, str(folder), fix="choose another name", code="run.name", setting="name")
         try:
             try:
                 (new / CHECKPOINTS).mkdir(parents=True)
@@ -80,7 +80,7 @@ class Run:
     def open(cls, folder: Path) -> Run:
         if not looks_like_run(folder):
             fix = "list the runs with `lilliput info`"
-            raise UserError(f"{folder} is not the folder of a run", None, fix, code="run.missing")
+            raise UserError(f"{folder} is not the folder of a run", None, fix=fix, code="run.missing")
         return cls(folder)
 
     @property
@@ -104,14 +104,14 @@ class Run:
                 f"{CONFIG} of run {self.name} is damaged: {error}",
                 f"copy the {CONFIG} of a checkpoint of the run",
             )
-            raise UserError(what, str(path), fix, code="file.damaged") from error
+            raise UserError(what, str(path), fix=fix, code="file.damaged") from error
 
     def _read(self, path: Path) -> bytes:
         try:
             return path.read_bytes()
         except OSError as error:
             what = f"cannot read {path.name} of run {self.name}: {error.strerror}"
-            raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
+            raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error
 
     def checkpoints(self) -> list[Checkpoint]:
         """Ascending by step; leftovers of interrupted writes are none."""
@@ -171,7 +171,7 @@ class Run:
             if event is None and line.endswith(b"\n"):
                 where = f"{self.metrics_path}, line {number}"
                 raise UserError(
-                    f"the log of run {self.name} is damaged", where, "remove that line", code="file.damaged"
+                    f"the log of run {self.name} is damaged", where, fix="remove that line", code="file.damaged"
                 )
         return [event for _, event in lines if event is not None]
 
@@ -247,7 +247,7 @@ class Run:
         with suppress(OSError, ValueError):
             process = f" (process {int((self.folder / LOCK).read_text('ascii'))})"
         what = f"run {self.name} is being trained by another process{process}"
-        return UserError(what, str(self.folder), "wait until it ends, or choose another name", code="run.locked")
+        return UserError(what, str(self.folder), fix="wait until it ends, or choose another name", code="run.locked")
 
 
 def _take_lock(handle: int, exclusive: bool) -> bool:
@@ -287,13 +287,13 @@ def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run 
     there = next((place for place in places if os.path.exists(place)), None)
     if there is None:
         where = f"neither a path nor a name in {runs}"
-        raise UserError(f"there is no run or checkpoint {given!r}", where, fix, code="run.missing")
+        raise UserError(f"there is no run or checkpoint {given!r}", where, fix=fix, code="run.missing")
     if os.path.isfile(there):
         what = f"{given} is a file, expected the folder of a run or a checkpoint"
-        raise UserError(what, str(there), fix, code="run.missing")
+        raise UserError(what, str(there), fix=fix, code="run.missing")
     inside = [run.folder for run in _runs_in(there)]
     fix = f"use {inside[0]}" if inside else fix
-    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), fix, code="run.missing")
+    raise UserError(f"{given} is neither a run nor a checkpoint", str(there), fix=fix, code="run.missing")
 
 
 def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Checkpoint:
@@ -304,7 +304,7 @@ def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs
     checkpoint = found.best or found.last or next(reversed(found.checkpoints()), None)
     if checkpoint is None:
         what, fix = f"run {found.name} has no checkpoint yet", "resume its training"
-        raise UserError(what, str(found.folder), fix, code="run.no-checkpoint")
+        raise UserError(what, str(found.folder), fix=fix, code="run.no-checkpoint")
     return checkpoint
 
 

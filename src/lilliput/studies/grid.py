@@ -141,7 +141,7 @@ def load_study(name_or_path: str | Path, quick: bool = False, seeds: Iterable[in
     text, written = read_study(path)
     if quick and written.quick is None:
         what = f"study {path.stem} has no quick form"
-        raise UserError(what, str(path), "add [quick] to its file", code="study.file", setting="quick")
+        raise UserError(what, str(path), fix="add [quick] to its file", code="study.file", setting="quick")
     study, errors = build_study(path, text, written, quick)
     if seeds is not None:
         study = replace(study, seeds=tuple(seeds))
@@ -156,8 +156,10 @@ def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple
     short = (written.quick if quick else None) or QuickForm()
     errors: list[UserError] = []
 
-    def add(what: str, name: str, fix: str | None = None) -> None:
-        errors.append(UserError(what, f"{path.name}, line {line_of(text, name)}", fix, code="study.file", setting=name))
+    def add(what: str, name: str, fix: str) -> None:
+        errors.append(
+            UserError(what, f"{path.name}, line {line_of(text, name)}", fix=fix, code="study.file", setting=name)
+        )
 
     axes: list[Axis] = []
     for name, said in (written.axes or {}).items():
@@ -166,28 +168,39 @@ def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple
             if not isinstance(value, dict):
                 what = f"axes.{name}.{label} must be a table of settings, got {value!r}"
                 where, fix = f"{path.name}, line {label_line(text, name, label)}", "use {} for no settings"
-                errors.append(UserError(what, where, fix, code="study.file", setting=f"axes.{name}"))
+                errors.append(UserError(what, where, fix=fix, code="study.file", setting=f"axes.{name}"))
         kept = (short.axes or {}).get(name, tuple(labels))
         for label in kept:
             if label not in labels:
-                add(f"axis {name} has no label {label!r}", f"quick.axes.{name}", nearest(label, labels))
+                add(
+                    f"axis {name} has no label {label!r}",
+                    f"quick.axes.{name}",
+                    f"use {nearest(label, labels) or 'one of ' + ', '.join(labels)}",
+                )
         values = {label: flatten(labels[label]) for label in kept if isinstance(labels.get(label), dict)}
         compare = said.get("compare", next(iter(values), ""))
         if not kept:
-            add(f"axis {name} has no labels", f"axes.{name}")
+            add(f"axis {name} has no labels", f"axes.{name}", "add a label, such as base = {}")
         elif values and compare not in values:
             what = f"axis {name} has no label {compare!r} to compare with"
             add(what, f"axes.{name}.compare", f"use one of {', '.join(values)}")
         if name in COLUMNS:
-            add(f"an axis cannot be named {name}: the table has that column already", f"axes.{name}")
+            add(
+                f"an axis cannot be named {name}: the table has a column of that name",
+                f"axes.{name}",
+                "rename the axis",
+            )
         axes.append(Axis(name, values, str(compare)))
     for name in (short.axes or {}).keys() - (written.axes or {}).keys():
-        add(f"there is no axis {name!r}", f"quick.axes.{name}", nearest(name, written.axes or {}))
+        close = nearest(name, written.axes or {})
+        add(
+            f"there is no axis {name!r}", f"quick.axes.{name}", f"use {close}" if close else f"remove quick.axes.{name}"
+        )
     if not (is_there(written.recipe) or (path.parent / written.recipe).exists()):
         close = nearest(written.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
         where = f"{path.name}, line {line_of(text, 'recipe')}"
         what = f"there is no recipe {written.recipe!r}"
-        errors.append(UserError(what, where, f"use {close}" if close else None, code="recipe.missing"))
+        errors.append(UserError(what, where, fix=f"use {close or 'a recipe or a text file'}", code="recipe.missing"))
     own_recipe = path.parent / written.recipe
     study = Study(
         name=path.stem,
@@ -226,8 +239,10 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
 
     errors: list[UserError] = []
 
-    def add(what: str, name: str, fix: str | None) -> None:
-        errors.append(UserError(what, f"{path.name}, line {line_of(text, name)}", fix, code="study.file", setting=name))
+    def add(what: str, name: str, fix: str) -> None:
+        errors.append(
+            UserError(what, f"{path.name}, line {line_of(text, name)}", fix=fix, code="study.file", setting=name)
+        )
 
     if not study.seeds or len(set(study.seeds)) < len(study.seeds):
         add("a study needs at least one seed, and each seed once", "seeds", "use seeds = [1, 2, 3]")
@@ -240,7 +255,7 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         for name in names:
             if not is_figure(name):
                 close = nearest(name, FIGURES)
-                add(f"there is no figure {name!r}", place, f"use {close}" if close else None)
+                add(f"unknown figure {name!r}", place, f"use {close}" if close else f"remove {name}")
             elif not set(found := find_figure(name).measures) & set(study.measure):
                 what = f"the figure {name} needs the measure {' or '.join(found)}, which this study does not have"
                 measures = ", ".join(f'"{one}"' for one in (*study.measure, found[0]))
@@ -271,7 +286,7 @@ def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
     budgets = [name for name in cell.settings if name.startswith("budget.")]
     if len(budgets) != 1:
         what, place = f"a study needs one budget, got {len(budgets)}", where(budgets[0]) if budgets else None
-        errors.append(UserError(what, place, "use budget = { steps = 500 }", code="study.file", setting="budget"))
+        errors.append(UserError(what, place, fix="use budget = { steps = 500 }", code="study.file", setting="budget"))
     if errors:
         return errors  # the settings would also be reported to conflict with each other
     try:
@@ -285,14 +300,14 @@ def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
     except UserErrors as several:
         for one in several.errors:
             assert one.setting is not None
-            errors.append(UserError(one.what, where(one.setting), one.fix, code=one.code, setting=one.setting))
+            errors.append(UserError(one.what, where(one.setting), fix=one.fix, code=one.code, setting=one.setting))
     return errors
 
 
 def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]:
     """Return an error for each setting of a cell that only the study itself may have."""
     found = [
-        UserError(f"{name} cannot be a setting of a study", where(name), fix, code="study.cell", setting=name)
+        UserError(f"{name} cannot be a setting of a study", where(name), fix=fix, code="study.cell", setting=name)
         for name, fix in RESERVED.items()
         if name in cell.settings
     ]
@@ -300,7 +315,7 @@ def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]
         UserError(
             f"there is no budget in {name.removeprefix('budget.')}",
             where(name),
-            f"use one of {', '.join(UNITS)}",
+            fix=f"use one of {', '.join(UNITS)}",
             code="study.cell",
             setting=name,
         )
@@ -310,7 +325,7 @@ def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]
     if any("data.seed" in axis.values[cell.labels[axis.name]] for axis in study.axes):
         what = "data.seed on an axis would compare cells on different validation splits"
         fix = "set data.seed in [settings], the same for all cells"
-        found.append(UserError(what, where("data.seed"), fix, code="study.cell", setting="data.seed"))
+        found.append(UserError(what, where("data.seed"), fix=fix, code="study.cell", setting="data.seed"))
     return found
 
 

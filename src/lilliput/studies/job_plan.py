@@ -89,11 +89,11 @@ def plan(study: Study) -> list[Training | Measurement]:
             run, where = f"{name}-seed{seed}" if name else f"seed{seed}", f"study {study.name}"
             if list(names.values()).count(name) > 1:
                 what = f"the labels {', '.join(cell.labels.values())} and others give runs of the same name, {name}"
-                raise UserError(what, where, "use labels that differ in letters or digits", code="run.name")
+                raise UserError(what, where, fix="use labels that differ in letters or digits", code="run.name")
             if len(os.fsencode(run)) > LONGEST_NAME:
                 what = f"the labels {', '.join(cell.labels.values())} are too long for the name of a run"
                 fix = f"use labels of at most {LONGEST_NAME - 10} letters in total"
-                raise UserError(what, where, fix, code="run.name")
+                raise UserError(what, where, fix=fix, code="run.name")
             if key not in done:
                 done.add(key)
                 training = Training(run, seed, settings, config)
@@ -201,7 +201,7 @@ def check_typed(study: Study, training: Training) -> None:
         if wanted[name] != given[name]:
             what = f"{name} is {wanted[name]!r}, which no flag of `lilliput train` can express"
             fix = "set it in a recipe of your own, and use that as the study's recipe"
-            raise UserError(what, f"study {study.name}", fix, code="study.cell", setting=name)
+            raise UserError(what, f"study {study.name}", fix=fix, code="study.cell", setting=name)
 
 
 def tokens_for(config: Config, flops: float, vocab_size: int, width: int | None) -> int:

@@ -79,8 +79,9 @@ def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
-            what = f"measure.{name} is {given[name]!r}: it {sentence(detail['msg'])}"
-            errors.append(UserError(what, code="setting.value", setting=f"measure.{name}"))
+            what = f"measure.{name} {sentence(detail['msg'])}, got {given[name]!r}"
+            fix = f"set measure.{name} to a valid value"
+            errors.append(UserError(what, fix=fix, code="setting.value", setting=f"measure.{name}"))
     if errors:
         raise UserErrors(errors)
     return found
@@ -96,7 +97,8 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     events, config = opened.metrics(), config_from_dict(opened.config(), str(run / CONFIG))
     steps = [event for event in events if event["event"] == "step"]
     if not steps:
-        raise UserError(f"run {opened.name} has no update yet", str(run), code="run.no-figures")
+        what, fix = f"run {opened.name} has no logged step", "train the run, then measure it"
+        raise UserError(what, str(run), fix=fix, code="run.no-figures")
     last = steps[-1]
     losses = [step["loss"] for step in steps[-max(1, round(LAST * len(steps))) :]]
     found: dict[str, float | None] = {
@@ -159,7 +161,7 @@ def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
         raise UserError(
             "accuracy needs a classifier, and the model is a language model",
             str(run),
-            'use measure = ["likelihood"]',
+            fix='use measure = ["likelihood"]',
             code="model.task",
         )
     return finite({"accuracy": evaluation["accuracy"], "calibration_error": evaluation["calibration"]["error"]})
@@ -308,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             load_plugin(path)
         figures = measure(arguments.run, spec["measures"], spec["settings"], spec["seed"])
     except UserError as error:
-        print(f"lilliput: {error}", file=sys.stderr)
+        print(error.printed(), file=sys.stderr)
         return 2
     print(json.dumps(figures, allow_nan=False))
     return 0

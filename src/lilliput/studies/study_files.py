@@ -81,7 +81,7 @@ def find_study(name_or_path: str) -> Path:
         raise UserError(
             f"{name_or_path} is not a study, expected a .toml file",
             str(path),
-            "run `lilliput study` to list the shipped studies",
+            fix="run `lilliput study` to list the shipped studies",
             code="study.file",
         )
     close = nearest(path.stem, known)
@@ -102,13 +102,14 @@ def read_study(path: Path) -> tuple[str, StudyFile]:
             where = f"{path.name}, line {line_of(text, '.'.join(names))}"
             if detail["type"] == "unexpected_keyword_argument":
                 close = nearest(names[-1], (field.name for field in fields(KEYS.get(".".join(names[:-1]), Plot))))
-                what, fix = f"a study has no key {name}", f"use {close}" if close else None
-                errors.append(UserError(what, where, fix, code="study.file", setting=name))
+                what, fix = f"unknown key {name}", f"use {close}" if close else f"remove {name}"
+                errors.append(UserError(what, where, fix=fix, code="study.file", setting=name))
             elif detail["type"] == "missing":
-                errors.append(UserError(f"the study has no {name}", path.name, code="study.file", setting=name))
+                what, fix = f"the study has no {name}", f"add {name}"
+                errors.append(UserError(what, path.name, fix=fix, code="study.file", setting=name))
             else:
-                what = f"{name} is {detail['input']!r}: it {sentence(detail['msg'])}"
-                errors.append(UserError(what, where, code="study.file", setting=name))
+                what, fix = f"{name} {sentence(detail['msg'])}, got {detail['input']!r}", f"set {name} to a valid value"
+                errors.append(UserError(what, where, fix=fix, code="study.file", setting=name))
         raise UserErrors(errors) from None
 
 

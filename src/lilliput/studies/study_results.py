@@ -73,10 +73,10 @@ def open_result(study: Study, folder: Path, command: str, overwrite: bool = Fals
         remove_study(folder)
     if looks_like_run(folder):
         what = f"{folder} is the folder of a run, not of a study"
-        raise UserError(what, str(folder), "use another folder", code="run.exists", setting="folder")
+        raise UserError(what, str(folder), fix="use another folder", code="run.exists", setting="folder")
     if folder.is_dir() and not (folder / STUDY).exists() and any(entry.name != LOCK for entry in folder.iterdir()):
         what = f"{folder} exists and is not a study"
-        raise UserError(what, str(folder), "use another folder", code="run.exists", setting="folder")
+        raise UserError(what, str(folder), fix="use another folder", code="run.exists", setting="folder")
     settings = [{"labels": cell.labels, "settings": complete} for cell, complete in complete_settings(study)]
     about: dict[str, Any] = {"command": command, "versions": versions(), "machine": machine()}
     try:
@@ -126,13 +126,13 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
     ]
     if not common:
         what = f"{folder} holds another study named {study.name}: no cell is the same"
-        raise UserError(what, str(folder), fix, code="study.changed")
+        raise UserError(what, str(folder), fix=fix, code="study.changed")
     for labels, old, new in common:
         for name, (was, wanted) in differences(as_begun(old, str(folder / STUDY)), new).items():
             if name in old or name in new:  # others are no part of a cell
                 cell = f" of {', '.join(labels.values())}" if labels else ""
                 what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"
-                raise UserError(what, str(folder), fix, code="study.changed", setting=name)
+                raise UserError(what, str(folder), fix=fix, code="study.changed", setting=name)
 
 
 def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -171,10 +171,10 @@ def read_study(folder: Path) -> dict[str, Any]:
         return content | {"study": study_from_dict(content["study"])}
     except OSError as error:
         what = f"{folder} is not the folder of a study: it has no {STUDY}"
-        raise UserError(what, str(folder), code="study.missing") from error
+        raise UserError(what, str(folder), fix="name the folder of a study", code="study.missing") from error
     except (ValueError, KeyError, ValidationError) as error:
         what = f"{STUDY} is damaged: {str(error).splitlines()[0]}"
-        raise UserError(what, str(path), "overwrite the study", code="file.damaged") from error
+        raise UserError(what, str(path), fix="overwrite the study", code="file.damaged") from error
 
 
 def read_result(folder: str | Path) -> StudyResult:
@@ -190,7 +190,7 @@ def read_result(folder: str | Path) -> StudyResult:
         except (KeyError, TypeError, AttributeError) as error:
             where = f"{place / METRICS}, line {number}"
             what = f"{METRICS} is damaged: a line has not the keys of a measurement"
-            raise UserError(what, where, "remove that line", code="file.damaged") from error
+            raise UserError(what, where, fix="remove that line", code="file.damaged") from error
     wanted = [(tuple(sorted(cell.labels.items())), seed) for cell in cells(study) for seed in study.seeds]
     about = content["about"] | {"config": content["cells"][0]["settings"]}
     return StudyResult(place, study, [found[key] for key in wanted if key in found], about)
@@ -222,7 +222,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             found.append(files.parse_object(line))
         except ValueError as error:
             what, where = f"{path.name} is damaged: a line is not a JSON object", f"{path}, line {number}"
-            raise UserError(what, where, "remove that line", code="file.damaged") from error
+            raise UserError(what, where, fix="remove that line", code="file.damaged") from error
     return found
 
 
@@ -258,7 +258,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0.3)  # as long as it takes another one to look
     except filelock.Timeout:
         what, fix = f"another process runs the study in {folder}", "wait until it has ended, or use another folder"
-        raise UserError(what, str(folder), fix, code="run.locked", setting="folder") from None
+        raise UserError(what, str(folder), fix=fix, code="run.locked", setting="folder") from None
     except OSError as error:
         raise files.cannot_write(error, folder / LOCK) from error
     try:

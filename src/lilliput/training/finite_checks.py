@@ -52,4 +52,4 @@ def not_finite(what: str, where: str | None, run: Run) -> UserError:
     last = run.last
     fix = "train with a lower optimizer.lr or optimizer.clip"
     fix += f", from the weights of {last.folder}, which are finite" if last is not None else ""
-    return UserError(what, where, fix, code="model.not-finite", setting="optimizer.lr")
+    return UserError(what, where, fix=fix, code="model.not-finite", setting="optimizer.lr")

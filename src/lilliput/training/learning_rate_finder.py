@@ -69,7 +69,7 @@ class Trial:
             what = "the loss rose before it fell" if rose else "no learning rate lowered the loss"
             what += f" by more than batches differ: it fell by {won:.3f}, batches differ by {noise:.3f}"
             fix = f"{LOWER if rose else 'set optimizer.lr a hundred times higher'}, or increase train.batch"
-            raise UserError(what, "optimizer.lr", fix, code="learning-rate.not-found", setting="optimizer.lr")
+            raise UserError(what, "optimizer.lr", fix=fix, code="learning-rate.not-found", setting="optimizer.lr")
 
 
 def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:
@@ -98,7 +98,7 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
                 if len(losses) == 1:
                     what = "the loss is not finite after one update at the lowest learning rate that was tried"
                     code = "learning-rate.not-found"
-                    raise UserError(what, "optimizer.lr", LOWER, code=code, setting="optimizer.lr") from error
+                    raise UserError(what, "optimizer.lr", fix=LOWER, code=code, setting="optimizer.lr") from error
                 diverged = True
             diverged = diverged or is_far_above(losses)
             report("trying learning rates", done, UPDATES)

@@ -311,7 +311,7 @@ class Trainer(Generic[AnyBatch]):
             raise UserError(
                 f"the training data has changed since {step_name(state['step'])}: it would not be the same run",
                 self.config.data.source,
-                "restore the data",
+                fix="restore the data",
                 code="data.changed",
                 setting="data.source",
             )

@@ -97,7 +97,7 @@ class Group(World):
             dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.processes)
         except (RuntimeError, ValueError, OSError) as error:
             what = f"the {environment['WORLD_SIZE']} processes could not form a process group: {first_line(error)}"
-            raise UserError(what, "environment", "start them with torchrun", code="process.group") from error
+            raise UserError(what, "environment", fix="start them with torchrun", code="process.group") from error
 
     def launches(self) -> set[str]:
         return {self.store.get(f"launch of {rank}").decode() for rank in range(self.processes)} - {""}
@@ -110,7 +110,7 @@ class Group(World):
             raise UserError(
                 f"mps is a single device, but there are {self.processes} processes",
                 "train.device",
-                "set train.device to cpu",
+                fix="set train.device to cpu",
                 code="setting.conflict",
                 setting="train.device",
             )
@@ -119,7 +119,7 @@ class Group(World):
         if self.local_rank >= torch.cuda.device_count():
             count = torch.cuda.device_count()
             what = f"process {self.local_rank + 1} of this machine has no GPU: there are {count}"
-            raise UserError(what, None, f"start at most {count} processes per machine", code="device.missing")
+            raise UserError(what, None, fix=f"start at most {count} processes per machine", code="device.missing")
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
@@ -219,7 +219,7 @@ def open_world() -> Iterator[World]:
             raise SystemExit(2) from error
         what = f"process {group.rank} lost the connection to the others: {first_line(error)}"
         fix = "see the error of the process that ended first; the run can be resumed"
-        raise UserError(what, None, fix, code="process.lost") from error
+        raise UserError(what, None, fix=fix, code="process.lost") from error
     finally:
         group.dist.destroy_process_group()
 
@@ -238,12 +238,12 @@ def world_size(environment: Mapping[str, str]) -> int:
     size = environment.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:
         what = f"WORLD_SIZE is {size!r}, expected a number of processes"
-        raise UserError(what, "environment", "unset WORLD_SIZE", code="process.group")
+        raise UserError(what, "environment", fix="unset WORLD_SIZE", code="process.group")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if int(size) > 1 and missing:
         what = f"WORLD_SIZE is {size}, but {' and '.join(missing)} are not set: there is no process group"
         fix = f"start {size} processes with torchrun, or unset WORLD_SIZE"
-        raise UserError(what, "environment", fix, code="process.group")
+        raise UserError(what, "environment", fix=fix, code="process.group")
     return int(size)
 
 

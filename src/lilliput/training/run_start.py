@@ -91,7 +91,7 @@ def run_folder(config: Config) -> Path:
             f"{shown!r} cannot be the name of a run: expected the name of one folder without a leading dot or dash, "
             f"at most {LONGEST_NAME} bytes long",
             None,
-            "choose another name; set log.folder to keep the run in another place",
+            fix="choose another name; set log.folder to keep the run in another place",
             code="run.name",
             setting="name",
         )
@@ -141,13 +141,15 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
     if looks_like_run(folder):
         if not nothing_else:
             changed = next((name for name in command.overrides if name not in free), None)
-            raise UserError("a resumed run keeps its settings", str(folder), code="setting.changed", setting=changed)
+            what, fix = "a resumed run keeps its settings", "remove the settings, or start a new run from this one"
+            raise UserError(what, str(folder), fix=fix, code="setting.changed", setting=changed)
         config = load_config(None, free, origin="command line")
     else:
         config = load_config(*command, origin="command line")
         folder = run_folder(config)
         if not looks_like_run(folder):
-            raise UserError(f"there is no run {folder} to resume", code="run.missing", setting="name")
+            what, fix = f"there is no run {folder} to resume", "check the name, or start a new run"
+            raise UserError(what, fix=fix, code="run.missing", setting="name")
     settings = flatten(config_to_dict(config))
     names = [*command.overrides, *(f"model.{name}" for name in SIZES.get(command.size or "", {}))]
     place = {"name": folder.resolve().name, "log.folder": str(folder.parent)}
@@ -162,8 +164,9 @@ def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
         left_open = name in FOUND and value is None
         if name not in FREE and not left_open and before[name] != value:
             raise UserError(
-                f"{name} is {value}, but run {run.name} was started with {before[name]}: a resumed run keeps its settings",
+                f"a resumed run keeps its settings (got {value}, run {run.name} has {before[name]})",
                 str(run.folder),
+                fix=f"remove {name}, or start a new run from this one",
                 code="setting.changed",
                 setting=name,
             )
@@ -177,7 +180,7 @@ def refuse_adopted(command: CommandSettings) -> None:
             raise UserError(
                 f"{name} cannot be set: the model and the tokenizer are those of the run whose weights are used",
                 None,
-                f"remove {name}",
+                fix=f"remove {name}",
                 code="setting.conflict",
                 setting=name,
             )
@@ -247,7 +250,8 @@ def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
     problems: list[str] = []
     checkpoint = run.newest_valid(lambda _, error: problems.append(error.what))
     if checkpoint is None and problems:
-        what = f"run {run.name} cannot be resumed, all its checkpoints are damaged: {problems[0]}"
-        raise UserError(what, str(run.checkpoints_folder), code="checkpoint.damaged")
-    notes += [f"{problem}; an older one is used" for problem in problems]
+        what = f"run {run.name} cannot be resumed: all its checkpoints are damaged ({problems[0]})"
+        fix = "train again with another name, or overwrite the run"
+        raise UserError(what, str(run.checkpoints_folder), fix=fix, code="checkpoint.damaged")
+    notes += [f"{problem}; using an older checkpoint" for problem in problems]
     return checkpoint

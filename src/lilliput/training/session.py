@@ -119,7 +119,7 @@ def refuse_small_batch(config: Config, world: World) -> None:
         raise UserError(
             f"train.batch is {config.train.batch}, but {world.processes} processes share its rows",
             "train.batch",
-            f"set train.batch to at least {world.processes}, or start fewer processes",
+            fix=f"set train.batch to at least {world.processes}, or start fewer processes",
             code="setting.conflict",
             setting="train.batch",
         )

@@ -209,7 +209,7 @@ def need_trackers(settings: LogSettings) -> None:
             raise UserError(
                 f"log.{module} requires {name}, which is not installed",
                 f"log.{module}",
-                'run pip install "lilliput[log]"',
+                fix='run pip install "lilliput[log]"',
                 code="package.missing",
                 setting=f"log.{module}",
             )

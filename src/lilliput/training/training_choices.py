@@ -50,7 +50,8 @@ OPTIMIZERS.add(
 def needs_warmup(config: Config) -> list[Conflict]:
     if config.schedule.warmup:
         return []
-    return [("schedule.warmup", "inverse-sqrt is defined by the warm-up; set schedule.warmup to 1 or more")]
+    what = "schedule.kind inverse-sqrt requires a warm-up (got schedule.warmup 0)"
+    return [Conflict("schedule.warmup", what, "set schedule.warmup to 1 or more")]
 
 
 SCHEDULES: ChoiceTable[Choice] = TABLES["schedule.kind"]

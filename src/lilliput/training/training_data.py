@@ -48,7 +48,7 @@ def load_training_data(claimed: ClaimedRun, world: World, report: Report) -> Tra
         raise UserError(
             f"process {world.rank} found other data in {config.data.source} than the first process",
             "data.source",
-            "put the same files on every machine",
+            fix="put the same files on every machine",
             code="data.mismatch",
             setting="data.source",
         )
@@ -71,7 +71,7 @@ def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
         raise UserError(
             f"model.vocab_size is {size:,}, but the tokenizer has {tokenizer.vocab_size:,} tokens",
             "model.vocab_size",
-            'set model.vocab_size to "none" to take it from the tokenizer',
+            fix='set model.vocab_size to "none" to take it from the tokenizer',
             code="setting.conflict",
             setting="model.vocab_size",
         )
@@ -89,7 +89,7 @@ def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | No
         raise UserError(
             f"model.task is {config.model.task}, but the documents of {config.data.source} have no labels",
             "model.task",
-            "set data.labelled to true, or model.task to language",
+            fix="set data.labelled to true, or model.task to language",
             code="data.label",
             setting="model.task",
         )
@@ -98,7 +98,7 @@ def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | No
         raise UserError(
             f"the documents have the labels {shown_labels(labels)}, but the weights were trained with {known}",
             str(origin.folder),
-            "train on documents with the same labels",
+            fix="train on documents with the same labels",
             code="checkpoint.mismatch",
             setting="data.source",
         )
@@ -107,7 +107,7 @@ def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | No
             f"model.classes is {config.model.classes}, but the training documents have {len(labels)} labels: "
             f"{shown_labels(labels)}",
             "model.classes",
-            f"set model.classes to {len(labels)}",
+            fix=f"set model.classes to {len(labels)}",
             code="setting.conflict",
             setting="model.classes",
         )

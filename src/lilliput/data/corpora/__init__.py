@@ -129,7 +129,7 @@ def _open_storybook(split: str, settings: DataSettings) -> Reading:
 
     if settings.labelled:
         what, fix = "the stories of the storybook have no labels", "set data.labelled to false"
-        raise UserError(what, STORYBOOK, fix, code="data.label", setting="data.labelled")
+        raise UserError(what, STORYBOOK, fix=fix, code="data.label", setting="data.labelled")
     count = settings.documents or STORYBOOK_DOCUMENTS
     if split != "train":
         # Validation stories cost time at every full evaluation, and 500 already give the bits per byte of the book to

@@ -63,7 +63,7 @@ def choose_columns(first: list[str], settings: DataSettings, where: str) -> Colu
             "text and label are the same column",
             "set data.text_field and data.label_field to different columns",
         )
-        raise UserError(what, where, fix, code="data.column", setting="data.label_field")
+        raise UserError(what, where, fix=fix, code="data.column", setting="data.label_field")
     return Columns(text, label, len(names), header, f"a document a row ({told})")
 
 
@@ -72,7 +72,7 @@ def _label_by_number(text: int, names: list[str], settings: DataSettings, where:
         return 1 - text
     if len(names) == 1:
         what, fix = "the row has one column, expected a label and a text", "add labels, or set data.labelled to false"
-        raise UserError(what, where, fix, code="data.label", setting="data.labelled")
+        raise UserError(what, where, fix=fix, code="data.label", setting="data.labelled")
     return _find(settings.label_field, names, "label", where)
 
 
@@ -84,12 +84,12 @@ def _find(field: str, names: list[str], setting: str, where: str) -> int:
         if 1 <= int(field) <= len(names):
             return int(field) - 1
         what, fix = f"there is no column {field}, the row has {len(names)}", f"set data.{setting}_field to 1"
-        raise UserError(what, where, fix, code="data.column", setting=f"data.{setting}_field")
+        raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
     shown = [repr(name)[1:-1][:30] for name in names[:8]]
     longest = max(range(len(names)), key=lambda index: len(names[index])) + 1
     what = f"there is no column {field!r}; the first row is {', '.join(shown)}" + (" …" if len(names) > 8 else "")
     fix = f"set data.{setting}_field to {nearest(field, shown) or longest} (a name, or a number from 1)"
-    raise UserError(what, where, fix, code="data.column", setting=f"data.{setting}_field")
+    raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
@@ -106,7 +106,7 @@ def csv_rows(path: Path) -> Iterator[Row]:
             what = "the row ends with a carriage return and no line feed" if returns else what
             fix = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
             fix = f"run tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else fix
-            raise UserError(what, place(path, line), fix, code="file.syntax") from error
+            raise UserError(what, place(path, line), fix=fix, code="file.syntax") from error
         if cells is None:
             return
         yield line, cells
@@ -134,7 +134,7 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
         if len(cells) != columns.width:
             what = f"the row must have {columns.width} columns, as the first row, got {len(cells)}"
             fix = "quote cells that contain the separator, in a .csv file"
-            raise UserError(what, place(path, line), fix, code="file.syntax")
+            raise UserError(what, place(path, line), fix=fix, code="file.syntax")
         text = cells[columns.text]
         if columns.label is not None and text.strip():
             yield Document(text, labels.take(cells[columns.label], functools.partial(place, path, line)))
@@ -197,7 +197,7 @@ def _open_parquet(path: Path) -> Iterator[Any]:
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
         what, fix = "reading .parquet files needs pyarrow", 'run pip install "lilliput[data]"'
-        raise UserError(what, str(path), fix, code="package.missing") from error
+        raise UserError(what, str(path), fix=fix, code="package.missing") from error
     with contextlib.ExitStack() as stack:
         source: str | IO[bytes] = str(path)
         if compression_of(path):  # its directory is at its end, so that it cannot be read as a stream
@@ -209,17 +209,17 @@ def _open_parquet(path: Path) -> Iterator[Any]:
             except OSError as error:
                 what = f"cannot decompress the file into {tempfile.gettempdir()}: {error.strerror}"
                 fix = "set TMPDIR to a folder with more space, or decompress it before"
-                raise UserError(what, str(path), fix, code="file.not-written") from error
+                raise UserError(what, str(path), fix=fix, code="file.not-written") from error
         try:
             # Without the two, a whole row group would be read ahead.
             yield stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False))
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, PermissionError):
                 what = f"cannot read the file: {error.strerror}"
-                raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
+                raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error
             reason = str(error).strip().splitlines()[0][:150]
             what = f"not a complete .parquet file: {reason}"
-            raise UserError(what, str(path), "copy or download it again", code="file.damaged") from error
+            raise UserError(what, str(path), fix="copy or download it again", code="file.damaged") from error
 
 
 def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str, str | None]:
@@ -243,14 +243,14 @@ def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str
         meant = nearest(field, among) or (among[0] if among else None)
         what = f"there is no column {field!r}, the file has {', '.join(shown) or 'none'}"
         fix = f"set data.{setting}_field to {meant}" if meant else "give a file with text in it"
-        raise UserError(what, str(path), fix, code="data.column", setting=f"data.{setting}_field")
+        raise UserError(what, str(path), fix=fix, code="data.column", setting=f"data.{setting}_field")
 
     text = find(settings.text_field, "text", texts)
     if text not in texts:
         meant = nearest(settings.text_field, texts) or (texts[0] if texts else None)
         what = f"column {text!r} must contain text, got {schema.field(text).type}"
         fix = f"set data.text_field to {meant}" if meant else "give a file with text in it"
-        raise UserError(what, str(path), fix, code="data.column", setting="data.text_field")
+        raise UserError(what, str(path), fix=fix, code="data.column", setting="data.text_field")
     return text, find(settings.label_field, "label", names) if settings.labelled else None
 
 

@@ -86,17 +86,17 @@ def read_bytes(path: Path) -> Iterator[bytes]:
                 yield from _decompress(path, parts, compression.codec()) if compression else parts
     except OSError as error:
         what = f"cannot read the file: {error.strerror}"
-        raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
+        raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error
 
 
 def _check_magic(path: Path, first: bytes, compression: Compression | None) -> None:
     if compression and not first.startswith(compression.magic):
         what = f"the file is not compressed by {compression.name}, unlike its name"
-        raise UserError(what, str(path), f"rename it to {path.stem}, or download it again", code="file.format")
+        raise UserError(what, str(path), fix=f"rename it to {path.stem}, or download it again", code="file.format")
     for suffix, other in COMPRESSIONS.items():
         if not compression and first.startswith(other.magic):
             what = f"the file is compressed by {other.name}, unlike its name"
-            raise UserError(what, str(path), f"rename it to {path.name}{suffix}", code="file.format")
+            raise UserError(what, str(path), fix=f"rename it to {path.name}{suffix}", code="file.format")
 
 
 def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[bytes]:
@@ -115,10 +115,10 @@ def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[by
                 data = decoder.unused_data
     except codec.error as error:
         what = f"the archive is damaged after byte {done} of the decompressed text: {error}"
-        raise UserError(what, str(path), "copy or download it again", code="file.damaged") from error
+        raise UserError(what, str(path), fix="copy or download it again", code="file.damaged") from error
     if not decoder.eof:
         what = f"the archive is incomplete, it ends after byte {done} of the decompressed text"
-        raise UserError(what, str(path), "copy or download it again", code="file.damaged")
+        raise UserError(what, str(path), fix="copy or download it again", code="file.damaged")
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
@@ -127,10 +127,10 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     for chunk in read_bytes(path):
         if position == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
             what, where = "the file is UTF-16, expected UTF-8", place(path, offset=0)
-            raise UserError(what, where, _convert(path, "utf-16"), code="file.not-utf8")
+            raise UserError(what, where, fix=_convert(path, "utf-16"), code="file.not-utf8")
         if (zero := chunk.find(b"\0")) >= 0:
             what, where = "the file is binary, not text: it contains a NUL byte", place(path, offset=position + zero)
-            raise UserError(what, where, "give a UTF-8 text file", code="file.binary")
+            raise UserError(what, where, fix="give a UTF-8 text file", code="file.binary")
         yield chunk
         position += len(chunk)
 
@@ -183,7 +183,7 @@ def decode(path: Path, piece: Piece) -> str:
         what = f"the file is not UTF-8: unexpected byte 0x{raw[skip + error.start]:02x}"
         where = place(path, line_at(path, offset), offset)
         fix = f"if it is Latin-1, {_convert(path, 'latin1')}"
-        raise UserError(what, where, fix, code="file.not-utf8") from error
+        raise UserError(what, where, fix=fix, code="file.not-utf8") from error
     raw.clear()
     return text
 

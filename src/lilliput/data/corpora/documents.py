@@ -58,19 +58,19 @@ class Labels:
                 else f"the label must be a string or an integer, got {type(label).__name__}"
             )
             fix = "set data.label_field to the field of the labels"
-            raise UserError(what, place(), fix, code="data.label", setting="data.label_field")
+            raise UserError(what, place(), fix=fix, code="data.label", setting="data.label_field")
         name = label.strip() if isinstance(label, str) else str(label)
         fix = "set data.label_field to the column of the labels"
         if not name:
             fix = "give each text a label, or set data.labelled to false"
-            raise UserError("the label is empty", place(), fix, code="data.label", setting="data.labelled")
+            raise UserError("the label is empty", place(), fix=fix, code="data.label", setting="data.labelled")
         if len(name) > LONGEST_LABEL:
             what = f"the label has {len(name):,} characters, at most {LONGEST_LABEL:,} are allowed: {name[:30]!r}…"
-            raise UserError(what, place(), fix, code="data.label", setting="data.label_field")
+            raise UserError(what, place(), fix=fix, code="data.label", setting="data.label_field")
         if name not in self.seen:
             if len(self.seen) == MOST_LABELS:
                 what = f"more than {MOST_LABELS:,} different labels, the last is {name!r}"
-                raise UserError(what, place(), fix, code="data.label", setting="data.label_field")
+                raise UserError(what, place(), fix=fix, code="data.label", setting="data.label_field")
             self.seen.add(name)
         return name
 
@@ -81,7 +81,7 @@ def check_text(text: str, name: str, place: Callable[[], str]) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         what = f"{name} contains half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is not valid Unicode"
-        raise UserError(what, place(), "correct the program that wrote it", code="file.not-utf8") from error
+        raise UserError(what, place(), fix="correct the program that wrote it", code="file.not-utf8") from error
     return text
 
 

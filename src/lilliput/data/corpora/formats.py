@@ -77,7 +77,7 @@ def _labelled_text(path: Path, start: int, text: str, labels: Labels) -> Documen
     if not tab:
         what = "the line has no tab between label and text"
         fix = "write label TAB text on each line, or set data.labelled to false"
-        raise UserError(what, where(), fix, code="data.label", setting="data.labelled")
+        raise UserError(what, where(), fix=fix, code="data.label", setting="data.labelled")
     return Document(rest, labels.take(label, where)) if rest.strip() else Document("")
 
 
@@ -114,7 +114,7 @@ def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[D
         if not isinstance(text, str):
             what = f"field {settings.text_field!r} must be a string, got {type(text).__name__}"
             fix = "set data.text_field to a field of text"
-            raise UserError(what, where, fix, code="data.column", setting="data.text_field")
+            raise UserError(what, where, fix=fix, code="data.column", setting="data.text_field")
         at = functools.partial(place, path, number)
         check_text(text, f"field {settings.text_field!r}", at)
         if settings.labelled and text.strip():
@@ -128,10 +128,10 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
         value = parse_json(line)
     except ValueError as error:
         fix = "write one JSON object a line, or rename the file to .txt"
-        raise UserError(f"the line is not valid JSON: {error}", where, fix, code="file.syntax") from error
+        raise UserError(f"the line is not valid JSON: {error}", where, fix=fix, code="file.syntax") from error
     if not isinstance(value, dict):
         what, fix = f"the line must be a JSON object, got {type(value).__name__}", f'write {{"{name}": "…"}}'
-        raise UserError(what, where, fix, code="file.syntax")
+        raise UserError(what, where, fix=fix, code="file.syntax")
     return value
 
 
@@ -142,7 +142,7 @@ def _field(value: dict[str, Any], name: str, setting: str, where: str) -> Any:
     meant = nearest(name, fields) or (fields[0] if fields else None)
     what = f"the line has no field {name!r}, only {', '.join(fields) or 'an empty object'}"
     fix = f"set data.{setting}_field to {meant}" if meant else f"add the field {name!r}"
-    raise UserError(what, where, fix, code="data.column", setting=f"data.{setting}_field")
+    raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
 
 
 def tell_jsonl(files: list[Path], settings: DataSettings) -> str:

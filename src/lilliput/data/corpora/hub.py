@@ -74,7 +74,7 @@ def check_shards(names: list[str], where: str) -> None:
             what = f"{len(missing)} of {total} shards {'is' if len(missing) == 1 else 'are'} missing"
             first = f"{before}{missing[0]:05}-of-{total:05}"
             fix = "download the data set again; complete files are kept"
-            raise UserError(f"{what}, first {first}", where, fix, code="file.missing")
+            raise UserError(f"{what}, first {first}", where, fix=fix, code="file.missing")
 
 
 def splits_by_name(names: Iterable[str], where: str) -> Splits:
@@ -88,7 +88,7 @@ def splits_by_name(names: Iterable[str], where: str) -> Splits:
     if ending is None:
         others = sorted({PurePosixPath(name).suffix for name in listed} - {""})[:5]
         what = "the data set has no files of a known type" + (f", only {', '.join(others)}" if others else "")
-        raise UserError(what, where, f"download it and convert it to {endings()}", code="file.format")
+        raise UserError(what, where, fix=f"download it and convert it to {endings()}", code="file.format")
     files: Splits = {}
     roots: dict[str, set[str]] = {}
     for name in by_ending[ending]:
@@ -99,11 +99,11 @@ def splits_by_name(names: Iterable[str], where: str) -> Splits:
         files["train"] = files[""]
     elif "train" not in files:
         what = f"the data set has no files for training, only for {' and '.join(sorted(files))}"
-        raise UserError(what, where, "download the file that you want and give its path", code="data.source")
+        raise UserError(what, where, fix="download the file that you want and give its path", code="data.source")
     if len(parts := sorted(roots.get("train", set()))) > 1:
         shown = ", ".join(part or "its root" for part in parts[:6]) + (" …" if len(parts) > 6 else "")
         what = f"the data set has {len(parts)} parts: {shown}"
-        raise UserError(what, where, "download the part that you want and give its folder", code="data.source")
+        raise UserError(what, where, fix="download the part that you want and give its folder", code="data.source")
     files.pop("", None)
     for shards in files.values():
         check_shards(shards, where)
@@ -145,7 +145,7 @@ class DataSet:
                 return Path(library.snapshot_download(self.name, repo_type="dataset", allow_patterns=patterns))
         except Exception as error:  # of whichever transport the library uses: requests, httpx, xet
             what, fix = f"the download of {self.name} failed: {_reason(error)}", "run it again; complete files are kept"
-            raise UserError(what, "the hub", fix, code="hub.offline") from error
+            raise UserError(what, "the hub", fix=fix, code="hub.offline") from error
 
 
 @contextlib.contextmanager
@@ -169,16 +169,16 @@ def find_data_set(name: str) -> DataSet:
         names, revision, offline = [file.rfilename for file in info.siblings or ()], info.sha, False
     except library.errors.GatedRepoError as error:
         what, fix = f"the data set {name} needs permission", "request access on its page, then run hf auth login"
-        raise UserError(what, "the hub", fix, code="hub.missing") from error
+        raise UserError(what, "the hub", fix=fix, code="hub.missing") from error
     except library.errors.RepositoryNotFoundError as error:
         what, fix = (
             f"the hub has no data set {name}, or it is private",
             "check the name; no file or folder has it either",
         )
-        raise UserError(what, "the hub", fix, code="hub.missing") from error
+        raise UserError(what, "the hub", fix=fix, code="hub.missing") from error
     except library.errors.HFValidationError as error:
         what = f"{name} is neither a file or folder nor the name of a data set: {_reason(error)}"
-        raise UserError(what, name, "give a path, or owner/name", code="data.source") from error
+        raise UserError(what, name, fix="give a path, or owner/name", code="data.source") from error
     except Exception as error:  # of whichever transport the library uses
         if (folder := _cached(name)) is None:
             raise _unreachable(name, error) from error
@@ -207,7 +207,7 @@ def _unreachable(name: str, error: Exception) -> UserError:
         fix = f"put {files} into $LILLIPUT_DATA/tinystories, or give the path of their folder, or set HF_HOME"
     else:
         fix = "give the path of a folder with its files, or set HF_HOME to a cache that has it"
-    return UserError(what, "neither a file or folder, nor in the hub's cache", fix, code="hub.offline")
+    return UserError(what, "neither a file or folder, nor in the hub's cache", fix=fix, code="hub.offline")
 
 
 def _reason(error: Exception) -> str:

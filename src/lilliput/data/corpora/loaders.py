@@ -49,7 +49,7 @@ def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSe
         called = f"{name}({', '.join(map(repr, arguments))})"
         if next(read(ignore), None) is None:
             fix = "yield a text for each document" + (", or set a data.validation_source" if takes_split else "")
-            raise UserError(f"the loader yields no documents: {called}", str(path), fix, code="data.empty")
+            raise UserError(f"the loader yields no documents: {called}", str(path), fix=fix, code="data.empty")
         readings[split] = Reading([path], f"{called} of {path.name}", 0, read)
     return readings
 
@@ -82,7 +82,7 @@ def _guarded(path: Path) -> Iterator[None]:
         yield
     except SyntaxError as error:
         what, where = f"the loader is not valid Python: {error.msg}", f"{error.filename or path}, line {error.lineno}"
-        raise UserError(what, where, "correct the syntax", code="data.loader") from error
+        raise UserError(what, where, fix="correct the syntax", code="data.loader") from error
     except (Exception, SystemExit) as error:
         message = next(iter(str(error).splitlines()), "")[:200]
         frames = traceback.extract_tb(error.__traceback__)
@@ -90,7 +90,7 @@ def _guarded(path: Path) -> Iterator[None]:
         own = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f"{path}, line {own[-1].lineno}" if own else str(path)
         raised = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        raise UserError(f"the loader raised {raised}", where, "correct the loader", code="data.loader") from error
+        raise UserError(f"the loader raised {raised}", where, fix="correct the loader", code="data.loader") from error
     finally:
         with contextlib.suppress(ValueError):  # the loader may have set sys.path itself
             sys.path.remove(folder)
@@ -103,7 +103,7 @@ def _function(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
     known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     meant = nearest(name, known) or (known[0] if len(known) == 1 else None)
     fix = f"use {path}:{meant}" if meant else EXAMPLE
-    raise UserError(f"the loader has no function {name}", str(path), fix, code="data.loader")
+    raise UserError(f"the loader has no function {name}", str(path), fix=fix, code="data.loader")
 
 
 def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
@@ -112,10 +112,10 @@ def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
     needed = [each for each in parameters.values() if each.default is each.empty and each.kind not in optional]
     if len(needed) > 1:
         what = f"{name} needs {len(needed)} arguments, {', '.join(each.name for each in needed)}, expected at most one"
-        raise UserError(what, str(path), PARAMETERS, code="data.loader")
+        raise UserError(what, str(path), fix=PARAMETERS, code="data.loader")
     if "split" in parameters and next(iter(parameters)) != "split":
         what = f"{name} must take split as its first argument, got {next(iter(parameters))}"
-        raise UserError(what, str(path), PARAMETERS, code="data.loader")
+        raise UserError(what, str(path), fix=PARAMETERS, code="data.loader")
     return len(needed) == 1 or "split" in parameters
 
 
@@ -137,7 +137,7 @@ def _documents(
         found = function(*arguments)
     if isinstance(found, str | bytes) or not isinstance(found, Iterable):
         what = f"{name} must yield documents, got {type(found).__name__}"
-        raise UserError(what, str(path), "yield a text for each document", code="data.loader")
+        raise UserError(what, str(path), fix="yield a text for each document", code="data.loader")
     labels, iterator, nothing = Labels(), iter(found), object()
     for number in range(1, sys.maxsize):
         with _guarded(path):
@@ -155,11 +155,11 @@ def _document(item: object, labels: Labels, settings: DataSettings, where: str) 
     if not isinstance(text, str):
         found = f"a tuple of {len(text)}" if isinstance(text, tuple) else type(text).__name__
         what = f"the loader must yield texts, got {found}"
-        raise UserError(what, where, "yield a str, or (label, text)", code="data.loader")
+        raise UserError(what, where, fix="yield a str, or (label, text)", code="data.loader")
     check_text(text, "the text", place)
     if not settings.labelled or not text.strip():
         return Document(text)
     if not isinstance(item, tuple):
         what, fix = "the loader yields a text without a label", "yield (label, text), or set data.labelled to false"
-        raise UserError(what, where, fix, code="data.label", setting="data.labelled")
+        raise UserError(what, where, fix=fix, code="data.label", setting="data.labelled")
     return Document(text, labels.take(label, place))

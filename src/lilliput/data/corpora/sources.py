@@ -65,7 +65,7 @@ def _read_together(files: list[Path], prefix: str, source: str, settings: DataSe
     if next(read(ignore), None) is None:
         empty = all(path.stat().st_size == 0 for path in files)
         what = "the source is empty" if empty else "the source contains only white space or separators"
-        raise UserError(what, source, "give the path of a file with text", code="data.empty")
+        raise UserError(what, source, fix="give the path of a file with text", code="data.empty")
     groups: dict[str, list[Path]] = {}
     for path in files:
         groups.setdefault(ending_of(path) or "", []).append(path)
@@ -92,13 +92,13 @@ def find_files(source: str) -> tuple[list[Path], int]:
         if not files:
             others = sorted({file.suffix for file in found if file.suffix})[:5]
             what = f"the folder contains no {endings()} file" + (f", only {', '.join(others)}" if others else "")
-            raise UserError(what, source, "give a folder of text files", code="file.format")
+            raise UserError(what, source, fix="give a folder of text files", code="file.format")
         return files, len(found) - len(files)
     if not path.exists():
         raise _missing(source, path)
     if not path.is_file():
         what, fix = "the source is neither a file nor a folder", "copy its text into a .txt file"
-        raise UserError(what, source, fix, code="data.source")
+        raise UserError(what, source, fix=fix, code="data.source")
     if ending_of(path) is None:
         raise _unknown(source, path)
     return [path], 0
@@ -108,29 +108,29 @@ def _missing(source: str, path: Path) -> UserError:
     if source.startswith("$LILLIPUT_DATA/"):  # unset, or `config` would have put the folder in its place
         rest = source.removeprefix("$LILLIPUT_DATA/")
         fix = f"set LILLIPUT_DATA to a folder that contains {rest}"
-        return UserError("the environment variable LILLIPUT_DATA is not set", source, fix, code="data.source")
+        return UserError("the environment variable LILLIPUT_DATA is not set", source, fix=fix, code="data.source")
     if meant := nearest(path.name, BUILT_IN_CORPORA):
-        return UserError(f"unknown source {path.name}", source, f"use {meant}", code="data.source")
+        return UserError(f"unknown source {path.name}", source, fix=f"use {meant}", code="data.source")
     siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
     meant = nearest(path.name, siblings)
     fix = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
     fix = f"use {path.parent / meant}" if meant else fix
-    return UserError("the file or folder does not exist", source, fix, code="file.missing")
+    return UserError("the file or folder does not exist", source, fix=fix, code="file.missing")
 
 
 def _unknown(source: str, path: Path) -> UserError:
     if compression_of(path):
         what = f"unknown file type before {path.suffix}, expected one of {', '.join(FORMATS)}"
         fix = f"rename it to {path.stem}.txt{path.suffix} if it is plain text"
-        return UserError(what, source, fix, code="file.format")
+        return UserError(what, source, fix=fix, code="file.format")
     what = f"unknown file type {path.suffix or 'without an ending'}, expected {endings()}"
-    return UserError(what, source, "rename it to .txt if it is plain text", code="file.format")
+    return UserError(what, source, fix="rename it to .txt if it is plain text", code="file.format")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         what = f"cannot read the folder: {error.strerror}"
-        raise UserError(what, str(error.filename), "check its permissions", code="file.unreadable") from error
+        raise UserError(what, str(error.filename), fix="check its permissions", code="file.unreadable") from error
 
     for parent, folders, names in os.walk(folder, onerror=refuse):
         if {"config.json", "checkpoints"} <= {*names, *folders}:

@@ -60,7 +60,7 @@ def cut_document(text: str, share: float, where: str = "") -> tuple[str, str, st
             "the only document has one character, none is left for validation",
             "add text, or set data.validation_source",
         )
-        raise UserError(what, where, fix, code="data.no-validation", setting="data.source")
+        raise UserError(what, where, fix=fix, code="data.no-validation", setting="data.source")
     target = min(max(round(len(text) * (1 - share)), 1), len(text) - 1)
     reach = max(1, round(len(text) * min(share, 1 - share) / 2))
     low, high = max(1, target - reach), min(len(text), target + reach)

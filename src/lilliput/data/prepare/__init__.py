@@ -84,10 +84,10 @@ def prepare(
             needed, free = 2 * corpus.size, free_bytes(cache)  # a token is a byte or more
             what = f"the disk is full: prepared data needs up to {needed:,} bytes, {free:,} are free"
             fix = "free some space, or set data.cache to another folder"
-            raise UserError(what, str(cache), fix, code="file.not-written", setting="data.cache") from error
+            raise UserError(what, str(cache), fix=fix, code="file.not-written", setting="data.cache") from error
         what, fix = f"cannot write prepared data: {error.strerror or error}", "set data.cache to another folder"
         where = str(error.filename or cache)
-        raise UserError(what, where, fix, code="file.not-written", setting="data.cache") from error
+        raise UserError(what, where, fix=fix, code="file.not-written", setting="data.cache") from error
 
 
 # The key ---------------------------------------------------------------------------------------------------------------
@@ -249,13 +249,13 @@ def _encode(job: Job, work: WorkFolder, tokenizer: Tokenizer, dropped: NDArray[n
     for name, split in work.splits.items():
         if not split.figures.tokens:
             what = f"the {name} split has no {'tokens' if split.figures.documents else 'documents'}"
-            raise UserError(what, corpus.name, "add text to the source", code="data.empty", setting="data.source")
+            raise UserError(what, corpus.name, fix="add text to the source", code="data.empty", setting="data.source")
     done = sum(split.figures.bytes for split in work.splits.values())
     job.report("tokenizing", done, done)
     for path, entry in zip(corpus.sources, work.sources, strict=True):
         if stamp(path) != entry["stamp"]:
             what, fix = "the file changed while it was read", "run it again when the file is complete"
-            raise UserError(what, str(path), fix, code="data.changed", setting="data.source")
+            raise UserError(what, str(path), fix=fix, code="data.changed", setting="data.source")
     return _describe(job, work, tokenizer, found)
 
 
@@ -306,4 +306,4 @@ def _fingerprint(path: Path, report: Report) -> dict[str, Any]:
         return entry
     except OSError as error:
         what = f"cannot read the file: {error.strerror}"
-        raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
+        raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error

@@ -192,7 +192,7 @@ class _Worker:
             self._errors.close()
             what = f"cannot start a worker process: {error.strerror}"
             fix = "set data.workers to 1"
-            raise UserError(what, sys.executable, fix, code="process.lost", setting="data.workers") from error
+            raise UserError(what, sys.executable, fix=fix, code="process.lost", setting="data.workers") from error
 
     @property
     def _input(self) -> IO[bytes]:
@@ -211,7 +211,7 @@ class _Worker:
             raise self._death() from error
         if isinstance(found, list):
             what, where, fix, error_code, setting = found
-            raise UserError(what, where, fix, code=error_code, setting=setting)
+            raise UserError(what, where, fix=fix, code=error_code, setting=setting)
         return Encoded(*found)
 
     def _death(self) -> UserError:
@@ -223,7 +223,7 @@ class _Worker:
         why = f"by signal {-code}" if code < 0 else f"with code {code}"
         what = f"a worker process ended {why}" + (f": {last[0][:200]}" if last else "")
         fix = "set data.workers to 1, which needs less memory"
-        return UserError(what, None, fix, code="process.lost", setting="data.workers")
+        return UserError(what, None, fix=fix, code="process.lost", setting="data.workers")
 
     def end(self, at_once: bool) -> None:
         if at_once:

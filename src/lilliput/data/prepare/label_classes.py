@@ -69,4 +69,4 @@ def _unknown_label(split: str, label: str, names: list[str]) -> UserError:
     what = f"the {split} split has the label {label!r}, which the training split does not have; it has {known}"
     meant = nearest(label, names)
     fix = f"change the label to {meant}" if meant else "change the label, or add it to the training split"
-    return UserError(what, None, fix, code="data.label", setting="data.label_field")
+    return UserError(what, None, fix=fix, code="data.label", setting="data.label_field")

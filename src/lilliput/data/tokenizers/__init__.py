@@ -217,7 +217,7 @@ class Tokenizer:
             check_patterns(parts, words.OWN_PATTERNS, where)
         except ValueError as error:
             what, fix = f"the tokenizer is not valid JSON: {error}", "give a complete tokenizer.json"
-            raise UserError(what, where, fix, code="file.syntax") from error
+            raise UserError(what, where, fix=fix, code="file.syntax") from error
         try:
             with told_panics("the tokenizer cannot be used", where):
                 inner = library.Tokenizer.from_str(text)
@@ -226,7 +226,9 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:200]
             fix = "give the tokenizer.json of the tokenizers library"
-            raise UserError(f"the tokenizer cannot be used: {reason}", where, fix, code="tokenizer.invalid") from error
+            raise UserError(
+                f"the tokenizer cannot be used: {reason}", where, fix=fix, code="tokenizer.invalid"
+            ) from error
         return Tokenizer(inner, where)
 
     @staticmethod
@@ -238,7 +240,7 @@ class Tokenizer:
                 return Tokenizer(found, str(path))
             fix = "give a folder with tokenizer.json, or with encoder.json and vocab.bpe, or tiktoken's cache"
             what = "the folder has no tokenizer"
-            raise UserError(what, str(file), fix, code="tokenizer.missing", setting="tokenizer.path")
+            raise UserError(what, str(file), fix=fix, code="tokenizer.missing", setting="tokenizer.path")
         return Tokenizer.from_json(read_text(file, "tokenizer", LARGEST_FILE), str(file))
 
 
@@ -251,12 +253,12 @@ def _checked_size(vocabulary: dict[str, int], where: str) -> int:
     size = max(vocabulary.values(), default=-1) + 1
     if size > 2 * len(vocabulary):
         what = f"the largest id is {size - 1:,}, but there are only {len(vocabulary):,} tokens"
-        raise UserError(what, where, "give a tokenizer.json with ids that start at 0", code="tokenizer.invalid")
+        raise UserError(what, where, fix="give a tokenizer.json with ids that start at 0", code="tokenizer.invalid")
     if len({*vocabulary.values()}) < len(vocabulary):
         (number, _), *_ = Counter(vocabulary.values()).most_common(1)
         first, second, *_ = sorted(token for token, one in vocabulary.items() if one == number)
         what = f"two tokens have the id {number}: {first!r} and {second!r}"
-        raise UserError(what, where, "give each token its own id", code="tokenizer.invalid")
+        raise UserError(what, where, fix="give each token its own id", code="tokenizer.invalid")
     return size
 
 

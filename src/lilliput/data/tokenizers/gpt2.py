@@ -80,7 +80,7 @@ def read_folder(folder: Path) -> library.Tokenizer | None:
     except OSError as error:
         what = f"cannot read the folder of the tokenizer: {error.strerror}"
         where, fix = str(error.filename or folder), "check its permissions"
-        raise UserError(what, where, fix, code="file.unreadable", setting="tokenizer.path") from error
+        raise UserError(what, where, fix=fix, code="file.unreadable", setting="tokenizer.path") from error
     return None
 
 
@@ -109,12 +109,12 @@ def _from_hub() -> library.Tokenizer:
     except ImportError as error:
         what = "GPT-2's tokenizer is not on this machine, and huggingface_hub is not installed"
         fix = f'run pip install "lilliput[data]", or {WAYS}'
-        raise UserError(what, None, fix, code="package.missing", setting="tokenizer.path") from error
+        raise UserError(what, None, fix=fix, code="package.missing", setting="tokenizer.path") from error
     try:
         vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name)) for name in PAIRS[1])
     except Exception as error:  # of the network, the hub, its cache: the ways on are the same
         what = "GPT-2's tokenizer is not on this machine, and the hub cannot be reached"
-        raise UserError(what, HUB_NAME, WAYS, code="hub.offline", setting="tokenizer.path") from error
+        raise UserError(what, HUB_NAME, fix=WAYS, code="hub.offline", setting="tokenizer.path") from error
     return _assembled(vocabulary, merges)
 
 
@@ -127,10 +127,10 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         found = parse_json(read_text(path, "vocabulary", LARGEST_FILE))
     except ValueError as error:
         what, fix = f"the vocabulary is not valid JSON: {error}", "give GPT-2's encoder.json"
-        raise UserError(what, str(path), fix, code="file.syntax") from error
+        raise UserError(what, str(path), fix=fix, code="file.syntax") from error
     if not isinstance(found, dict) or not all(isinstance(one, int) and 0 <= one < 1 << 32 for one in found.values()):
         what, fix = "the vocabulary must be a JSON object of ids", 'write ids as in {"!": 0, "\\"": 1}'
-        raise UserError(what, str(path), fix, code="tokenizer.invalid")
+        raise UserError(what, str(path), fix=fix, code="tokenizer.invalid")
     return found
 
 
@@ -142,7 +142,7 @@ def _read_merges(path: Path) -> Merges:
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2 or not all(pair):
             what = f"a merge must be two pieces separated by a space, got {line[:40]!r}"
-            raise UserError(what, f"{path}, line {number}", "give GPT-2's vocab.bpe", code="tokenizer.invalid")
+            raise UserError(what, f"{path}, line {number}", fix="give GPT-2's vocab.bpe", code="tokenizer.invalid")
         merges.append((pair[0], pair[1]))
     return merges
 
@@ -159,7 +159,7 @@ def read_ranks(text: str, where: str) -> list[bytes]:
         except (ValueError, binascii.Error) as error:
             what = f"a line of ranks must be base64, a space and the next rank: {error}"
             fix = "let tiktoken download it again"
-            raise UserError(what, f"{where}, line {rank + 1}", fix, code="tokenizer.invalid") from error
+            raise UserError(what, f"{where}, line {rank + 1}", fix=fix, code="tokenizer.invalid") from error
     return pieces
 
 
@@ -198,7 +198,7 @@ def _built(vocabulary: dict[str, int], merges: Merges, where: str) -> library.To
         inner = byte_level(models.BPE(pieces, merges))
     except Exception as error:  # the library raises nothing narrower
         what = f"vocabulary and merges do not match: {' '.join(str(error).split())[:200]}"
-        raise UserError(what, where, "give both files of one model", code="tokenizer.invalid") from error
+        raise UserError(what, where, fix="give both files of one model", code="tokenizer.invalid") from error
     made = {left + right for left, right in merges}
     # Names that no merge makes are special tokens: other models in GPT-2's form have them in the vocabulary.
     names = [name for name in (*STARTS, *ENDS, *PADS) if name in pieces and name not in made]

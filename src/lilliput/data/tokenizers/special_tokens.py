@@ -36,7 +36,7 @@ def find_specials(vocabulary: Container[str], where: str) -> Specials:
     last = end or pad
     if last is None:
         what = f"the tokenizer has no {END_OF_TEXT} token, nor {EOS}, </s>, [SEP] or {PAD}"
-        raise UserError(what, where, "add one of them, or train a tokenizer", code="tokenizer.invalid")
+        raise UserError(what, where, fix="add one of them, or train a tokenizer", code="tokenizer.invalid")
     return Specials(start or last, last, end is not None, pad)
 
 
@@ -52,5 +52,5 @@ def find_unknown(model: Mapping[str, Any], vocabulary: Mapping[str, int], where:
     if found is None:
         what = f"the {model['type']} tokenizer has no token for unknown words"
         fix = f"set its unk_token to a token that it has, such as {UNK}"
-        raise UserError(what, where, fix, code="tokenizer.invalid")
+        raise UserError(what, where, fix=fix, code="tokenizer.invalid")
     return found

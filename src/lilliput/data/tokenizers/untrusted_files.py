@@ -58,22 +58,22 @@ def read_text(path: Path, noun: str, largest: int) -> str:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
             what, fix = f"the {noun} is a folder, expected a file", "give the path of the file"
-            raise UserError(what, str(path), fix, code="file.is-folder")
+            raise UserError(what, str(path), fix=fix, code="file.is-folder")
         if not stat.S_ISREG(found.st_mode):
             what, fix = f"the {noun} is a device or pipe, expected a file", "give the path of a file"
-            raise UserError(what, str(path), fix, code="file.format")
+            raise UserError(what, str(path), fix=fix, code="file.format")
         if found.st_size > largest:
             what = f"the {noun} has {found.st_size:,} bytes, at most {largest:,} are allowed"
-            raise UserError(what, str(path), "check that it is the right file", code="file.too-large")
+            raise UserError(what, str(path), fix="check that it is the right file", code="file.too-large")
         return path.read_bytes().decode()
     except FileNotFoundError as error:
-        raise UserError(f"the {noun} does not exist", str(path), "check the path", code="file.missing") from error
+        raise UserError(f"the {noun} does not exist", str(path), fix="check the path", code="file.missing") from error
     except OSError as error:
         what = f"cannot read the {noun}: {error.strerror}"
-        raise UserError(what, str(path), "check its permissions", code="file.unreadable") from error
+        raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error
     except UnicodeDecodeError as error:
         where = f"{path}, byte {error.start}"
-        raise UserError(f"the {noun} is not UTF-8", where, "save it as UTF-8", code="file.not-utf8") from error
+        raise UserError(f"the {noun} is not UTF-8", where, fix="save it as UTF-8", code="file.not-utf8") from error
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def told_panics(what: str, where: str | None) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what}: {reason}", where, "give another tokenizer", code="tokenizer.invalid") from error
+        raise UserError(f"{what}: {reason}", where, fix="give another tokenizer", code="tokenizer.invalid") from error
 
 
 def check_patterns(parts: dict[str, Any], trusted: frozenset[str], where: str) -> None:
@@ -97,7 +97,7 @@ def check_patterns(parts: dict[str, Any], trusted: frozenset[str], where: str) -
         if len(pattern) > LONGEST_PATTERN or not _ends(pattern):
             what = f"a regular expression of the tokenizer takes too long or fails: {pattern[:60]!r}"
             fix = "give a tokenizer.json with a simpler pattern, or train one"
-            raise UserError(what, where, fix, code="tokenizer.unsafe")
+            raise UserError(what, where, fix=fix, code="tokenizer.unsafe")
 
 
 def _patterns(value: Any) -> Iterator[str]:

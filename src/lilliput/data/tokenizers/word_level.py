@@ -103,19 +103,19 @@ def read_words(settings: TokenizerSettings) -> library.Tokenizer:
         where = f"{path}, line {number + 1}"
         if not line:
             fix = "write one token on each line; the number of the line is its id"
-            raise UserError("the vocabulary has an empty line", where, fix, code="tokenizer.invalid")
+            raise UserError("the vocabulary has an empty line", where, fix=fix, code="tokenizer.invalid")
         if line.split() != [line]:
             what = f"a token of the vocabulary contains white space: {line[:40]!r}"
             fix = "write one token on each line, without counts or columns"
-            raise UserError(what, where, fix, code="tokenizer.invalid")
+            raise UserError(what, where, fix=fix, code="tokenizer.invalid")
         if line in ids:
             what = f"the vocabulary has {line[:40]!r} twice, first in line {ids[line] + 1}"
-            raise UserError(what, where, "remove one of the two lines", code="tokenizer.invalid")
+            raise UserError(what, where, fix="remove one of the two lines", code="tokenizer.invalid")
         ids[line] = number
     if not ids.keys() & {*UNKNOWNS}:
         what = f"the vocabulary has no {UNK}, the token for unknown words"
         fix = f"add a line {UNK} at the id that it had in training, or at the end"
-        raise UserError(what, str(path), fix, code="tokenizer.invalid")
+        raise UserError(what, str(path), fix=fix, code="tokenizer.invalid")
     find_specials(ids, str(path))
     return _word_level(ids, settings)
 

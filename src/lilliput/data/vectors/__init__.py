@@ -66,7 +66,7 @@ def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent,
     if file is not None and config.vectors.width not in (None, file.width):
         what = f"vectors.width is {config.vectors.width:,}, but the vectors of the file have {file.width:,} numbers"
         fix = "set vectors.width to none, which takes the width of the file"
-        raise UserError(what, source, fix, code="setting.conflict", setting="vectors.width")
+        raise UserError(what, source, fix=fix, code="setting.conflict", setting="vectors.width")
     recipe = _recipe(config, prepared)
     cache = Path(config.data.cache)
     # A file that changed takes the place of what was made from it before.
@@ -135,7 +135,7 @@ def _make(
         few = ", ".join([word for word in words if word is not None][:5])
         what = f"no word of the vocabulary has a vector ({few} ...)"
         fix = "use vectors of the text's language, and set vectors.case to true"
-        raise UserError(what, config.vectors.source, fix, code="vectors.coverage", setting="vectors.source")
+        raise UserError(what, config.vectors.source, fix=fix, code="vectors.coverage", setting="vectors.source")
     counts = count_tokens(train.tokens, len(words))
     about: dict[str, Any] = {"source": config.vectors.source, "kind": file.kind, "rows": file.rows, "width": file.width}
     about |= coverage(lookup, words, counts, prepared.tokenizer.unknown)
@@ -147,7 +147,7 @@ def _make(
     }
     if "stamp" in recipe and recipe["stamp"] != stamp(Path(about["source"])):
         what, fix = "the file changed while it was read", "run it again when the file is complete"
-        raise UserError(what, about["source"], fix, code="data.changed", setting="vectors.source")
+        raise UserError(what, about["source"], fix=fix, code="data.changed", setting="vectors.source")
     _write(folder, recipe, lookup, about)
     found = _read(folder, recipe)
     assert found is not None, "what was just written can be read"

@@ -67,7 +67,7 @@ class FastTextFile:
             raise UserError(
                 what,
                 str(path),
-                "use its .vec file, which has the same words",
+                fix="use its .vec file, which has the same words",
                 code="vectors.invalid",
                 setting="vectors.source",
             )
@@ -76,7 +76,7 @@ class FastTextFile:
         sane = 0 < self.width <= WIDEST and 0 <= self.rows <= self._entries and self._bucket >= 0
         if not sane or not (self._shortest >= 0 and 0 <= self._longest <= LONGEST_NGRAM):
             what = "the header of the FastText model has impossible values"
-            raise UserError(what, f"{path}, byte 8", AGAIN, code="vectors.invalid", setting="vectors.source")
+            raise UserError(what, f"{path}, byte 8", fix=AGAIN, code="vectors.invalid", setting="vectors.source")
 
     def find(self, wanted: Container[bytes], report: Report) -> Iterator[tuple[bytes, Callable[[], Row]]]:
         """The wanted words of the dictionary. Two million entries become no dict of two million: most are passed by."""
@@ -86,7 +86,7 @@ class FastTextFile:
             if end < 0:
                 what = f"the dictionary ends at entry {entry + 1:,} of {self._entries:,}"
                 raise UserError(
-                    what, f"{self.path}, byte {place:,}", AGAIN, code="vectors.invalid", setting="vectors.source"
+                    what, f"{self.path}, byte {place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
                 )
             word = data[place:end]
             if entry < self.rows and word in wanted:  # labels come after all words
@@ -101,7 +101,7 @@ class FastTextFile:
             if min(self._pruned.values(), default=0) < 0:
                 what = "the list of pruned n-grams has negative rows"
                 raise UserError(
-                    what, f"{self.path}, byte {place:,}", AGAIN, code="vectors.invalid", setting="vectors.source"
+                    what, f"{self.path}, byte {place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
                 )
         self._open_matrix()
         for number, (word, entry) in enumerate(found):
@@ -123,7 +123,7 @@ class FastTextFile:
         if not np.isfinite(vector).all():
             shown = word.decode(errors="replace")
             what = f"the vector of {shown!r} contains a number that is not finite"
-            raise UserError(what, str(self.path), AGAIN, code="vectors.invalid", setting="vectors.source")
+            raise UserError(what, str(self.path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         return vector
 
     def _ngram_rows(self, word: bytes) -> list[int]:
@@ -138,14 +138,14 @@ class FastTextFile:
         (quantized,) = self._take("<?")
         if quantized:
             what, fix = "quantized FastText models are not supported", "use the .bin or .vec file that it was made from"
-            raise UserError(what, str(self.path), fix, code="vectors.invalid", setting="vectors.source")
+            raise UserError(what, str(self.path), fix=fix, code="vectors.invalid", setting="vectors.source")
         rows, width = self._take("<qq")
         shared = self._bucket if self._pruned is None else 1 + max(self._pruned.values(), default=-1)
         needed = self.rows + shared
         if width != self.width or rows < needed:
             what = f"the matrix has {rows:,} x {width:,} numbers, expected {needed:,} x {self.width:,}"
             raise UserError(
-                what, f"{self.path}, byte {self._place:,}", AGAIN, code="vectors.invalid", setting="vectors.source"
+                what, f"{self.path}, byte {self._place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
             )
         start = self._place
         self._skip(4 * rows * width, "matrix of vectors")
@@ -168,7 +168,11 @@ class FastTextFile:
         if size < 0 or end > len(self._data):
             what = f"the FastText model is incomplete: its {part} should end at byte {end:,}"
             raise UserError(
-                what, f"{self.path}, {len(self._data):,} bytes", AGAIN, code="vectors.invalid", setting="vectors.source"
+                what,
+                f"{self.path}, {len(self._data):,} bytes",
+                fix=AGAIN,
+                code="vectors.invalid",
+                setting="vectors.source",
             )
         self._place = end
 

@@ -58,31 +58,31 @@ def open_vectors(path: Path) -> VectorFile:
     """Looks at the first bytes only; `width` is known then, and the rest is checked while it is read."""
     if path.is_dir():
         what, fix = "vectors.source is a folder, expected a file", "give the path of the file of vectors in it"
-        raise UserError(what, str(path), fix, code="file.is-folder", setting="vectors.source")
+        raise UserError(what, str(path), fix=fix, code="file.is-folder", setting="vectors.source")
     if not path.exists():
         near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
         fix = f"use {path.parent / near}" if near else "give a .vec, .txt or .bin file, or train"
         raise UserError(
-            "the file of vectors does not exist", str(path), fix, code="file.missing", setting="vectors.source"
+            "the file of vectors does not exist", str(path), fix=fix, code="file.missing", setting="vectors.source"
         )
     start = next(read_bytes(path), b"")
     if not start.strip():
         what, fix = "the file of vectors is empty", "download or write it again"
-        raise UserError(what, str(path), fix, code="vectors.invalid", setting="vectors.source")
+        raise UserError(what, str(path), fix=fix, code="vectors.invalid", setting="vectors.source")
     line, _, rest = start.partition(b"\n")
     header = _header(line)
     rows = (rest if header else start)[:SAMPLE]
     binary = bool(CONTROL.search(rows) or NOT_ASCII.search(rows.partition(b" ")[2][:4]))
     if compression_of(path) and (is_fasttext(start) or binary):
         what, fix = "binary files of vectors cannot be read compressed", "decompress it with gunzip, unxz or unzstd"
-        raise UserError(what, str(path), fix, code="file.format", setting="vectors.source")
+        raise UserError(what, str(path), fix=fix, code="file.format", setting="vectors.source")
     if is_fasttext(start):
         return FastTextFile(path)
     if header and binary:
         return Word2VecFile(path, *header, start=len(line) + 1)
     if binary:
         what = "not a file of vectors: it is not in the binary format of FastText or word2vec, and not text"
-        raise UserError(what, str(path), FORMATS, code="vectors.invalid", setting="vectors.source")
+        raise UserError(what, str(path), fix=FORMATS, code="vectors.invalid", setting="vectors.source")
     return TextVectors(path, line, header)
 
 
@@ -130,10 +130,12 @@ class TextVectors:
         where, count = f"{self.path}, line {number:,}", len(pieces) - 1
         if not whole and count < self.width:
             what = f"the file ends in the middle of a row: {count:,} of {self.width:,} numbers"
-            raise UserError(what, where, AGAIN, code="vectors.invalid", setting="vectors.source")
+            raise UserError(what, where, fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         reference = "header" if self.header and self.rows == 1 else "earlier rows"
         what = f"the row has {count:,} numbers, expected {self.width:,} (as in the {reference})"
-        raise UserError(what, where, "correct the row or the header", code="vectors.invalid", setting="vectors.source")
+        raise UserError(
+            what, where, fix="correct the row or the header", code="vectors.invalid", setting="vectors.source"
+        )
 
     def _numbers(self, line: bytes, number: int) -> Row:
         pieces = line.split()[-self.width :]
@@ -144,14 +146,14 @@ class TextVectors:
             wrong = next(piece for piece in pieces if not _is_number(piece))
             what, where = f"{wrong.decode(errors='replace')[:40]!r} is not a number", f"{self.path}, line {number:,}"
             raise UserError(
-                what, where, "correct or remove the row", code="vectors.invalid", setting="vectors.source"
+                what, where, fix="correct or remove the row", code="vectors.invalid", setting="vectors.source"
             ) from None
         return finite(row, f"{self.path}, line {number:,}")
 
     def _check_rows(self) -> None:
         if self.header and self.rows < self.header[0]:
             what = f"the file has {self.rows:,} rows, expected {self.header[0]:,} (as in the header)"
-            raise UserError(what, str(self.path), AGAIN, code="vectors.invalid", setting="vectors.source")
+            raise UserError(what, str(self.path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         if self.header and self.rows > self.header[0]:
             self.notes = [f"the header promises {self.header[0]:,} rows; {self.rows:,} are there and were read"]
 
@@ -194,7 +196,9 @@ class Word2VecFile:
 
     def _refuse(self, what: str, place: int) -> None:
         what = f"{what}: the header is wrong, or the file is incomplete"
-        raise UserError(what, f"{self.path}, byte {place:,}", AGAIN, code="vectors.invalid", setting="vectors.source")
+        raise UserError(
+            what, f"{self.path}, byte {place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
+        )
 
 
 def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes, bool]]:
@@ -207,7 +211,7 @@ def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes, bool]]:
         if len(left) > LONGEST_LINE:
             what = f"not a file of vectors: the line has more than {LONGEST_LINE:,} bytes"
             where = f"{path}, line {number + len(lines) + 1:,}"
-            raise UserError(what, where, FORMATS, code="vectors.invalid", setting="vectors.source")
+            raise UserError(what, where, fix=FORMATS, code="vectors.invalid", setting="vectors.source")
         for line in lines:
             number += 1
             yield number, line, True
@@ -231,11 +235,11 @@ def checked_width(path: Path, width: int, header: bool) -> int:
     place = "the header" if header else "the first row"
     what = f"{place} gives vectors of {width:,} numbers, expected 1 to {WIDEST:,}"
     fix = "give a file with `word number number ...` on each line"
-    raise UserError(what, f"{path}, line 1", fix, code="vectors.invalid", setting="vectors.source")
+    raise UserError(what, f"{path}, line 1", fix=fix, code="vectors.invalid", setting="vectors.source")
 
 
 def finite(row: Row, where: str) -> Row:
     if not np.isfinite(row).all():
         what, fix = "a vector contains a number that is not finite", "correct or remove the row"
-        raise UserError(what, where, fix, code="vectors.invalid", setting="vectors.source")
+        raise UserError(what, where, fix=fix, code="vectors.invalid", setting="vectors.source")
     return row

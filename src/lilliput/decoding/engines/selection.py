@@ -40,7 +40,7 @@ def find_engine(
             raise UserError(
                 f"int8 weights require generate.engine numba, got {settings.engine}",
                 "generate.quantise",
-                "set generate.engine to numba",
+                fix="set generate.engine to numba",
                 code="setting.conflict",
                 setting="generate.quantise",
             )
