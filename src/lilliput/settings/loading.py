@@ -78,7 +78,7 @@ def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise UserErrors(
             [
                 UserError(
-                    f"{name} is {json.dumps(value)}, and the setting was removed",
+                    f"the setting {name} was removed (got {json.dumps(value)})",
                     where,
                     fix=fix,
                     code="setting.removed",
@@ -132,8 +132,8 @@ def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = 
         value = parse_flag(value, types[name]) if name in from_flags else value
         value = with_none(value) if admits_none(types[name]) else value
         if isinstance(value, bool) and types[name] is not bool:
-            what = f"{name} needs a value, got the switch {str(value).lower()}"
-            errors.append(UserError(what, where, fix=f"give {name} a value", code="setting.value", setting=name))
+            what = f"{name} requires a value (got {str(value).lower()})"
+            errors.append(UserError(what, where, fix=f"set {name} to a value", code="setting.value", setting=name))
             continue
         section, _, inner = name.rpartition(".")
         target = nested.setdefault(section, {}) if section else nested
@@ -198,7 +198,7 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
         names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
         close = nearest(value, names)
     return UserError(
-        f"{name} {' or '.join(requirements)}, got {value!r}",
+        f"{name} {' or '.join(requirements)} (got {value!r})",
         where,
         fix=f"set {name} to {close if close else 'a valid value'}",
         code="setting.choice" if is_choice else "setting.value",
