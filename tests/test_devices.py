@@ -18,7 +18,7 @@ from lilliput.devices import (
     known_flops,
     measure_flops,
     prepare_machine,
-    tell_ratio,
+    format_ratio,
 )
 
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ def test_the_real_choice_is_made_in_a_moment_and_remembered(cache: Path) -> None
     ],
 )
 def test_a_ratio_in_words(ratio: float, told: str) -> None:
-    assert tell_ratio(ratio) == told
+    assert format_ratio(ratio) == told
 
 
 # ---- speed

@@ -148,7 +148,9 @@ def name_machine(device: torch.device) -> str:
 def name_processor(cpuinfo: str) -> str:
     """Return the model name with a digest of the CPU features: virtual machines use one name for different processors."""
     first_core = cpuinfo.partition("\n\n")[0]
-    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first_core.splitlines())}
+    fields = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first_core.splitlines())
+    }
     features = fields.get("flags", fields.get("Features", ""))  # x86, ARM
     return f"{fields.get('model name', platform.machine())} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
 
