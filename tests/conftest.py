@@ -38,8 +38,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
     os.umask(0o022)
 
-torch.set_num_threads(1)  # tiny shapes are slower on two
-settings.register_profile("proofs", deadline=None, derandomize=True, database=None)  # no clock, no chance, no files
+torch.set_num_threads(1)  # small shapes are slower with two
+settings.register_profile(
+    "proofs", deadline=None, derandomize=True, database=None
+)  # deterministic, without deadline and files
 settings.load_profile("proofs")
 check_every_error()
 
@@ -63,7 +65,7 @@ def global_state() -> dict[str, Any]:
 def no_state_is_left_behind() -> Iterator[None]:
     before, recursion_limit = global_state(), sys.getrecursionlimit()
     yield
-    sys.setrecursionlimit(recursion_limit)  # torch.compile raises it where its cache is empty
+    sys.setrecursionlimit(recursion_limit)  # torch.compile raises it if its cache is empty
     after = global_state()
     changed = sorted(name for name in before | after if before.get(name) != after.get(name))
     if changed:

@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lilliput(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command of an environment that has nothing but the wheel."""
+    """The command of an environment that contains only the wheel."""
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, with_pip=False)
     scripts = place / ("Scripts" if os.name == "nt" else "bin")
@@ -54,7 +54,7 @@ def lilliput(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scripts / "lilliput"
 
 
-def test_what_is_in_it(wheel: Path) -> None:
+def test_the_content_of_the_wheel(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for recipe in (ROOT / "recipes").iterdir():
         assert f"lilliput/recipes/{recipe.name}" in names

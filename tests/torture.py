@@ -103,18 +103,18 @@ COMMON = {
     "train.threads": "1",
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-# How a process may end that was killed or not; torchrun starts its own again, and ends well.
+# Valid exit codes; torchrun restarts its processes and exits with 0.
 ENDS = ((0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT), (0,))
 
 
-RESTARTS = 3  # that torchrun makes before it gives up; after a SIGTERM it has ended, and is started again
+RESTARTS = 3  # of torchrun; after a SIGTERM it ends and is started again
 
 
 def command(name: str, setting: str, resume: bool) -> list[str]:
     settings = COMMON | (SETTINGS | TOGETHER)[setting]
     if "train.tokens" in settings:
         del settings["train.steps"]
-    # A resumed run has its settings: the folder is enough.
+    # A resumed run needs only its folder.
     target = [f"runs/{name}", "--resume"] if resume else ["storybook", "--name", name]
     flags = [] if resume else [word for key, value in settings.items() for word in (f"--{key}", value)]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(RESTARTS)]
@@ -131,7 +131,7 @@ def command(name: str, setting: str, resume: bool) -> list[str]:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """Everything that a resumed run must share with an undisturbed one."""
+    """Return what must be equal in a resumed and an uninterrupted run."""
     last = (run / "last").read_text().strip()
     folder = run / "checkpoints" / last
     state = json.loads((folder / "state.json").read_text())
@@ -147,13 +147,13 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 def ranks(agent: int) -> list[int]:
-    """The processes that torchrun has started; Linux tells."""
+    """Return the processes that torchrun has started (Linux only)."""
     children = Path(f"/proc/{agent}/task/{agent}/children")
     return [int(word) for word in children.read_text().split()] if children.exists() else []
 
 
 def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
-    """Train to the end through `kills` deaths; gives how many differences to the reference there were."""
+    """Train to the end with `kills` kills; return the number of differences to the reference."""
     reference, killed, differences, attempt = outcome(folder / "runs" / f"{setting}-reference"), 0, 0, 0
     kill_some = kill_ranks if setting in TOGETHER else kill_process
     while killed < kills:
@@ -161,7 +161,7 @@ def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longe
         name = f"{setting}-{attempt}"
         while not ended(folder / "runs" / name):
             resume = (folder / "runs" / name / "config.json").exists()
-            with (folder / "errors.txt").open("w+") as errors:  # a pipe that nobody reads would fill, and stop them
+            with (folder / "errors.txt").open("w+") as errors:  # an unread pipe would fill and block them
                 process = subprocess.Popen(
                     command(name, setting, resume), cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
                 )
@@ -170,13 +170,13 @@ def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longe
                 if process.returncode not in ENDS[setting in TOGETHER]:
                     print(f"{name}: ended with {process.returncode}:\n{errors.read()}", file=sys.stderr)
                     return differences + 1
-        differences += tell_differences(name, reference, outcome(folder / "runs" / name))
+        differences += print_differences(name, reference, outcome(folder / "runs" / name))
         print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
     return differences
 
 
 def kill_process(process: subprocess.Popen[bytes], most: int, chance: random.Random, longest: float) -> int:
-    """Once, unless it ends before; waits for its end, and gives the number of kills."""
+    """Kill once, unless the process ends before; wait for its end and return the number of kills."""
     sent = 0
     if most:
         try:
@@ -189,7 +189,7 @@ def kill_process(process: subprocess.Popen[bytes], most: int, chance: random.Ran
 
 
 def kill_ranks(agent: subprocess.Popen[bytes], most: int, chance: random.Random, longest: float) -> int:
-    """The same for torchrun: one of its two processes at a time, as often as it will start them again."""
+    """Kill one of the two processes of torchrun at a time, as often as it restarts them."""
     sent = 0
     while agent.poll() is None:
         time.sleep(chance.uniform(0.0, longest))
@@ -201,7 +201,7 @@ def kill_ranks(agent: subprocess.Popen[bytes], most: int, chance: random.Random,
     return sent
 
 
-def tell_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
+def print_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
     parts = [part for part, value in expected.items() if found[part] != value]
     for part in parts:
         print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
@@ -219,7 +219,7 @@ def torture(kills: int, seed: int, folder: Path) -> int:
     for index, setting in enumerate(everything):
         began = time.monotonic()
         subprocess.run(command(f"{setting}-reference", setting, False), cwd=folder, check=True, capture_output=True)
-        longest = 0.4 * (time.monotonic() - began)  # so that a run dies several times
+        longest = 0.4 * (time.monotonic() - began)  # so that a run is killed several times
         share = kills // len(everything) + (index < kills % len(everything))
         differences += disturb(setting, folder, share, chance, longest)
     return differences

@@ -1,4 +1,4 @@
-"""`lilliput attention` as its user meets it."""
+"""Tests of `lilliput attention`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path()
 
 
-def test_a_text_makes_a_folder(home: Path) -> None:
+def test_a_text_creates_a_folder_of_files(home: Path) -> None:
     code, out, err = lilliput("attention", "mine", "A bee saw the sea.", "--sort", "previous")
     assert code == 0, err
     folder = Path("attention/mine")
@@ -47,7 +47,7 @@ def test_a_text_makes_a_folder(home: Path) -> None:
     assert "the page is attention/mine/attention.html (" in err
 
 
-def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
+def test_saved_arrays_equal_the_weights_of_the_model(home: Path) -> None:
     import lilliput as library
     from lilliput.interpret import capture_text
 
@@ -61,7 +61,7 @@ def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
         assert "layer_0" not in arrays
 
 
-def test_a_second_text_leaves_nothing_of_the_first(home: Path) -> None:
+def test_a_second_text_replaces_the_files_of_the_first(home: Path) -> None:
     told = lilliput("attention", "mine", "A bee.", "--pictures", "heads", "--svg", "--out", "there")
     assert told.code == 0, told.err
     first = {path.name: path.read_bytes() for path in Path("there").iterdir()}
@@ -75,7 +75,7 @@ def test_a_second_text_leaves_nothing_of_the_first(home: Path) -> None:
     assert left == {"attention.html", "attention.npz", "heads.csv", "layer-1.png", "mine.txt"}
 
 
-def test_json_while_it_writes(home: Path) -> None:
+def test_json_with_generated_tokens(home: Path) -> None:
     code, out, err = lilliput(
         "attention", "mine", "A bee", "--generate", "5", "--temperature", "0", "--pictures", "none", "--json"
     )
@@ -93,8 +93,8 @@ def test_json_while_it_writes(home: Path) -> None:
     assert told["files"]["attention.html"] == Path("attention/mine/attention.html").stat().st_size
 
 
-def test_what_it_wrote_is_told_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a vocabulary of words, whose tokens have no spaces."""
+def test_generated_text_is_printed_with_its_spaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tokens of a word tokenizer have no spaces."""
     monkeypatch.chdir(judged_runs())
     words = ("A bee saw", "--generate", "9", "--seed", "7")
     told = lilliput("attention", "words", *words, "--pictures", "none", "--out", str(tmp_path))
@@ -105,7 +105,7 @@ def test_what_it_wrote_is_told_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert told.out.splitlines()[0] == f"it wrote: {written['text']}"
 
 
-def test_flags_may_stand_before_the_text(home: Path) -> None:
+def test_flags_may_come_before_the_text(home: Path) -> None:
     one, two = (("mine", "--pictures", "none", "The bear"), ("mine", "The bear", "--pictures", "none"))
     assert lilliput("attention", *one, "--json") == lilliput("attention", *two, "--json")
 
@@ -130,7 +130,7 @@ def test_over_documents(home: Path) -> None:
     assert '"surveyed":{"texts":2,"tokens":64}' in Path("attention/mine/attention.html").read_text()
 
 
-def test_a_text_that_is_too_long_is_told(home: Path) -> None:
+def test_a_text_longer_than_the_context_prints_a_note(home: Path) -> None:
     told = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none")
     assert told.code == 0
     assert "the text is longer than the context of 32; tokens after it that were not seen: 34" in told.err
@@ -154,11 +154,11 @@ def test_a_classifier_padded_as_in_a_batch(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_example_runs(home: Path) -> None:
-    """With the small run in the place of the demo; it has two layers."""
+    """Run with the small run, which has two layers."""
     for line in EXAMPLES.strip().splitlines():
         words = shlex.split(re.split(r"\s{2,}", line.strip())[0])[1:]
         words = ["mine" if word == "demo" else "0,1" if word == "0,2" else word for word in words]
-        words += [] if "--pictures" in words else ["--pictures", "none"]  # which other tests draw
+        words += [] if "--pictures" in words else ["--pictures", "none"]  # other tests draw them
         told = lilliput(*words)
         assert told.code == 0, told.err
 

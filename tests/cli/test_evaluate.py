@@ -1,4 +1,4 @@
-"""`lilliput evaluate` as its user meets it: the promised keys, tables for people, files, and every example of its help."""
+"""Tests of `lilliput evaluate`: keys, tables, files and examples."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shown(*argv: str) -> str:
     return out
 
 
-def test_the_keys_that_programs_rely_on() -> None:
+def test_the_keys_of_the_json_output() -> None:
     told = as_json("words", "--overlap", "--prompts", "3", "--tokens", "8", "--temperature", "0")
     keys = "loss perplexity bits_per_byte word_perplexity unknown_rate tokens bytes interval floor bleu"
     assert told.keys() >= set(keys.split())
@@ -53,7 +53,7 @@ def test_the_keys_that_programs_rely_on() -> None:
     assert sum(map(sum, told["confusion"])) == 11
 
 
-def test_a_language_model_for_people() -> None:
+def test_printed_output_of_a_language_model() -> None:
     out = shown("words", "--by", "position", "--by", "frequency")
     assert "words at step-0000" in out and "4 documents" in out
     assert "each token once, aligned windows, as in training; a window is 32 tokens" in out
@@ -63,8 +63,8 @@ def test_a_language_model_for_people() -> None:
     assert "a window every 5 tokens" in shown("words", "--stride", "5")
 
 
-def test_two_shares_of_unknown_words_say_what_they_are_of() -> None:
-    """In the sentence of the tokens of documents, as `prepare` tells it; in the table of all predictions, as all shares there."""
+def test_both_shares_of_unknown_words_name_their_denominator() -> None:
+    """The sentence excludes ends of documents, as `prepare` does; the table includes them."""
     told, out = as_json("words"), shown("words", "--by", "frequency")
     unknown = told["by"]["frequency"][-1]["tokens"]
     own, whole = f"{unknown / (told['tokens'] - told['documents']):.2%}", f"{unknown / told['tokens']:.1%}"
@@ -73,13 +73,13 @@ def test_two_shares_of_unknown_words_say_what_they_are_of() -> None:
     assert re.search(rf"^unknown words +{unknown} +{whole} ", out, re.MULTILINE)
 
 
-def test_sets_and_overlapping_windows_for_people() -> None:
+def test_printed_output_of_sets_and_overlapping_windows() -> None:
     out = shown("words", "--on", "tests", "--overlapping")
     assert "at every offset" in out and re.search(r"^held +4 ", out, re.MULTILINE)
     assert "exp(mean of batch losses)" in out
 
 
-def test_a_classifier_for_people() -> None:
+def test_printed_output_of_a_classifier() -> None:
     out = shown("classifier", "--on", "heard")
     assert "accuracy" in out and "is, and is said to be" in out and "calibration error" in out
     assert "perplexity" not in out
@@ -87,7 +87,7 @@ def test_a_classifier_for_people() -> None:
     assert re.search(r"calibration error \d+\.\d% \(\d+\.\d% without leaked\)", out)
 
 
-def test_the_storybook_for_people() -> None:
+def test_printed_output_of_the_storybook() -> None:
     out = shown("storybook")
     assert "the floor is" in out and "that is worse than" in out, "after three steps"
     told = as_json("storybook")
@@ -95,28 +95,28 @@ def test_the_storybook_for_people() -> None:
     assert any(sentence.startswith("87.3% of the way there from") for sentence in sentences(told))
 
 
-def test_baselines_for_people() -> None:
+def test_printed_table_of_baselines() -> None:
     out = shown("words", "--baselines")
     table = out[out.index("beside it") :]
     assert "Kneser-Ney, order 5" in table and "this model" in table and "xz after training" in table
 
 
-def test_who_does_both_stands_beside_baselines_of_both_kinds() -> None:
+def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:
     out = shown("both", "--on", "heard", "--baselines")
     tokens, labels = out[out.index("beside it") :].split("\n\n")
     assert "Kneser-Ney, order 5" in tokens and "accuracy" not in tokens
     assert "always" in labels and "this model" in labels and "bits per byte" not in labels
 
 
-def test_a_net_that_loses_says_so() -> None:
+def test_a_model_worse_than_baselines_is_reported_as_worse() -> None:
     out = " ".join(shown("classifier", "--on", "heard", "--baselines").split())
     assert out.endswith("by accuracy it loses to TF-IDF + logistic regression / naive Bayes; ties with always bee")
     out = " ".join(shown("words", "--baselines").split())
     assert out.endswith("by loss it loses to 6 of them; has no interval beside 4 of them, whose figure is better")
 
 
-def test_all_that_can_be_said_beside_baselines() -> None:
-    """Of a row without an interval no more than whose figure is better."""
+def test_all_verdicts_of_the_comparison_with_baselines() -> None:
+    """Rows without a confidence interval are compared by value."""
     verdicts = {1.0: "ahead", 2.0: "ties", 4.0: "loses", 5.0: None, 2.5: None, 3.0: None}
     rows: list[dict[str, Any]] = [{"name": f"#{one:g}", "accuracy": one, "verdict": verdicts[one]} for one in verdicts]
     assert format_verdicts([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy") == (
@@ -127,7 +127,7 @@ def test_all_that_can_be_said_beside_baselines() -> None:
     assert format_verdicts(rows, "bits_per_byte") == "by loss it has no interval beside [xz], whose figure is better"
 
 
-def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> None:
+def test_differences_of_accuracy_are_in_percentage_points() -> None:
     rows = {row["name"]: row for row in as_json("classifier", "--on", "heard", "--baselines")["baselines"]}
     low, high = (rows["naive Bayes"]["difference"][end] for end in ("low", "high"))
     assert -1 <= low < 0, "shares in JSON"
@@ -136,7 +136,7 @@ def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> Non
     assert re.search(rf"^naive Bayes +100.0% +{100 * low:+.1f} to {100 * high:+.1f}$", out, re.MULTILINE)
 
 
-def test_unknown_words_do_not_flatter_beside_a_compressor() -> None:
+def test_unknown_words_are_spelled_in_the_comparison_with_compressors() -> None:
     told = as_json("words", "--baselines")
     rows = {row["name"]: row for row in told["baselines"]}
     zstd, grams = rows["zstd"], rows["Kneser-Ney, order 5"]
@@ -148,7 +148,7 @@ def test_unknown_words_do_not_flatter_beside_a_compressor() -> None:
     assert table.index("zstd  ") < table.index("this model")
 
 
-def test_parts_that_there_are_none_of_are_told() -> None:
+def test_missing_parts_print_a_note() -> None:
     assert "there are no figures by label: they are told" in shown("words", "--by", "label")
     out = shown("classifier", "--by", "position", "--by", "set")
     assert "no figures by position" in out and "no figures by set" in out
@@ -161,7 +161,7 @@ def test_one_short_document_has_no_interval(tmp_path: Path) -> None:
     assert "intervals over" not in out and not re.search(r"[+-]\d\.\d{3} to ", out)
 
 
-def test_two_tables_need_two_files(tmp_path: Path) -> None:
+def test_csv_and_overlap_csv_must_differ(tmp_path: Path) -> None:
     flags = ("--csv", "a.csv", "--overlap-csv", f"{tmp_path.name}/../a.csv")
     (judged_runs() / tmp_path.name).mkdir()
     result = lilliput("evaluate", "words", "--overlap", *flags)
@@ -169,7 +169,7 @@ def test_two_tables_need_two_files(tmp_path: Path) -> None:
     assert not Path("a.csv").exists()
 
 
-def test_what_is_written_is_kept(tmp_path: Path) -> None:
+def test_csv_files_are_written(tmp_path: Path) -> None:
     samples, documents = tmp_path / "samples.csv", tmp_path / "documents.csv"
     flags = ("--overlap", "--prompts", "2", "--tokens", "6", "--beams", "2", "--overlap-csv", str(samples))
     out = shown("words", *flags, "--csv", str(documents))
@@ -179,8 +179,8 @@ def test_what_is_written_is_kept(tmp_path: Path) -> None:
             assert len(list(csv.DictReader(file))) == rows
 
 
-def test_what_was_written_can_be_set_beside_other_figures() -> None:
-    """How, after what, and by which BLEU: one document leaked, so that three of the five that are asked for give prompts."""
+def test_overlap_prints_prompts_decoding_and_signatures() -> None:
+    """One document leaked and is excluded, so that there are three prompts instead of five."""
     flags = ("--overlap", "--prompts", "5", "--prompt-tokens", "2", "--tokens", "6", "--top-k", "9", "--seed", "2")
     out = " ".join(shown("words", *flags).split())
     assert "prompts: 3 (5 asked for), 1 different, the first 2 tokens of documents" in out
@@ -196,7 +196,7 @@ def test_what_was_written_can_be_set_beside_other_figures() -> None:
     assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
 
 
-def test_ways_to_write_are_told_by_what_shapes_them() -> None:
+def test_format_of_decoding_settings() -> None:
     def told(**changes: Any) -> str:
         return format_generation(asdict(GenerateSettings(**changes)), 3)
 
@@ -207,11 +207,11 @@ def test_ways_to_write_are_told_by_what_shapes_them() -> None:
     assert told(stop=("The end", "[x]")) == "temperature 0.7, stop 'The end' '[x]', seed 3"
 
 
-def test_labels_of_any_file() -> None:
+def test_metrics_by_label_of_any_file() -> None:
     assert re.search(r"^owl +13 ", shown("words", "--on", "said.tsv", "--by", "label"), re.MULTILINE)
 
 
-def test_stories_for_people_and_programs() -> None:
+def test_output_of_stories() -> None:
     out = shown("storybook", "--stories", "3", "--temperature", "0.5")
     assert "3 whole texts" in out and re.search(r"^stories of the book +0.0% +100.0%$", out, re.MULTILINE)
     assert "stories of the book" not in shown("words", "--stories", "2")
@@ -221,11 +221,11 @@ def test_stories_for_people_and_programs() -> None:
     assert told["written"]["texts"] == told["reference"]["texts"] == 2 and told["valid"] == 0.0
 
 
-def test_its_flags_are_those_of_the_settings() -> None:
+def test_generation_flags_equal_the_settings() -> None:
     assert vars(OverlapFlags()).items() <= vars(GenerateSettings()).items()
 
 
-def test_errors_come_before_torch() -> None:
+def test_errors_are_reported_before_torch_is_imported() -> None:
     words = ["evaluate", "words", "--on", "nobody", "--stride", "99"]
     code = (
         f"import sys; from lilliput.cli import run_command; ended = run_command({words!r})\n"
@@ -237,7 +237,7 @@ def test_errors_come_before_torch() -> None:
 
 
 def test_every_example_runs(tmp_path: Path) -> None:
-    """With small runs in the place of those that it names, in a folder of its own."""
+    """Run with small runs, in a separate folder."""
     runs = {"demo": "storybook", "speech-lm": "words", "speech-classifier": "classifier"}
     for line in importlib.import_module("lilliput.cli.evaluate").EXAMPLES.strip().splitlines():
         words = shlex.split(re.split(r"\s{2,}", line.strip())[0])[1:]

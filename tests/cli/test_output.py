@@ -1,4 +1,4 @@
-"""Lines that break between words, whatever the pieces of the text."""
+"""Tests of line wrapping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `lilliput prepare` tells: the table, its sentences, near duplicates, labels, vectors, and interrupted work."""
+"""Tests of the output of `lilliput prepare`: table, near duplicates, labels, vectors, interruption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prepare(*flags: str) -> str:
 
 
 def rows(out: str) -> dict[str, list[str]]:
-    """The table: figures of each split by the figure's name."""
+    """Return the rows of the table by name."""
     return {line[:45].strip(): line[45:].split() for line in out.splitlines() if line[45:].strip()}
 
 
@@ -53,7 +53,9 @@ def test_the_table_and_its_sentences() -> None:
 
 def test_near_duplicates() -> None:
     told: dict[str, Any] = json.loads(prepare("--tokenizer.kind", "byte", "--duplicates", "near", "--json"))
-    assert told["near_duplicates"]["across"] == {"validation": 1}  # those that are equal; one word of 24 is too much
+    assert told["near_duplicates"]["across"] == {
+        "validation": 1
+    }  # only the exact duplicate; one changed word of 24 is too much
     out = prepare("--tokenizer.kind", "byte", "--duplicates", "near")
     assert "near duplicates (similarity 0.8 or more): 1 of train, 0 of validation have an earlier twin" in out
     assert " MB/s" in out
@@ -75,7 +77,7 @@ def test_rebuild(tmp_path: Path) -> None:
     assert manifest.stat().st_mtime_ns > before
 
 
-def test_rebuilding_means_the_vectors_too(tmp_path: Path) -> None:
+def test_rebuild_includes_the_vectors(tmp_path: Path) -> None:
     Path("words.vec").write_text("1 2\nking 1 0\n")
     flags = ["--tokenizer.kind", "word", "--vectors.source", "words.vec"]
     prepare(*flags)
@@ -87,7 +89,7 @@ def test_rebuilding_means_the_vectors_too(tmp_path: Path) -> None:
     assert manifest.stat().st_mtime_ns > before
 
 
-def test_a_text_cannot_speak_to_the_terminal() -> None:
+def test_control_characters_are_not_printed() -> None:
     Path("vocabulary.txt").write_text("<pad>\n<unk>\n")
     write(Path("train.txt"), ["a red\x1b[31mword and more"] * 3)
     out = prepare("--tokenizer.kind", "word", "--tokenizer.split", "spaces", "--tokenizer.vocabulary", "vocabulary.txt")
@@ -120,7 +122,7 @@ def test_vectors(tmp_path: Path) -> None:
     assert told["vectors"]["rows"] == 3
 
 
-def test_going_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_preparation_prints_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_pass, "SHARD", 100)
     keep = WorkFolder.keep_splits
 
@@ -138,8 +140,8 @@ def test_going_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (code, err) == (0, "going on after 0 MB\n")
 
 
-def test_a_bar_tells_speed() -> None:
-    """On a terminal: one bar at a time, with megabytes a second; elsewhere only sentences."""
+def test_the_progress_bar_shows_the_speed() -> None:
+    """On a terminal: one bar at a time, with MB/s; elsewhere only notes."""
     terminal, file = io.StringIO(), io.StringIO()
     for target, is_terminal in ((terminal, True), (file, False)):
         with progress(Console(file=target, force_terminal=is_terminal, width=100)) as report:
@@ -154,6 +156,6 @@ def test_a_bar_tells_speed() -> None:
     assert "75%" in terminal.getvalue()
 
 
-def test_force_color_makes_no_terminal_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_force_color_does_not_make_a_pipe_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in prepare("--tokenizer.kind", "byte")

@@ -1,4 +1,4 @@
-"""What only a real process can show: signals, exit codes, pipes, and two at once."""
+"""Tests with real processes: signals, exit codes, pipes, two processes at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torture import outcome
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
 
-STEPS = 150  # of a few milliseconds: long enough to be caught in the middle, short enough to be trained to the end
+STEPS = 150  # of a few milliseconds: long enough to be interrupted, short enough to be completed
 LONG = [
     *FLAGS,
     "--train.steps",
@@ -60,7 +60,7 @@ def started(*words: str, program: tuple[str, ...] = ("-m", "lilliput")) -> Itera
 
 
 def wait_for_line(path: Path, line: int) -> None:
-    """Until the log has so many lines: the process is then in the middle of its training."""
+    """Wait until the log has this number of lines: the process is then training."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if path.exists() and path.read_bytes().count(b"\n") >= line:
@@ -70,7 +70,7 @@ def wait_for_line(path: Path, line: int) -> None:
 
 
 def go_on_and_compare(name: str) -> None:
-    """Resumed, it is what it would have been."""
+    """Check that the resumed run equals an uninterrupted one."""
     assert lilliput("train", f"runs/{name}", "--resume", "--json").code == 0
     assert outcome(Path("runs", name)) == undisturbed()
 
@@ -82,7 +82,9 @@ def undisturbed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_once_finishes_the_step_saves_and_says_how_to_go_on(here: Path, number: signal.Signals, code: int) -> None:
+def test_one_signal_finishes_the_step_saves_and_prints_the_resume_command(
+    here: Path, number: signal.Signals, code: int
+) -> None:
     with started("train", "mytext.txt", *LONG, "--name", "once", "--json") as process:
         wait_for_line(here / "runs/once/metrics.jsonl", 10)
         process.send_signal(number)
@@ -98,11 +100,11 @@ def test_once_finishes_the_step_saves_and_says_how_to_go_on(here: Path, number: 
     go_on_and_compare("once")
 
 
-def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
-    """Steps of seconds: the second signal comes within the step that the first one lets finish, or before there is one."""
+def test_a_second_signal_stops_at_once_without_damage(here: Path) -> None:
+    """Steps take seconds: the second signal arrives within the step that the first one lets finish."""
     slow = [*LONG, "--train.batch", "512", "--train.accumulate", "64", "--model.context", "256"]
     with started("train", "mytext.txt", *slow, "--name", "twice") as process:
-        wait_for_file(here / "runs/twice/metrics.jsonl")  # opened when the handlers are in place
+        wait_for_file(here / "runs/twice/metrics.jsonl")  # created after the handlers are installed
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while "finishing this step" not in process.stderr.readline():
@@ -132,8 +134,8 @@ sys.exit(main())
 """
 
 
-def test_pressed_again_while_it_ends_it_still_says_how_to_go_on(here: Path) -> None:
-    """Where a step is short, the second signal comes when the step is finished and saved."""
+def test_a_second_signal_at_the_end_still_prints_the_resume_command(here: Path) -> None:
+    """With short steps, the second signal arrives after the step is saved."""
     with started("train", "mytext.txt", *LONG, "--name", "again", program=("-c", PRESSED_AGAIN)) as process:
         wait_for_line(here / "runs/again/metrics.jsonl", 10)
         process.send_signal(signal.SIGINT)
@@ -152,10 +154,10 @@ def wait_for_file(path: Path) -> None:
         time.sleep(0.002)
 
 
-def test_killed_and_two_at_once(here: Path) -> None:
+def test_a_kill_and_two_processes_at_once(here: Path) -> None:
     with started("train", "mytext.txt", *LONG, "--name", "killed") as process:
         wait_for_line(here / "runs/killed/metrics.jsonl", 25)
-        process.send_signal(signal.SIGSTOP)  # so that it is there for as long as the second one looks
+        process.send_signal(signal.SIGSTOP)  # keeps the lock while the second process starts
         result = lilliput("train", "runs/killed", "--resume")
         assert result.code == 2
         (error,) = result.errors
@@ -174,8 +176,8 @@ def in_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained())
 
 
-def test_a_reader_that_has_enough(in_trained: None) -> None:
-    """`lilliput ... | head -1`: no complaint of a closed pipe."""
+def test_a_closed_pipe(in_trained: None) -> None:
+    """`lilliput ... | head -1` prints no error."""
     for words in (["info", "--schema"], ["--help"], ["generate", "mine", "--samples", "50"]):
         with started(*words) as process:
             assert process.stdout is not None
@@ -187,7 +189,7 @@ def test_a_reader_that_has_enough(in_trained: None) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
 def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
-    """At once, or when what was kept is written at the end."""
+    """Immediately, or when the buffer is flushed at the end."""
     for words in (["--help"], ["info", "mine"], ["generate", "mine"], ["generate", "mine", "--json"]):
         for unbuffered in ("", "1"):
             with open("/dev/full", "w") as full:
@@ -203,7 +205,7 @@ def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
             assert told.stderr.startswith("error: ") and len(told.stderr.splitlines()) == 2, told.stderr
 
 
-def test_a_mistake_ends_with_2_and_an_ascii_terminal_is_enough(in_trained: None) -> None:
+def test_an_error_exits_with_2_on_an_ascii_terminal(in_trained: None) -> None:
     with started("train", "nothere") as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (2, "")

@@ -1,4 +1,4 @@
-"""The commands that only read: `info`, `prepare`."""
+"""Tests of `info` and of the keys of `prepare`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_json(*argv: str) -> Any:
 # ---- info
 
 
-def test_all_about_a_run() -> None:
+def test_json_of_a_run() -> None:
     told = as_json("info", "mine")
     keys = "config parameters flops_per_token steps tokens_seen seconds validation checkpoints"
     assert told.keys() >= set(keys.split())
@@ -44,15 +44,15 @@ def test_all_about_a_run() -> None:
     assert told["validation"]["loss"] == whole["loss"]
 
 
-def test_a_run_for_people() -> None:
+def test_printed_output_of_a_run() -> None:
     code, out, err = lilliput("info", "runs/mine")
     assert (code, err) == (0, "")
     assert "8, 1.02k tokens" in out
     assert "checkpoint  step-000008" in out and "best last" in out
 
 
-def test_minutes_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not of the judgement of the whole split that comes after it."""
+def test_minutes_exclude_the_final_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation of the whole split after training is not counted."""
     monkeypatch.chdir(copy_of_trained(tmp_path))
     run = Run(Path("runs/mine"))
     times = {"step": 60.0, "finished": 600.0}
@@ -64,7 +64,7 @@ def test_minutes_are_those_of_training(tmp_path: Path, monkeypatch: pytest.Monke
     assert as_json("info", "mine")["seconds"] == 60.0
 
 
-def test_a_checkpoint_stands_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_accepts_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = as_json("info", "mine")["steps"]
     assert as_json("info", "runs/mine/checkpoints/step-000008")["steps"] == expected
     monkeypatch.chdir("runs/mine/checkpoints")
@@ -79,7 +79,7 @@ def test_all_runs(tmp_path: Path) -> None:
     assert "lilliput train demo makes one" in lilliput("info", "--folder", str(tmp_path)).out
 
 
-def test_what_differs_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparing_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copy_of_trained(tmp_path)
     monkeypatch.chdir(folder)
     changes = ["--name", "other", "--model.window", "8,none", "--optimizer.lr", "0.01"]
@@ -93,7 +93,7 @@ def test_what_differs_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_removed_settings_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off, they are no difference between two runs; in use, the run is refused by the setting's name."""
+    """If they were off, they are ignored; if used, the error names the setting."""
     monkeypatch.chdir(copy_of_trained(tmp_path))
     shutil.copytree("runs/mine", "runs/older")
     path = Path("runs/older/config.json")
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_shown(tmp_path: Path, monkeypatch: pytest.Monke
     assert [c["verified"] for c in as_json("info", "mine")["checkpoints"]].count(False) == 1
 
 
-def test_the_schema_that_is_shipped_is_that_of_the_types() -> None:
+def test_the_shipped_schema_is_current() -> None:
     code, out, _ = lilliput("info", "--schema")
     assert code == 0
     assert json.loads(out) == recipe_schema()

@@ -1,4 +1,4 @@
-"""`lilliput study` as its user meets it; what it does is proved in tests/studies."""
+"""Tests of `lilliput study`; tests/studies has tests of the studies themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_name_the_shipped_ones_are_listed() -> None:
+def test_shipped_studies_are_listed() -> None:
     code, out, err = lilliput("study")
     assert (code, err) == (0, "")
     assert all(name in out for name in shipped_studies())
@@ -33,7 +33,7 @@ def test_without_a_name_the_shipped_ones_are_listed() -> None:
     assert all(one["question"] for one in listed)
 
 
-def test_a_dry_run_tells_all_and_does_nothing(here: Path) -> None:
+def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
     code, out, err = lilliput("study", "small.toml", "--dry-run")
     assert (code, err) == (0, "")
     for line in (
@@ -50,7 +50,7 @@ def test_a_dry_run_tells_all_and_does_nothing(here: Path) -> None:
     assert not (here / "runs").exists()
 
 
-def test_a_dry_run_tells_what_is_lacking(here: Path) -> None:
+def test_a_dry_run_reports_missing_data(here: Path) -> None:
     write_study(here, settings={"data.source": "lost.txt"})
     code, out, _ = lilliput("study", "small.toml", "--dry-run")
     assert code == 0
@@ -59,7 +59,7 @@ def test_a_dry_run_tells_what_is_lacking(here: Path) -> None:
     assert len(told["lacking"]) == 1, "once for all runs"
 
 
-def test_where_nothing_was_measured_there_is_no_report(here: Path) -> None:
+def test_no_report_without_measurements(here: Path) -> None:
     write_study(here, settings={"data.source": "lost.txt"})
     code, out, _ = lilliput("study", "small.toml")
     assert code == 1
@@ -76,7 +76,7 @@ def test_a_dry_run_as_json(here: Path) -> None:
     assert len(more["runs"]) == 8
 
 
-def test_a_seed_that_is_given_twice(here: Path) -> None:
+def test_a_repeated_seed(here: Path) -> None:
     told = lilliput("study", "small.toml", "--seeds", "3,1,3")
     assert told.code == 2
     assert [(error.code, error.fix) for error in told.errors] == [("flag.value", "--seeds 3,1")]
@@ -90,8 +90,8 @@ def test_the_time_of_other_budgets(here: Path, unit: str) -> None:
     assert expected < told["seconds_estimate"] < expected + 60
 
 
-def test_the_one_who_starts_processes_has_no_torch(here: Path) -> None:
-    """Whatever it held before would count as theirs."""
+def test_the_parent_process_does_not_import_torch(here: Path) -> None:
+    """The memory of the parent would count as that of the children."""
     program = (
         "import sys; from lilliput.cli import main; import lilliput.studies.runner as r\n"
         "def stop(*a): raise r.UserError(str([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules]), code='x')\n"

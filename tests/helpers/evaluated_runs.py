@@ -1,4 +1,4 @@
-"""Runs to be judged, made once: words with unknown ones, labels, both, and the storybook. Not to be changed."""
+"""Runs for tests of evaluation, trained once: unknown words, labels, both, storybook. Do not change them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from helpers.labelled_corpora import labelled_changes
 from helpers.small_runs import MEMORY, small_config, train_small
 
-VOCABULARY = "30"  # too few for all words of the text
+VOCABULARY = "30"  # fewer than the words of the text
 
 
 @functools.cache

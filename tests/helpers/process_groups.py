@@ -23,7 +23,7 @@ from lilliput.training.session import open_session
 
 
 def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, Any]:
-    """`changes` to the settings of a small run; `resume` it; `stop` after a step, which only the last process is told to."""
+    """Train a small run with `changes`; `resume` it; `stop` it after a step, requested in the last process only."""
     config = small_config(folder, case["name"], **case["changes"])
     losses, figures = {}, []
     with open_session(config, resume=case.get("resume", False), world=world) as session:
@@ -42,7 +42,7 @@ def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, An
 
 
 def watch_gradients(trainer: Trainer[Any]) -> list[int]:
-    """Bytes of all gradients in this process, whenever they are about to be used."""
+    """Record the bytes of all gradients of this process before each optimizer step."""
     found: list[int] = []
     one = getattr(trainer.optimizer, "optimizers", [trainer.optimizer])[0]
     parameters = list(trainer.model.parameters())
@@ -51,7 +51,7 @@ def watch_gradients(trainer: Trainer[Any]) -> list[int]:
 
 
 def local_bytes(trainer: Trainer[Any]) -> dict[str, int]:
-    """What this process holds of weights and of the optimizer's moments."""
+    """Return the bytes of weights and moments in this process."""
     groups = trainer.optimizer.state_dict()
     states = [one["state"] for one in groups.get("optimizers", [groups])]
     moments = [value for state in states for values in state.values() for value in values.values() if value.dim()]

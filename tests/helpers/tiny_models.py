@@ -41,7 +41,7 @@ def pairs(case: dict[str, Any]) -> set[tuple[Choice, Choice]]:
 
 
 def covering_set(axes: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Of a few random cases take the one that has the most new pairs, until none is left."""
+    """Add the random case with the most new pairs of choices until all pairs are covered."""
     draw = random.Random(0)
     left = {
         pair
@@ -75,7 +75,7 @@ def tiny_settings(**changes: Any) -> ModelSettings:
 
 
 def tiny_model(seed: int = 0, vectors: VectorSettings | None = None, **changes: Any) -> Transformer:
-    """In float64; every weight is disturbed, so that no bias is 0 and no norm is 1."""
+    """Return a float64 model with random changes of all weights, so that no bias is 0 and no norm is 1."""
     model = build_model(tiny_settings(**changes), vectors, seed=seed).double().eval()
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A plugin adds a choice of each kind by one class and one call, and everything works with it as with a built-in one."""
+"""A plugin adds a choice of each kind, which works like a built-in one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_registered_choice_trains_resumes_generates_and_is_counted(choice: str
     flags = [*FLAGS, *CHOICES[choice], "--plugin", plugin, "--train.steps", "20"]
     whole = lilliput("train", "mytext.txt", *flags, "--name", "whole")
     assert whole.code == 0, whole.err
-    # Resumed == uninterrupted: a run of 20 steps whose later checkpoints are gone.
+    # Resumed == uninterrupted: a run of 20 steps without its later checkpoints.
     again = lilliput("train", "mytext.txt", *flags, "--name", "again")
     assert again.code == 0, again.err
     for folder in sorted(Path("runs/again/checkpoints").iterdir())[1:]:
@@ -88,7 +88,7 @@ def test_a_registered_choice_trains_resumes_generates_and_is_counted(choice: str
 
 
 def test_alibi_is_the_same_in_every_path_of_attention(plugin: str) -> None:
-    """Captured weights, packed rows, a cache: against scores made by hand, in float64."""
+    """Captured weights, packed rows and a cache equal a reference in float64."""
     load_plugin(plugin)
     model = tiny_model(positions="alibi", layers=1, qk_norm=False).eval()
     ids = torch.tensor([[3, 1, 4, 1, 5, 2]])

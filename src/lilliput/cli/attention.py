@@ -91,7 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="heat maps to write: one per layer, also one per head, or none [layers]",
     )
     parser.add_argument("--svg", action="store_true", help="write SVG instead of PNG")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device [auto]")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

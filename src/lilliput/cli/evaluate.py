@@ -86,7 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also score n-gram, compression and linear baselines on the same documents",
     )
     parser.add_argument("--csv", metavar="FILE", help="write the metrics of each document to FILE")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device [auto]")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
+    )
     parser.add_argument("--json", action="store_true", help="print all metrics as one JSON object")
     overlap = parser.add_argument_group("overlap", "compare generated continuations with the documents")
     overlap.add_argument("--overlap", action="store_true", help="compute BLEU, chrF, diversity and speed")

@@ -305,15 +305,15 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
         else:
             by_value["worse than" if sign * row[key] > sign * own else "not worse than"].append(row["name"])
     for prefix, groups in ((f"by {metric}", compared), ("by value, without a confidence interval", by_value)):
-        parts = [f"{phrase} {format_names(names)}" for phrase, names in groups.items() if names]
+        parts, of = list[str](), f" of {len(others)} baselines"
+        for phrase, names in groups.items():
+            if names:
+                listed = f" ({' / '.join(names)})" if len(names) <= FEW else ""
+                parts.append(f"{phrase} {len(names)}{of if not parts else ''}{listed}")
         if parts:
-            yield f"{prefix}, of {len(others)} baselines: {', '.join(parts)}"
+            yield f"{prefix}: {', '.join(parts)}"
     if compared[VERDICTS["ties"]]:
         yield RULE
-
-
-def format_names(names: list[str]) -> str:
-    return f"{len(names)}" + (f" ({' / '.join(names)})" if len(names) <= FEW else "")
 
 
 def points(share: float) -> str:

@@ -33,7 +33,9 @@ def add_generation_flags(parser: argparse.ArgumentParser, own: type) -> None:
     """Add the run, the command's own flags, the device and the `generate` settings."""
     parser.add_argument("run", metavar="RUN", help="run (folder, or name in runs/) or checkpoint folder")
     add_flags(parser, own, with_default=True)
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device [auto]")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
+    )
     group = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
     add_flags(group, GenerateSettings, with_default=False)
 

@@ -156,7 +156,8 @@ def settings_help() -> str:
         field = next(field for field in dataclasses.fields(owner) if field.name == inner)
         about = field.default.description if isinstance(field.default, FieldInfo) else ""
         value = getattr(owner, inner)
-        shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        shown = str(shown).lower() if isinstance(value, bool) else "none" if shown in (None, "") else shown
         left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
         wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
         if len(left) > LEFT - 2:  # two spaces before the description

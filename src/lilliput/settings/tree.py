@@ -221,7 +221,7 @@ class TrainSettings:
     minutes: Positive | None = describe("budget in minutes", 10.0)
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("number of newest checkpoints to keep (best and last are always kept)", 2)
-    device: Literal["auto", "cpu", "cuda", "mps"] = describe("device", "auto")
+    device: Literal["auto", "cpu", "cuda", "mps"] = describe("device to compute on", "auto")
     precision: Literal["auto", "float32", "float64", "bfloat16", "float16"] = describe(
         "floating-point type; 16-bit types only in matrix products (auto: bfloat16 if measured faster, else float32)",
         "auto",
@@ -273,9 +273,7 @@ class GenerateSettings:
     typical: Probability | None = describe(
         "locally typical sampling: tokens closest to the expected surprise, with this total probability", None
     )
-    repetition_penalty: Positive = describe(
-        "penalty on tokens that were used, above 1; 1: off (Keskar et al. 2019)", 1.0
-    )
+    repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)
     presence_penalty: float = describe("subtracted from the logit of each token that was used", 0.0)
     penalise_prompt: bool = describe("apply penalties and no_repeat_ngram to prompt tokens too", True)
@@ -284,14 +282,14 @@ class GenerateSettings:
     forced_words: tuple[str, ...] = describe("words or phrases that must occur in the text", ())
     stop: tuple[str, ...] = describe("stop strings: the text ends before the first of them", ())
     processors: tuple[Annotated[str, OneOf("generate.processors")], ...] = describe(
-        "registered logit processors, applied before temperature and filters (CONTRIBUTING.md)", ()
+        "names of registered logit processors, applied before temperature and filters", ()
     )
     beams: Count | None = describe("beam width (none: no beam search)", None)
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = describe(
         "exponent p of the beam score: log-probability / length ^ p", 1.0
     )
     early_stop: Literal["bound", "first", "never"] = describe(
-        "end of a beam search: no better beam is possible (bound), enough ended beams (first), or maximum length (never)",
+        "when a beam search ends: no better beam is possible (bound), enough beams ended (first), maximum length (never)",
         "bound",
     )
     beam_groups: Count = describe("number of beam groups; each is penalised for tokens of earlier groups", 1)
