@@ -14,11 +14,11 @@ from lilliput import devices
 from lilliput.devices import (
     choose_device,
     choose_precision,
+    format_ratio,
     keep_freed_memory,
     known_flops,
     measure_flops,
     prepare_machine,
-    format_ratio,
 )
 
 CPU = torch.device("cpu")
@@ -71,12 +71,12 @@ def test_auto_chooses_the_faster_type(cache: Path) -> None:
     know(cache, float32=1e11, bfloat16=2.5e11)
     assert choose_precision("auto", CPU) == (
         torch.bfloat16,
-        "bfloat16 is 2.5 times faster than float32 on this CPU: using bfloat16",
+        "using bfloat16: bfloat16 is 2.5 times faster than float32 on this CPU",
     )
     know(cache, float32=1.2e11, bfloat16=1e9)
     assert choose_precision("auto", CPU) == (
         torch.float32,
-        "bfloat16 is 120 times slower than float32 on this CPU: using float32",
+        "using float32: bfloat16 is 120 times slower than float32 on this CPU",
     )
     know(cache, float32=1e11, bfloat16=1.05e11)  # too little faster
     assert choose_precision("auto", CPU).dtype is torch.float32
@@ -98,7 +98,7 @@ def test_a_type_that_the_device_does_not_support(cache: Path, monkeypatch: pytes
         return 1e11
 
     monkeypatch.setattr(devices, "measure_flops", refuse)
-    assert choose_precision("auto", CPU) == (torch.float32, "this CPU has no bfloat16: using float32")
+    assert choose_precision("auto", CPU) == (torch.float32, "using float32: this CPU does not support bfloat16")
     error = refused(lambda: choose_precision("bfloat16", CPU))
     assert (error.code, error.setting) == ("device.precision", "train.precision")
 

@@ -61,15 +61,15 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_the_keys_of_generated_json() -> None:
-    told = as_json("--prompt", "Once", "--samples", "3", "--seed", "1")
-    assert told.keys() == {"samples", "tokens_per_second", "engine"}
-    assert len(told["samples"]) == 3
-    for sample in told["samples"]:
+    output = as_json("--prompt", "Once", "--samples", "3", "--seed", "1")
+    assert output.keys() == {"samples", "tokens_per_second", "engine"}
+    assert len(output["samples"]) == 3
+    for sample in output["samples"]:
         assert list(sample) == ["prompt", "text", "tokens", "logprob", "finish", "score", "rank"]
         assert sample["prompt"] == "Once"
         assert sample["finish"] in ("end", "length")
         assert (sample["score"], sample["rank"]) == (None, None)
-    assert told["tokens_per_second"] > 0
+    assert output["tokens_per_second"] > 0
 
 
 def test_seeds() -> None:
@@ -102,15 +102,15 @@ def test_the_prompt_of_the_run_is_the_default(tmp_path: Path, monkeypatch: pytes
     assert not lilliput("generate", "mytext", "--prompt", "").out.startswith("One day")
     many = ["generate", "mytext", "--prompt", "", "--samples", "9", "--tokens", "50", "--json"]
     assert "e" not in "".join(sample["text"] for sample in json.loads(lilliput(*many).out)["samples"])
-    told = json.loads(lilliput(*many, "--stop", "").out)["samples"]
-    assert "e" in "".join(sample["text"] for sample in told), "none in place of the run's"
+    output = json.loads(lilliput(*many, "--stop", "").out)["samples"]
+    assert "e" in "".join(sample["text"] for sample in output), "none in place of the run's"
 
 
 def test_stop_strings_are_never_printed_even_in_part() -> None:
     (plain,) = texts("--prompt", "The", "--tokens", "60", "--seed", "3")
     stop = plain[20:24]
-    told = as_json("--prompt", "The", "--tokens", "60", "--seed", "3", "--stop", stop, "--stop", "never found")
-    (sample,) = told["samples"]
+    output = as_json("--prompt", "The", "--tokens", "60", "--seed", "3", "--stop", stop, "--stop", "never found")
+    (sample,) = output["samples"]
     assert (sample["text"], sample["finish"]) == (plain[: plain.index(stop)], "stop")
     shown = lilliput("generate", "mine", "--prompt", "The", "--tokens", "60", "--seed", "3", "--stop", stop)
     assert shown.out == f"The{sample['text']}\n"
@@ -179,11 +179,13 @@ def test_alternatives_in_json() -> None:
 def test_alternatives_as_a_table() -> None:
     write = ["--tokens", "3", "--seed", "2", "--prompt", "Once"]
     (text,) = texts(*write)
-    told = lilliput("generate", "mine", *write, "--alternatives", "2").out.splitlines()
-    assert told[0] == f"Once{text}"
-    assert told[1].split() == ["token", "probability", "entropy,", "bits", "likeliest"]
-    assert len(told) == 5
-    assert all(re.search(r'^".+" +\d+\.\d% +\d\.\d\d  ".+" \d+\.\d%  +".+" \d+\.\d%$', line) for line in told[2:]), told
+    output = lilliput("generate", "mine", *write, "--alternatives", "2").out.splitlines()
+    assert output[0] == f"Once{text}"
+    assert output[1].split() == ["token", "probability", "entropy", "(bits)", "most", "likely"]
+    assert len(output) == 5
+    assert all(re.search(r'^".+" +\d+\.\d% +\d\.\d\d  ".+" \d+\.\d%  +".+" \d+\.\d%$', line) for line in output[2:]), (
+        output
+    )
 
 
 def test_the_best_texts_of_a_beam_search() -> None:
@@ -195,8 +197,8 @@ def test_the_best_texts_of_a_beam_search() -> None:
     assert scores == sorted(scores, reverse=True)
     for sample in found:
         assert sample["score"] == pytest.approx(sample["logprob"] / sample["tokens"], abs=1e-9)
-    told = lilliput("generate", "mine", *search).out
-    assert told == "\n".join(
+    output = lilliput("generate", "mine", *search).out
+    assert output == "\n".join(
         f"--- best {sample['rank']} of 3, score {sample['score']:.4f}\nOnce{sample['text']}\n" for sample in found
     )
     assert lilliput("generate", "mine", *search[:4], "--tokens", "8").out == f"Once{found[0]['text']}\n"
@@ -213,25 +215,25 @@ def test_speed_counts_only_the_best_text_of_a_beam_search() -> None:
 
 def test_a_value_with_a_leading_dash_is_joined_to_its_flag() -> None:
     (error,) = errors_of("--stop", "The end", "--prompt", "-hello")
-    assert (error.code, error.fix) == ("flag.missing", "--prompt=-hello")
+    assert (error.code, error.fix) == ("flag.missing", "use --prompt=-hello")
     (error,) = errors_of("--stop", "a", "--stop", "--$", "--tokens", "3")
-    assert (error.code, error.fix) == ("flag.missing", "--stop='--$'")
+    assert (error.code, error.fix) == ("flag.missing", "use --stop='--$'")
     assert lilliput("generate", "mine", "--prompt=-hello", "--tokens", "2").out.startswith("-hello")
     for words in (["--prompt", "--tokens", "3"], ["--prompt", "--tokens=3"], ["--tokens", "3", "--prompt"]):
         (error,) = errors_of(*words)
-        assert (error.code, error.fix) == ("flag.missing", "lilliput generate --help")
+        assert (error.code, error.fix) == ("flag.missing", "run lilliput generate --help")
 
 
 def test_headings_count_the_texts_that_were_found(prompts: Path) -> None:
     """Two groups without diversity find the same two texts."""
     search = ["--beams", "4", "--beam-groups", "2", "--diversity", "0", "--n-best", "4", "--tokens", "4"]
-    told = lilliput("generate", "mine", "--prompt", "Once", *search).out
-    assert [line.split(",")[0] for line in told.splitlines() if line.startswith("---")] == [
+    output = lilliput("generate", "mine", "--prompt", "Once", *search).out
+    assert [line.split(",")[0] for line in output.splitlines() if line.startswith("---")] == [
         "--- best 1 of 2",
         "--- best 2 of 2",
     ]
-    told = lilliput("generate", "mine", "--prompts", str(prompts), *search).out
-    assert re.findall(r"--- (\d) of 4, best (\d) of 2, score -", told) == [(p, b) for p in "1234" for b in "12"]
+    output = lilliput("generate", "mine", "--prompts", str(prompts), *search).out
+    assert re.findall(r"--- (\d) of 4, best (\d) of 2, score -", output) == [(p, b) for p in "1234" for b in "12"]
 
 
 # ---- prompts
@@ -239,26 +241,26 @@ def test_headings_count_the_texts_that_were_found(prompts: Path) -> None:
 
 def test_prompts_keep_their_order_for_any_batch(prompts: Path) -> None:
     asked = prompts.read_text("utf-8").splitlines()
-    told = as_json("--prompts", str(prompts), "--tokens", "9", "--seed", "4")["samples"]
-    assert [sample["prompt"] for sample in told] == asked
+    output = as_json("--prompts", str(prompts), "--tokens", "9", "--seed", "4")["samples"]
+    assert [sample["prompt"] for sample in output] == asked
     for batch in (
         "1",
         "2",
         "3",
     ):  # texts are equal in float64; the rounding of torch products depends on the number of rows
         again = as_json("--prompts", str(prompts), "--tokens", "9", "--seed", "4", "--batch", batch)["samples"]
-        assert again == [{**sample, "logprob": pytest.approx(sample["logprob"], rel=1e-12)} for sample in told]
-    for row, sample in enumerate(told):
+        assert again == [{**sample, "logprob": pytest.approx(sample["logprob"], rel=1e-12)} for sample in output]
+    for row, sample in enumerate(output):
         assert texts("--prompt", asked[row], "--tokens", "9", "--seed", str(4 + row)) == [sample["text"]]
     shown = lilliput("generate", "mine", "--prompts", str(prompts), "--tokens", "9", "--seed", "4", "--batch", "2").out
-    numbered = enumerate(told, start=1)
+    numbered = enumerate(output, start=1)
     assert shown == "\n".join(f"--- {n} of 4\n{sample['prompt']}{sample['text']}\n" for n, sample in numbered)
 
 
 def test_samples_and_beams_of_each_prompt(prompts: Path) -> None:
     asked = prompts.read_text("utf-8").splitlines()
-    told = as_json("--prompts", str(prompts), "--samples", "2", "--tokens", "3")["samples"]
-    assert [sample["prompt"] for sample in told] == [prompt for prompt in asked for _ in range(2)]
+    output = as_json("--prompts", str(prompts), "--samples", "2", "--tokens", "3")["samples"]
+    assert [sample["prompt"] for sample in output] == [prompt for prompt in asked for _ in range(2)]
     search = ["--beams", "3", "--n-best", "2", "--tokens", "4"]
     found = as_json("--prompts", str(prompts), *search)["samples"]
     assert [(sample["prompt"], sample["rank"]) for sample in found] == [(p, rank) for p in asked for rank in (1, 2)]
@@ -268,15 +270,15 @@ def test_samples_and_beams_of_each_prompt(prompts: Path) -> None:
 
 def test_prompts_from_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffOnce\r\n Zoë ".encode())))
-    told = as_json("--prompts", "-", "--tokens", "2")["samples"]
-    assert [sample["prompt"] for sample in told] == ["Once", " Zoë "], "spaces are tokens, too"
+    output = as_json("--prompts", "-", "--tokens", "2")["samples"]
+    assert [sample["prompt"] for sample in output] == ["Once", " Zoë "], "spaces are tokens"
 
 
 def test_blank_lines_are_skipped_with_a_note(tmp_path: Path) -> None:
     path = tmp_path / "p.txt"
     path.write_text("\nOnce\n  \nThe\n")
     code, out, err = lilliput("generate", "mine", "--prompts", str(path), "--tokens", "2", "--json")
-    assert (code, err) == (0, f"{path}: 2 blank lines are skipped (1, 3)\n")
+    assert (code, err) == (0, f"{path}: skipped 2 blank lines (1, 3)\n")
     assert [sample["prompt"] for sample in json.loads(out)["samples"]] == ["Once", "The"]
 
 
@@ -290,12 +292,12 @@ def test_any_prompt(prompt: str) -> None:
 def test_prompts_longer_than_the_context_print_a_note(tmp_path: Path) -> None:
     code, out, err = lilliput("generate", "mine", "--prompt", "long " * 20, "--tokens", "4")
     assert code == 0
-    assert err == "the prompt has 101 tokens and the model sees 32: it goes on from the last 16\n"
+    assert err.startswith("the prompt has 101 tokens, more than the context of 32: ") and err.endswith(" 16\n")
     assert out.startswith("long long")
     path = tmp_path / "p.txt"
     path.write_text("short\n" + "long " * 20 + "\n" + "longer " * 20)
     err = lilliput("generate", "mine", "--prompts", str(path), "--tokens", "2").err
-    assert err == "2 of 3 prompts have up to 141 tokens and the model sees 32: it goes on from the last 16\n"
+    assert err.startswith("2 of 3 prompts have up to 141 tokens")
 
 
 # ---- errors
@@ -349,11 +351,11 @@ def test_a_run_with_beam_search_settings(run_with_beams: Path, flags: list[str])
     assert json.loads(lilliput(*write).out)["samples"][0]["rank"] == 1
     code, out, err = lilliput(*write, *flags)
     assert code == 0, err
-    assert [line.split(":")[0] for line in err.splitlines()] == ["ignored --beams", "left out --length-penalty"]
+    assert [line.split(":")[0] for line in err.splitlines()] == ["ignored --beams", "ignored --length-penalty"]
     assert out.count('"rank": null') == (2 if flags[0] == "--samples" else 1)
     plain = lilliput(*write, *flags, "--beams", "none", "--length-penalty", "1")
     assert json.loads(plain.out)["samples"] == json.loads(out)["samples"]
-    assert lilliput(*write, *flags, "--beams", "2").code == 2, "both were said now"
+    assert lilliput(*write, *flags, "--beams", "2").code == 2, "both are flags"
 
 
 @pytest.mark.parametrize("beams", ["none", "2"])

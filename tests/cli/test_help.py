@@ -110,14 +110,14 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if "--train.minutes" in words:  # two budgets would be an error
             extra = [*small[: small.index("--train.steps")], *small[small.index("--train.steps") + 2 :]]
             words[-1] = "0.002"
-        told = lilliput(*words[:2], *extra, *words[2:])
-        assert told.code == 0, told.err
+        result = lilliput(*words[:2], *extra, *words[2:])
+        assert result.code == 0, result.err
     (tmp_path / "prompts.txt").write_text("Once\nA bee\n")
     for command in ("info", "prepare", "generate", "chat"):
         for words in examples(command):
             words = [word.replace("step-000500", "step-000008") for word in words]
             monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n/help\n"))  # input of a chat
-            told = lilliput(*words, *(["--data.documents", "12"] if command == "prepare" else []))
-            assert told.code == 0, told.err
+            result = lilliput(*words, *(["--data.documents", "12"] if command == "prepare" else []))
+            assert result.code == 0, result.err
             if "--json" in words or "--schema" in words:
-                json.loads(told.out)
+                json.loads(result.out)

@@ -69,7 +69,7 @@ def wait_for_line(path: Path, line: int) -> None:
     raise AssertionError("the process did not train")
 
 
-def go_on_and_compare(name: str) -> None:
+def resume_and_compare(name: str) -> None:
     """Check that the resumed run equals an uninterrupted one."""
     assert lilliput("train", f"runs/{name}", "--resume", "--json").code == 0
     assert outcome(Path("runs", name)) == undisturbed()
@@ -94,10 +94,10 @@ def test_one_signal_finishes_the_step_saves_and_prints_the_resume_command(
     *_, stopped, command = err.splitlines()
     last = (here / "runs/once/last").read_text().strip()
     step = int(last.removeprefix("step-"))
-    assert stopped == f"stopped at step {step}; step {step} is saved; go on with"
+    assert stopped == f"stopped at step {step}; step {step} is saved; resume with"
     assert command == "  lilliput train runs/once --resume"
     assert step < STEPS
-    go_on_and_compare("once")
+    resume_and_compare("once")
 
 
 def test_a_second_signal_stops_at_once_without_damage(here: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_second_signal_stops_at_once_without_damage(here: Path) -> None:
     assert process.returncode == 130
     assert time.monotonic() - began < 60
     assert "Traceback" not in err
-    assert "nothing is saved yet; go on with" in err
+    assert "no checkpoint is saved; resume with" in err
     assert json.loads(lilliput("info", "twice", "--json").out)["steps"] == 0
 
 
@@ -143,7 +143,7 @@ def test_a_second_signal_at_the_end_still_prints_the_resume_command(here: Path) 
     assert process.returncode == 130
     step = int((here / "runs/again/last").read_text().strip().removeprefix("step-"))
     assert err.endswith(
-        f"stopped at step {step}; step {step} is saved; go on with\n  lilliput train runs/again --resume\n"
+        f"stopped at step {step}; step {step} is saved; resume with\n  lilliput train runs/again --resume\n"
     )
 
 
@@ -168,7 +168,7 @@ def test_a_kill_and_two_processes_at_once(here: Path) -> None:
         process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert json.loads(lilliput("info", "--json").out)[0]["state"] == "interrupted"
-    go_on_and_compare("killed")
+    resume_and_compare("killed")
 
 
 @pytest.fixture

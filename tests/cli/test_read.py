@@ -76,7 +76,7 @@ def test_all_runs(tmp_path: Path) -> None:
     assert (told["state"], told["steps"]) == ("finished", 8)
     assert "mine" in lilliput("info").out
     assert as_json("info", "--folder", str(tmp_path)) == []
-    assert "lilliput train demo makes one" in lilliput("info", "--folder", str(tmp_path)).out
+    assert "lilliput train demo" in lilliput("info", "--folder", str(tmp_path)).out
 
 
 def test_comparing_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,9 @@ def test_targets_of_training(here: Path, target: str, name: str) -> None:
     (here / "mine.toml").write_text('name = "recipe"\n[data]\nsource = "mytext.txt"\n[optimizer]\nlr = 1e-3\n')
     code, out, err = lilliput("train", target, *FLAGS, "--data.documents", "12")
     assert code == 0, err
-    assert f"the run is in runs/{name}; next:" in out
+    assert f"run folder: runs/{name};" in out
     assert "validation loss" in out and "bits per byte" in out
-    assert ("the floor " in out) == (target == "storybook") == ("valid stories" in out)
+    assert ("lower bound " in out) == (target == "storybook") == ("valid stories" in out)
     assert f"lilliput generate runs/{name} --prompt Once --samples 3" in out
     for command in [line.strip() for line in out.splitlines() if line.startswith("  lilliput ")][:2]:
         assert lilliput(*command.replace("--samples 3", "--samples 1").split()[1:]).code == 0
@@ -166,7 +166,7 @@ def test_a_classifier_from_end_to_end(here: Path) -> None:
     assert "32 training documents with 3 labels" in err and "a sample after" not in err
     assert "bits" not in out + err and "perplexity" not in out + err
     lines = out.splitlines()
-    assert any(line.startswith("validation loss") and "nats a document (8 documents" in line for line in lines)
+    assert any(line.startswith("validation loss") and "nats/document (8 documents" in line for line in lines)
     assert any(line.startswith("test heard        accuracy ") and line.endswith("%  (11 documents)") for line in lines)
     assert "lilliput generate" not in out
     told = as_json("info", "said")

@@ -41,7 +41,7 @@ VERBS = {
         "shorten",
         "split",
     ),
-    *("start", "stop", "train", "turn", "update", "use", "wait", "write"),
+    *("change", "restore", "resume", "start", "stop", "train", "turn", "update", "use", "wait", "write"),
 }
 
 

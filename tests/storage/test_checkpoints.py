@@ -278,7 +278,7 @@ def test_a_newer_format_is_not_damage(run: Run) -> None:
     (checkpoint.folder / MANIFEST).write_bytes(store._seal(b'{"format":2}'))
     error = refused(checkpoint.verify)
     assert (error.code, error.where) == ("checkpoint.mismatch", str(checkpoint.folder / MANIFEST))
-    assert "format 2" in error.what
+    assert "format" in error.what and "2" in error.what
 
 
 def test_parts_of_the_training_state(run: Run) -> None:

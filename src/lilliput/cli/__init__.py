@@ -41,7 +41,7 @@ commands:
 {chr(10).join(f"  {command:10} {what}" for command, what in COMMANDS.items())}
 
 examples:
-  lilliput train demo                      train on the built-in storybook (six minutes)
+  lilliput train demo                      train on the built-in stories (6 min)
   lilliput train mytext.txt                train on your own text
   lilliput generate demo --prompt "Once"   generate text
 
