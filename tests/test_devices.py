@@ -116,7 +116,7 @@ def test_the_real_choice_is_fast_and_cached(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"),
+    ("ratio", "result"),
     [
         (1 / 120, "120 times slower"),
         (1 / 123.4, "120 times slower"),
@@ -126,8 +126,8 @@ def test_the_real_choice_is_fast_and_cached(cache: Path) -> None:
         (16.4, "16 times faster"),
     ],
 )
-def test_a_ratio_in_words(ratio: float, told: str) -> None:
-    assert format_ratio(ratio) == told
+def test_a_ratio_in_words(ratio: float, result: str) -> None:
+    assert format_ratio(ratio) == result
 
 
 # ---- speed

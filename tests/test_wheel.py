@@ -75,11 +75,11 @@ def test_a_shipped_recipe_by_its_name_from_an_empty_folder(lilliput: Path, tmp_p
     assert "the run is in runs/demo; next:" in out
     assert "the floor " in out
     assert sorted(os.listdir(tmp_path)) == ["prepared", "runs"]
-    told = json.loads(run(lilliput, "generate", "demo", "--tokens", "5", "--json", cwd=tmp_path))
-    assert len(told["samples"]) == 1
+    result = json.loads(run(lilliput, "generate", "demo", "--tokens", "5", "--json", cwd=tmp_path))
+    assert len(result["samples"]) == 1
 
 
 def test_published_counts_from_an_empty_folder(lilliput: Path, tmp_path: Path) -> None:
-    told = json.loads(run(lilliput, "train", "speech-lm", "--dry-run", "--json", cwd=tmp_path))
-    assert told["parameters"]["total"] == 863_243
+    result = json.loads(run(lilliput, "train", "speech-lm", "--dry-run", "--json", cwd=tmp_path))
+    assert result["parameters"]["total"] == 863_243
     assert os.listdir(tmp_path) == []

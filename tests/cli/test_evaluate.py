@@ -67,7 +67,7 @@ def test_both_shares_of_unknown_words_name_their_denominator() -> None:
     """The sentence excludes ends of documents, as `prepare` does; the table includes them."""
     output, out = as_json("words"), shown("words", "--by", "frequency")
     unknown = output["by"]["frequency"][-1]["tokens"]
-    own, whole = f"{unknown / (told['tokens'] - told['documents']):.2%}", f"{unknown / told['tokens']:.1%}"
+    own, whole = f"{unknown / (output['tokens'] - output['documents']):.2%}", f"{unknown / output['tokens']:.1%}"
     assert f"{own} of the tokens are unknown words (ends of documents not counted)" in out
     assert re.search(r"^occurrences in training +tokens +share of all tokens ", out, re.MULTILINE)
     assert re.search(rf"^unknown words +{unknown} +{whole} ", out, re.MULTILINE)

@@ -52,9 +52,9 @@ def test_the_table_and_its_sentences() -> None:
 
 
 def test_near_duplicates() -> None:
-    told: dict[str, Any] = json.loads(prepare("--tokenizer.kind", "byte", "--duplicates", "near", "--json"))
+    found: dict[str, Any] = json.loads(prepare("--tokenizer.kind", "byte", "--duplicates", "near", "--json"))
     # Only the exact duplicate: one changed word of 24 is too much.
-    assert told["near_duplicates"]["across"] == {"validation": 1}
+    assert found["near_duplicates"]["across"] == {"validation": 1}
     out = prepare("--tokenizer.kind", "byte", "--duplicates", "near")
     assert "near duplicates (similarity 0.8 or more): train 1, validation 0 within the split" in out
     assert " MB/s" in out
@@ -117,8 +117,8 @@ def test_vectors(tmp_path: Path) -> None:
     out = prepare(*flags)
     assert "vectors: 3 of width 2" in out
     assert "without a vector: " in out
-    told = json.loads(prepare(*flags, "--json"))
-    assert told["vectors"]["rows"] == 3
+    found = json.loads(prepare(*flags, "--json"))
+    assert found["vectors"]["rows"] == 3
 
 
 def test_resumed_preparation_prints_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

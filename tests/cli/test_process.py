@@ -193,7 +193,7 @@ def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
     for words in (["--help"], ["info", "mine"], ["generate", "mine"], ["generate", "mine", "--json"]):
         for unbuffered in ("", "1"):
             with open("/dev/full", "w") as full:
-                told = subprocess.run(
+                output = subprocess.run(
                     [sys.executable, "-m", "lilliput", *words],
                     stdout=full,
                     stderr=subprocess.PIPE,
@@ -201,8 +201,8 @@ def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
                     check=False,
                     env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
                 )
-            assert told.returncode == 2, words
-            assert told.stderr.startswith("error: ") and len(told.stderr.splitlines()) == 2, told.stderr
+            assert output.returncode == 2, words
+            assert output.stderr.startswith("error: ") and len(output.stderr.splitlines()) == 2, output.stderr
 
 
 def test_an_error_exits_with_2_on_an_ascii_terminal(in_trained: None) -> None:
@@ -211,13 +211,13 @@ def test_an_error_exits_with_2_on_an_ascii_terminal(in_trained: None) -> None:
     assert (process.returncode, out) == (2, "")
     assert err.startswith("error: ") and "nothere" in err
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë", "--json"],
         capture_output=True,
         env=ascii_only,
         check=True,
     )
-    assert json.loads(told.stdout)["samples"][0]["prompt"] == "Zoë"
+    assert json.loads(output.stdout)["samples"][0]["prompt"] == "Zoë"
     subprocess.run(
         [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë"],
         capture_output=True,

@@ -31,17 +31,17 @@ def as_json(*argv: str) -> Any:
 
 
 def test_json_of_a_run() -> None:
-    told = as_json("info", "mine")
+    output = as_json("info", "mine")
     keys = "config parameters flops_per_token steps tokens_seen seconds validation checkpoints"
-    assert told.keys() >= set(keys.split())
-    assert told["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
-    assert (told["steps"], told["tokens_seen"]) == (8, 8 * 4 * 32)
-    assert told["parameters"]["total"] == sum(
-        told["parameters"][part] for part in ("embedding", "blocks", "norm", "head")
+    assert output.keys() >= set(keys.split())
+    assert output["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
+    assert (output["steps"], output["tokens_seen"]) == (8, 8 * 4 * 32)
+    assert output["parameters"]["total"] == sum(
+        output["parameters"][part] for part in ("embedding", "blocks", "norm", "head")
     )
-    assert [checkpoint["verified"] for checkpoint in told["checkpoints"]] == [True] * len(told["checkpoints"])
+    assert [checkpoint["verified"] for checkpoint in output["checkpoints"]] == [True] * len(output["checkpoints"])
     whole = next(event for event in Run(Path("runs/mine")).metrics() if event.get("whole"))
-    assert told["validation"]["loss"] == whole["loss"]
+    assert output["validation"]["loss"] == whole["loss"]
 
 
 def test_printed_output_of_a_run() -> None:
@@ -72,8 +72,8 @@ def test_info_accepts_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_runs(tmp_path: Path) -> None:
-    (told,) = [run for run in as_json("info") if run["name"] == "mine"]
-    assert (told["state"], told["steps"]) == ("finished", 8)
+    (output,) = [run for run in as_json("info") if run["name"] == "mine"]
+    assert (output["state"], output["steps"]) == ("finished", 8)
     assert "mine" in lilliput("info").out
     assert as_json("info", "--folder", str(tmp_path)) == []
     assert "lilliput train demo" in lilliput("info", "--folder", str(tmp_path)).out
@@ -84,10 +84,10 @@ def test_comparing_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(folder)
     changes = ["--name", "other", "--model.window", "8,none", "--optimizer.lr", "0.01"]
     assert lilliput("train", "mytext.txt", *FLAGS, *changes).code == 0
-    told = as_json("info", "mine", "other")
-    assert told["optimizer.lr"] == [0.002, 0.01]
-    assert told["model.window"] == [None, [8, None]]
-    assert "model.dim" not in told
+    output = as_json("info", "mine", "other")
+    assert output["optimizer.lr"] == [0.002, 0.01]
+    assert output["model.window"] == [None, [8, None]]
+    assert "model.dim" not in output
     out = lilliput("info", "mine", "other").out
     assert "[8, None]" in out and "validation loss" in out
 
@@ -139,11 +139,11 @@ def test_info_needs_no_torch() -> None:
 
 def test_the_keys_of_a_preparation(tmp_path: Path) -> None:
     flags = ["--tokenizer.kind", SETTINGS["tokenizer.kind"], "--data.cache", str(tmp_path)]
-    told = as_json("prepare", "mytext.txt", *flags)
+    output = as_json("prepare", "mytext.txt", *flags)
     keys = "documents bytes tokens vocab_size bytes_per_token unknown_rate duplicates"
-    assert told.keys() >= set(keys.split())
-    assert told["documents"] == {"train": 11, "validation": 1}
-    assert told["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": {"validation": 0}}
+    assert output.keys() >= set(keys.split())
+    assert output["documents"] == {"train": 11, "validation": 1}
+    assert output["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": {"validation": 0}}
     code, out, err = lilliput("prepare", "mytext.txt", *flags)
     assert (code, err) == (0, "")
     assert "vocabulary 257" in out

@@ -55,8 +55,8 @@ def test_a_dry_run_reports_missing_data(here: Path) -> None:
     code, out, _ = lilliput("study", "small.toml", "--dry-run")
     assert code == 0
     assert "missing data: " in out and "lost.txt" in out
-    told = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
-    assert len(told["lacking"]) == 1, "once for all runs"
+    result = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
+    assert len(result["lacking"]) == 1, "once for all runs"
 
 
 def test_no_report_without_measurements(here: Path) -> None:
@@ -68,26 +68,26 @@ def test_no_report_without_measurements(here: Path) -> None:
 
 
 def test_a_dry_run_as_json(here: Path) -> None:
-    told = json.loads(lilliput("study", "small.toml", "--quick", "--folder", "there", "--dry-run", "--json").out)
-    assert (told["folder"], told["runs"], told["measurements"]) == ("there/small-quick", ["seed4"], 1)
-    assert told["cells"][0]["labels"] == {"window": "full"}
-    assert 10 < told["seconds_estimate"] < 60
+    result = json.loads(lilliput("study", "small.toml", "--quick", "--folder", "there", "--dry-run", "--json").out)
+    assert (result["folder"], result["runs"], result["measurements"]) == ("there/small-quick", ["seed4"], 1)
+    assert result["cells"][0]["labels"] == {"window": "full"}
+    assert 10 < result["seconds_estimate"] < 60
     more = json.loads(lilliput("study", "small.toml", "--seeds", "1,2,3,4", "--dry-run", "--json").out)
     assert len(more["runs"]) == 8
 
 
 def test_a_repeated_seed(here: Path) -> None:
-    told = lilliput("study", "small.toml", "--seeds", "3,1,3")
-    assert told.code == 2
-    assert [(error.code, error.fix) for error in told.errors] == [("flag.value", "use --seeds 3,1")]
+    result = lilliput("study", "small.toml", "--seeds", "3,1,3")
+    assert result.code == 2
+    assert [(error.code, error.fix) for error in result.errors] == [("flag.value", "use --seeds 3,1")]
 
 
 @pytest.mark.parametrize("unit", ["flops", "tokens", "minutes"])
 def test_the_time_of_other_budgets(here: Path, unit: str) -> None:
     write_study(here, budget={unit: 2})
-    told = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
+    result = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
     expected = 240 if unit == "minutes" else 0
-    assert expected < told["seconds_estimate"] < expected + 60
+    assert expected < result["seconds_estimate"] < expected + 60
 
 
 def test_the_parent_process_does_not_import_torch(here: Path) -> None:
@@ -109,6 +109,6 @@ def test_stopped(here: Path, monkeypatch: pytest.MonkeyPatch, number: int, code:
         raise Interrupted(number)
 
     monkeypatch.setattr("lilliput.studies.runner.plan", stop)
-    told = lilliput("study", "small.toml", "--seeds", "3,4", "--folder", "my runs", "--overwrite")
-    assert told.code == code
-    assert told.err.endswith("resume with\n  lilliput study small.toml --seeds 3,4 --folder 'my runs'\n")
+    result = lilliput("study", "small.toml", "--seeds", "3,4", "--folder", "my runs", "--overwrite")
+    assert result.code == code
+    assert result.err.endswith("resume with\n  lilliput study small.toml --seeds 3,4 --folder 'my runs'\n")

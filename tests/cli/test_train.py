@@ -70,24 +70,24 @@ def test_targets_of_training(here: Path, target: str, name: str) -> None:
 
 
 def test_a_shipped_recipe_by_name_and_a_size() -> None:
-    told = as_json("train", "demo", "--size", "nano", "--dry-run")
-    assert {key: told["config"]["model"][key] for key in SIZES["nano"]} == SIZES["nano"]
-    assert told["config"]["name"] == "demo"
+    summary = as_json("train", "demo", "--size", "nano", "--dry-run")
+    assert {key: summary["config"]["model"][key] for key in SIZES["nano"]} == SIZES["nano"]
+    assert summary["config"]["name"] == "demo"
 
 
 def test_flags_override_the_size() -> None:
-    told = as_json("train", "demo", "--size", "nano", "--model.layers", "7", "--dry-run")
-    assert told["config"]["model"]["layers"] == 7
+    summary = as_json("train", "demo", "--size", "nano", "--model.layers", "7", "--dry-run")
+    assert summary["config"]["model"]["layers"] == 7
 
 
 # ---- dry runs
 
 
 def test_the_keys_of_a_dry_run() -> None:
-    told = as_json("train", "mytext.txt", "--dry-run")
-    assert told.keys() >= {"config", "parameters", "flops_per_token", "memory_bytes", "seconds_estimate"}
-    assert list(told["parameters"]) == ["embedding", "blocks", "norm", "head", "total", "trainable"]
-    assert told["seconds_estimate"] == 60 * told["config"]["train"]["minutes"]
+    summary = as_json("train", "mytext.txt", "--dry-run")
+    assert summary.keys() >= {"config", "parameters", "flops_per_token", "memory_bytes", "seconds_estimate"}
+    assert list(summary["parameters"]) == ["embedding", "blocks", "norm", "head", "total", "trainable"]
+    assert summary["seconds_estimate"] == 60 * summary["config"]["train"]["minutes"]
     assert os.listdir() == ["mytext.txt"], "nothing is made"
 
 
@@ -100,8 +100,8 @@ def test_the_keys_of_a_dry_run() -> None:
     ],
 )
 def test_published_parameter_counts(recipe: str, parameters: dict[str, int]) -> None:
-    told = as_json("train", recipe, "--dry-run")["parameters"]
-    assert {key: told[key] for key in parameters} == parameters
+    summary = as_json("train", recipe, "--dry-run")["parameters"]
+    assert {key: summary[key] for key in parameters} == parameters
 
 
 def test_printed_output_of_a_dry_run() -> None:
@@ -114,8 +114,8 @@ def test_printed_output_of_a_dry_run() -> None:
 def test_a_dry_run_uses_an_existing_tokenizer(here: Path) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "bytes").code == 0
     tokenizer = str(here / "runs" / "bytes" / "checkpoints" / "step-000008" / "tokenizer.json")
-    told = as_json("train", "mytext.txt", "--tokenizer.path", tokenizer, "--dry-run")
-    assert told["config"]["model"]["vocab_size"] == 257
+    summary = as_json("train", "mytext.txt", "--tokenizer.path", tokenizer, "--dry-run")
+    assert summary["config"]["model"]["vocab_size"] == 257
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_dry_run_uses_an_existing_tokenizer(here: Path) -> None:
 )
 def test_a_dry_run_estimates_the_vocabulary(here: Path, flags: str, size: int) -> None:
     (here / "words.txt").write_text("<pad>\n<unk>\nthe\nbee\n")
-    told = as_json("train", "mytext.txt", *flags.split(), "--dry-run")
-    assert told["config"]["model"]["vocab_size"] == size
+    summary = as_json("train", "mytext.txt", *flags.split(), "--dry-run")
+    assert summary["config"]["model"]["vocab_size"] == size
 
 
 def test_a_dry_run_of_a_word_tokenizer_requires_a_vocabulary_size() -> None:
@@ -150,8 +150,8 @@ def test_a_dry_run_uses_the_width_of_vectors(here: Path) -> None:
         "64",
         "--dry-run",
     ]
-    told = as_json("train", *flags, "--vectors.source", "words.vec")
-    assert told["parameters"]["embedding"] == 700 * 3 + 3 * 64
+    summary = as_json("train", *flags, "--vectors.source", "words.vec")
+    assert summary["parameters"]["embedding"] == 700 * 3 + 3 * 64
     assert as_json("train", *flags, "--vectors.source", "train")["parameters"]["embedding"] == 700 * 100 + 100 * 64
 
 
@@ -169,9 +169,9 @@ def test_a_classifier_from_end_to_end(here: Path) -> None:
     assert any(line.startswith("validation loss") and "nats/document (8 documents" in line for line in lines)
     assert any(line.startswith("test heard        accuracy ") and line.endswith("%  (11 documents)") for line in lines)
     assert "lilliput generate" not in out
-    told = as_json("info", "said")
-    assert told["validation"]["bits_per_byte"] is None
-    assert told["tests"]["heard"]["documents"] == 11
+    summary = as_json("info", "said")
+    assert summary["validation"]["bits_per_byte"] is None
+    assert summary["tests"]["heard"]["documents"] == 11
     assert "test        heard: loss " in lilliput("info", "said").out
     assert "accuracy" in lilliput("info").out
     result = lilliput("generate", "said", "--prompt", "the honey")
@@ -189,9 +189,9 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
     flags = ["--data.tests", f"mine=mytext.txt,other={other}", "--data.windows", "overlapping"]
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, *flags)
     assert code == 0, err
-    told = as_json("info", "mytext")["tests"]
-    assert list(told) == ["mine", "other"]
-    for name, found in told.items():
+    summary = as_json("info", "mytext")["tests"]
+    assert list(summary) == ["mine", "other"]
+    for name, found in summary.items():
         assert (
             f"test {name:<12} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  (" in out
         )
@@ -202,11 +202,11 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
 @pytest.mark.parametrize(("recipe", "documents"), [("speech-lm", None), ("speech-classifier", 750)])
 def test_the_speech_recipes_run(recipe: str, documents: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LILLIPUT_DATA", str(DATA))
-    told = as_json("train", recipe, "--train.steps", "3")
-    assert told["parameters"]["total"] == {"speech-lm": 863_243, "speech-classifier": 576_467}[recipe]
-    assert all(found["documents"] == documents for found in told["tests"].values())
+    summary = as_json("train", recipe, "--train.steps", "3")
+    assert summary["parameters"]["total"] == {"speech-lm": 863_243, "speech-classifier": 576_467}[recipe]
+    assert all(found["documents"] == documents for found in summary["tests"].values())
     if recipe == "speech-lm":
-        assert {name: found["tokens"] for name, found in told["tests"].items()} == {
+        assert {name: found["tokens"] for name, found in summary["tests"].items()} == {
             "obama": 5_534,
             "wbush": 4_780,
             "hbush": 4_728,
@@ -219,9 +219,9 @@ def test_the_speech_recipes_run(recipe: str, documents: int | None, monkeypatch:
 def test_json_is_one_object_on_stdout_and_nothing_else() -> None:
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["steps"] == 8
-    assert told["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
+    summary = json.loads(out)
+    assert summary["steps"] == 8
+    assert summary["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
     assert "mytext" in err
     assert "\x1b" not in out + err
 
@@ -323,9 +323,9 @@ def test_a_warm_up_longer_than_the_run_prints_a_note() -> None:
 def test_fine_tuning(here: Path) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "base").code == 0
     (here / "letters.txt").write_text("The bees are well. " * 100)
-    told = as_json("train", "letters.txt", "--from", "base", *TRAIN_ONLY)
+    summary = as_json("train", "letters.txt", "--from", "base", *TRAIN_ONLY)
     base, tuned = Run(Path("runs/base")), Run(Path("runs/letters"))
-    assert told["config"]["model"] == base.config()["model"]
+    assert summary["config"]["model"] == base.config()["model"]
     assert base.best and tuned.best
     assert tuned.best.tokenizer_json() == base.best.tokenizer_json()
     # It starts with the loss of the other run, far below ln(257) of a new model.

@@ -37,7 +37,7 @@ def test_samples_are_printed_with_evaluations(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path)
-    told = lilliput("train", "mytext.txt", *FLAGS, "--log.sample_seconds", seconds, "--json")
-    assert told.code == 0, told.err
-    assert told.err.count("a sample after") == samples
-    assert told.err.count("validation loss") == 3
+    result = lilliput("train", "mytext.txt", *FLAGS, "--log.sample_seconds", seconds, "--json")
+    assert result.code == 0, result.err
+    assert result.err.count("a sample after") == samples
+    assert result.err.count("validation loss") == 3

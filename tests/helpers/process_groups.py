@@ -66,7 +66,7 @@ def size(tensor: Tensor) -> int:
 if __name__ == "__main__":
     place, answer, cases = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     with open_world() as processes:
-        told = [train_case(processes, place, case) for case in cases]
+        result = [train_case(processes, place, case) for case in cases]
         if processes.first:
-            (place / answer).write_text(json.dumps(told))
+            (place / answer).write_text(json.dumps(result))
     exit_process(0)

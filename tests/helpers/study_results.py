@@ -119,7 +119,12 @@ def write_log(folder: Path, end: float, seed: int, steps: int = 500, every: int 
             {"event": "step", "step": step, "loss": loss, "tokens": step * 512, "seconds": step / 12, "lr": 1e-3}
         )
         if step % 50 == 0:
-            told = {"event": "evaluation", "step": step, "loss": end + 4.4 * float(np.exp(-step / 90)), "whole": False}
-            lines.append(told)
+            output = {
+                "event": "evaluation",
+                "step": step,
+                "loss": end + 4.4 * float(np.exp(-step / 90)),
+                "whole": False,
+            }
+            lines.append(output)
     (folder / "config.json").write_text("{}")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

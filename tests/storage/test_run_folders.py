@@ -441,7 +441,7 @@ def test_describing(run: Run, tmp_path: Path) -> None:
     assert found["checkpoints"][0] == {"name": "step-000010", "step": 10, "bytes": first.size(), **marks}
     assert [found["checkpoints"][1][key] for key in ("best", "last", "verified")] == [False, True, False]
     assert found["checkpoints"][1]["problem"].startswith("checkpoint step-000020 is damaged: state.json")
-    assert [told["verified"] for told in describe(run, verify=False)["checkpoints"]] == [None, None]
+    assert [result["verified"] for result in describe(run, verify=False)["checkpoints"]] == [None, None]
     # Worse than on the sample, but of the whole split.
     whole = [evaluation(21, True, 2.2), evaluation(22, True, 2.1) | {"weights": 10}]
     log(run, *run.metrics(), *whole, event("finished", 22, tokens=220, seconds=30.0))
@@ -467,7 +467,7 @@ def test_listing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / "a-file").touch()
     save(run, 5)
-    assert [(told["name"], told["state"], told["steps"]) for told in list_runs(tmp_path)] == [
+    assert [(result["name"], result["state"], result["steps"]) for result in list_runs(tmp_path)] == [
         ("another", "empty", 0),
         ("demo", "interrupted", 5),
     ]
