@@ -1,4 +1,4 @@
-"""The same surroundings for every test, whoever starts them: a pinned environment, and no state that one test leaves to another.
+"""The environment of all tests: pinned variables, and a check that no test changes global state.
 
 Tests run in a random order (pytest-randomly prints its seed; repeat an order with `-p randomly --randomly-seed=SEED`).
 """

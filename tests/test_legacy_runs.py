@@ -1,7 +1,7 @@
-"""Runs that an earlier version wrote load, resume, and write the same text.
+"""Runs of an earlier version load, resume, and generate the same text.
 
-The runs and the facts that their version computed are in `data_files/legacy`, with the script that made them. Everything here
-goes through the command line and the files of a run, which stay as they are whatever the modules are called.
+The runs and the expected values of their version are in `data_files/legacy`, with the script that made them. The tests use
+only the command line and the files of a run, so that they do not depend on the names of modules.
 """
 
 from __future__ import annotations

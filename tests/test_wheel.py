@@ -1,6 +1,6 @@
-"""The wheel, as a stranger installs it: in an empty environment and an empty folder the shipped recipes work by name.
+"""The wheel in an empty environment and an empty folder: the shipped recipes work by name.
 
-Dependencies are not downloaded again: the new environment sees those of this one, but takes Lilliput from the wheel.
+Dependencies are not downloaded: the new environment uses those of this one, with Lilliput from the wheel.
 """
 
 from __future__ import annotations

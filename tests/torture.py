@@ -1,13 +1,12 @@
-"""Kill a real training process at random moments and compare with the run that nobody disturbed.
+"""Kill a real training process at random moments and compare with an uninterrupted run.
 
     python tests/torture.py --kills 100
 
-For each of the settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
-random moments (kill -9, SIGTERM or SIGINT; in start-up, in a step, in a save, in an evaluation) and resumed, over and over.
-The last two settings are trained by two processes of torchrun, of which one at a time is ended: by kill -9, and torchrun starts
-both again, or by SIGTERM, and both save and end.
-What is compared: every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and
-the log but for its fields of time, speed and memory. The last line is `N kills, M differences`.
+For each setting, a reference run is trained without interruption. Then the same run is trained by processes that are killed at
+random moments (SIGKILL, SIGTERM or SIGINT; in start-up, steps, saves and evaluations) and resumed. The last two settings use two
+processes of torchrun, one of which is killed at a time: after SIGKILL torchrun restarts both, after SIGTERM both save and end.
+Compared are every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and the log
+without times, speeds and memory. The last line is `N kills, M differences`.
 """
 
 from __future__ import annotations
@@ -204,7 +203,7 @@ def kill_ranks(agent: subprocess.Popen[bytes], most: int, chance: random.Random,
 def print_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
     parts = [part for part, value in expected.items() if found[part] != value]
     for part in parts:
-        print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
+        print(f"{name}: {part} differs from the uninterrupted run", file=sys.stderr)
     return len(parts)
 
 

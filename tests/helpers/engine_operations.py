@@ -1,7 +1,7 @@
-"""What every engine is held to: any sequence of operations on rows gives what the model gives without a cache.
+"""The contract of an engine: any sequence of operations on rows equals the model without a cache.
 
-`check_operations(build, model, seed)` draws the sequence. Several sets of rows live side by side, so that whatever one of them
-does to memory that is not its own is found out by the others.
+`check_operations(build, model, seed)` draws a random sequence. Several sets of rows exist at the same time, so that a write to
+the memory of another set is found.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ VOCABULARY = "30"  # fewer than the words of the text
 
 @functools.cache
 def judged_runs() -> Path:
-    """A folder with runs/{words,classifier,both,storybook}, and said.tsv and heard.tsv, which the labelled ones learned from and
-    are tested on. In runs/words half of the text is for validation; its last document also stands in training."""
+    """Return a folder with runs/{words,classifier,both,storybook}, said.tsv (training) and heard.tsv (test). In runs/words half
+    of the text is for validation; its last document is also in training."""
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     labelled = labelled_changes(folder)

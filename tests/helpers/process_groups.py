@@ -1,9 +1,9 @@
-"""What each of several processes does in tests/training/test_distributed.py.
+"""The program of the processes of tests/training/test_distributed.py.
 
     torchrun --nproc-per-node 2 tests/helpers/process_groups.py FOLDER ANSWER CASES
 
-Small runs one after the other, in one group: starting processes takes longer than all of them. CASES is a JSON list; what was
-heard, as the first process heard it, goes into FOLDER/ANSWER. Numbers that processes must agree on are compared here.
+Small runs are trained one after the other in one group, because starting processes takes longer. CASES is a JSON list; the first
+process writes the results to FOLDER/ANSWER. Values that must be equal in all processes are compared here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Small runs for proofs: a text of a few stories, a model that trains in a second, and what two runs must share.
+"""Small runs: a text of a few stories, a model that trains in a second, and comparisons of two runs.
 
-`trained()` is one run that many tests read; who changes something copies it with `copy_of_trained`.
+`trained()` is a run that many tests read; tests that change it use `copy_of_trained`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Small models for proofs: every choice of the family, in float64, with weights that hide nothing.
+"""Small models with every choice, in float64, with random weights.
 
-`VARIANTS` is a covering set: whatever two choices of `AXES` are taken, some variant has both.
+`VARIANTS` is a covering set: every pair of choices of `AXES` occurs in a variant.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def name_variant(case: dict[str, Any]) -> str:
 
 
 def tiny_settings(**changes: Any) -> ModelSettings:
-    """A language model of 3 layers and 17 tokens; xavier, because zero-residual blocks are identities and prove
-    nothing."""
+    """Return a language model of 3 layers and 17 tokens; xavier, because zero-residual blocks are the identity."""
     biases = dict.fromkeys(BIASES_ON[changes.pop("biases", "none")], True)
     shape = {"vocab_size": 17, "dim": 16, "layers": 3, "heads": 4, "kv_heads": 4, "hidden": 24, "context": 24}
     plain = {"qk_norm": False, "initialisation": "xavier"}

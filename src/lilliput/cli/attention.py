@@ -330,7 +330,7 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
     from lilliput.interpret.head_score_definitions import SCORES
     from lilliput.interpret.head_scores import merge_even
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     for title in ("layer", "head", *SCORES):
         table.add_column(title, justify="right")
     rows = [(str(one.layer), str(one.head), one) for one in heads]

@@ -183,8 +183,8 @@ def check_place(name: str, path: str | None) -> None:
     """Raise if the file cannot be written, before the evaluation starts."""
     if path is None:
         return
-    fix = "give the path of a file"
     if Path(path).is_dir():
-        raise UserError(f"{flag(name)} must be a file (got a folder)", path, fix=fix, code="file.is-folder")
+        raise UserError(f"{flag(name)} must be a file (got a folder)", path, fix="choose a file", code="file.is-folder")
     if not Path(path).absolute().parent.is_dir():
-        raise UserError(f"{flag(name)}: the folder of the file does not exist", path, fix=fix, code="file.not-written")
+        what, fix = f"the folder of {flag(name)} does not exist", "create the folder or choose another path"
+        raise UserError(what, path, fix=fix, code="file.not-written")

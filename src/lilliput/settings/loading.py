@@ -200,10 +200,18 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
     return UserError(
         f"{name} {' or '.join(requirements)} (got {value!r})",
         where,
-        fix=f"set {name} to {close if close else 'a valid value'}",
+        fix=f"set {name} to {close or valid_values(list(requirements))}",
         code="setting.choice" if is_choice else "setting.value",
         setting=name,
     )
+
+
+def valid_values(requirements: list[str]) -> str:
+    """Return the values that requirements of the form "must be ..." allow, for the text of a fix."""
+    if not all(requirement.startswith("must be ") for requirement in requirements):
+        return "a valid value"
+    values = [requirement.removeprefix("must be ") for requirement in requirements]
+    return " or ".join(f"a value {value}" if value.startswith(("greater", "less")) else value for value in values)
 
 
 def sentence(message: str) -> str:
@@ -211,7 +219,7 @@ def sentence(message: str) -> str:
     message = re.sub(r"^(Input|Value|Tuple|List|String) |,? (unable to|got a|after validation).*", "", message)
     message = message.replace("should", "must").replace("a valid integer", "an integer")
     message = message.replace("a valid boolean", "true or false").replace("a valid ", "a ")
-    return message.replace("Field required", "must have a value")
+    return message.replace("a tuple", "a list").replace("Field required", "must have more values")
 
 
 def admits_none(kind: Any) -> bool:
