@@ -148,7 +148,7 @@ def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, result: Stu
     out, err = stopped.communicate(timeout=PATIENCE)
     assert (stopped.returncode, out) == (130, "")
     *_, kept, command = err.splitlines()
-    assert (kept, command) == ("stopped; what is done is kept; go on with", "  lilliput study broken.toml --quick")
+    assert (kept, command) == ("stopped; finished work is kept; resume with", "  lilliput study broken.toml --quick")
     last = Run(run).last
     assert last is not None and last.step < STEPS["steps"]
     lines = (run / METRICS).read_bytes().count(b"\n")
