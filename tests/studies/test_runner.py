@@ -120,7 +120,7 @@ def test_how_it_is_told(result: StudyResult, capsys: pytest.CaptureFixture[str])
     assert out.startswith("One seed: no interval, no claim.") and "\nValidation loss: " in out
     assert "failed  preparing data2: lilliput: " in out
     assert "missing 2 of 6: no text/own with seed 1, no text/short with seed 1" in out
-    assert f"report  {result.folder / 'report.html'}  (open it with" in out
+    assert f"report  {result.folder / 'report.html'}  (open with" in out
 
 
 def test_a_second_call_does_only_what_is_missing(whole: Path, result: StudyResult) -> None:
