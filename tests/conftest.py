@@ -39,10 +39,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.umask(0o022)
 
 torch.set_num_threads(1)  # small shapes are slower with two
-settings.register_profile(
-    "proofs", deadline=None, derandomize=True, database=None
-)  # deterministic, without deadline and files
-settings.load_profile("proofs")
+settings.register_profile("deterministic", deadline=None, derandomize=True, database=None)
+settings.load_profile("deterministic")
 check_every_error()
 
 

@@ -17,7 +17,7 @@ ORDER = ["errors", "storage", "settings", "devices", "kernels", "data", "model",
 ORDER += ["interpret", "reports", "studies", "page", "exporting", "serving", "cli"]
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
@@ -43,28 +43,28 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def rooms_used(path: Path) -> set[str]:
+def packages_used(path: Path) -> set[str]:
     return {name.split(".")[1] for name in imported(path) if name.startswith("lilliput.")} & {*ORDER}
 
 
 def test_there_is_something_to_check() -> None:
-    assert {room(path) for path in MODULES} >= {"kernels", "training", "cli"}
-    assert rooms_used(SOURCE / "training" / "session.py") >= {"data", "model", "decoding", "evaluation", "training"}
+    assert {package_of(path) for path in MODULES} >= {"kernels", "training", "cli"}
+    assert packages_used(SOURCE / "training" / "session.py") >= {"data", "model", "decoding", "evaluation", "training"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_one_way(path: Path) -> None:
-    here = room(path)
+    here = package_of(path)
     allowed = {*ORDER} if here in ("__init__", "__main__") else {*ORDER[: ORDER.index(here) + 1]}
     if here == "model":
         allowed -= {"data"}  # a model gets integers and does not read data
-    assert not rooms_used(path) - allowed
+    assert not packages_used(path) - allowed
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_kernels_are_compiled(path: Path) -> None:
     compilers = {name.split(".")[0] for name in imported(path)} & {"numba", "llvmlite"}
-    assert not compilers or room(path) == "kernels"
+    assert not compilers or package_of(path) == "kernels"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -92,9 +92,9 @@ def test_every_module_has_a_test() -> None:
     listed: dict[str, list[Path]] = {}
     for line in (tests / "README.md").read_text("utf-8").splitlines():
         if line.startswith("| `"):
-            modules, proofs = (re.findall(r"`([\w/]+\.py)`", cell) for cell in line.strip("| ").split(" | ", 1))
-            listed |= {module: [tests / proof for proof in proofs] for module in modules}
-    assert all(proofs and all(proof.is_file() for proof in proofs) for proofs in listed.values())
+            modules, files = (re.findall(r"`([\w/]+\.py)`", cell) for cell in line.strip("| ").split(" | ", 1))
+            listed |= {module: [tests / file for file in files] for module in modules}
+    assert all(files and all(file.is_file() for file in files) for files in listed.values())
     for path in MODULES:
         name = path.relative_to(SOURCE)
         stem = name.parent.name if name.stem == "__init__" else name.stem

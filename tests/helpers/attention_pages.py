@@ -67,7 +67,7 @@ def launch_browser(player: Playwright) -> Browser:
     place = os.environ.get("LILLIPUT_BROWSER") or next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
-    assert place, "the page is proved in a real browser: install chromium, or name one in LILLIPUT_BROWSER"
+    assert place, "the page is tested in a real browser: install chromium, or set LILLIPUT_BROWSER"
     return player.chromium.launch(executable_path=place, args=["--no-sandbox", "--disable-gpu"])
 
 
