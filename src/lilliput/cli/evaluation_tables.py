@@ -57,7 +57,7 @@ PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
 
 FEW = 3  # baselines that are listed by name
 VERDICTS = {"loses": "worse than", "ahead": "better than", "ties": "not significantly different from"}
-RULE = "not significantly different: the 95% confidence interval of the paired difference includes zero"
+RULE = "not significantly different: the confidence interval of the paired difference includes zero"
 
 
 def show(found: dict[str, Any], by: Sequence[str]) -> None:
@@ -117,8 +117,8 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         over = f"; confidence intervals over {found['interval_over']}" if found["interval"] else ""
         yield f"windows of {context:,} tokens, {windows}; each token is predicted once{over}"
     if found.get("unknown_rate"):
-        unknown = f"{found['unknown_rate']:.2%} of the tokens are unknown words (ends of documents not counted)"
-        yield f"{unknown}; compare with other tokenizers by the values with unknown words spelled"
+        yield f"unknown words: {found['unknown_rate']:.2%} of the tokens (ends of documents not counted)"
+        yield "to compare with other tokenizers, use the values with unknown words spelled"
     if found.get("lost"):
         yield f"the tokenizer does not preserve {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
@@ -282,8 +282,8 @@ def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[st
 
 
 def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
-    unit, form = ("accuracy (points)", points) if columns[-1] == "accuracy" else ("loss", "{:+.3f}".format)
-    table = plain_table("baseline", *(NAMES[key] for key in columns), f"{unit}: model - baseline, 95% CI")
+    form = points if columns[-1] == "accuracy" else "{:+.3f}".format
+    table = plain_table("baseline", *(NAMES[key] for key in columns), "difference, 95% CI")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
         difference = row.get("difference")
@@ -295,7 +295,8 @@ def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
 def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
     """Summarise the comparison with the baselines, by confidence interval where there is one, else by value."""
     (own,) = (row[key] for row in rows if row.get("own"))
-    metric, sign = ("accuracy", 1) if key == "accuracy" else ("loss", -1)
+    metric, sign, unit = ("accuracy", 1, " in percentage points") if key == "accuracy" else ("loss", -1, "")
+    yield f"difference: {metric} of the model - {metric} of the baseline{unit}, with its 95% confidence interval (CI)"
     others = [row for row in rows if not row.get("own")]
     compared: dict[str, list[str]] = {phrase: [] for phrase in VERDICTS.values()}
     by_value: dict[str, list[str]] = {"worse than": [], "not worse than": []}
