@@ -1,4 +1,4 @@
-"""The same surroundings for every test, whoever starts them: a pinned environment, and no state that one test leaves to another.
+"""The environment of all tests: pinned variables, and a check that no test changes global state.
 
 Tests run in a random order (pytest-randomly prints its seed; repeat an order with `-p randomly --randomly-seed=SEED`).
 """
@@ -41,9 +41,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-torch.set_num_threads(1)  # tiny shapes are slower on two
-settings.register_profile("proofs", deadline=None, derandomize=True, database=None)  # no clock, no chance, no files
-settings.load_profile("proofs")
+torch.set_num_threads(1)  # small shapes are slower with two
+settings.register_profile("deterministic", deadline=None, derandomize=True, database=None)
+settings.load_profile("deterministic")
 check_every_error()
 
 
@@ -66,7 +66,7 @@ def global_state() -> dict[str, Any]:
 def no_state_is_left_behind() -> Iterator[None]:
     before, recursion_limit = global_state(), sys.getrecursionlimit()
     yield
-    sys.setrecursionlimit(recursion_limit)  # torch.compile raises it where its cache is empty
+    sys.setrecursionlimit(recursion_limit)  # torch.compile raises it if its cache is empty
     after = global_state()
     changed = sorted(name for name in before | after if before.get(name) != after.get(name))
     if changed:

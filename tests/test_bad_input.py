@@ -24,8 +24,8 @@ class Case(NamedTuple):
     command: str  # split at spaces; FLAGS are added for SMALL
     code: str | tuple[str, ...]  # several where several errors are reported at once
     setting: str | None = None  # of the first error
-    fact: str = ""  # a part of the text of the first error, or of its place
-    suggestion: str = ""  # a part of how to fix it: the nearest valid name, or a flag
+    fact: str = ""  # a part of the first error or its place
+    suggestion: str = ""  # a part of the fix: the nearest valid name, or a flag
     prepare: Callable[[], object] = lambda: None
 
 
@@ -244,7 +244,7 @@ CASES = [
         setting="tokenizer.path",
         fact="t.json",
     ),
-    # ---- places
+    # ---- files and folders
     Case("name with a slash", "train mytext.txt SMALL --name ../up", "run.name", setting="name", fact="../up"),
     Case("name of dots", "train mytext.txt SMALL --name ..", "run.name", setting="name"),
     Case("name of a path", "train mytext.txt SMALL --name /tmp/x", "run.name", setting="name"),
@@ -273,7 +273,7 @@ CASES = [
         fact="runs/mine",
         suggestion="--resume, --name NEW or --overwrite",
     ),
-    # ---- going on
+    # ---- resume
     Case("resume nothing", "train mytext.txt --resume", "run.missing", fact="runs/mytext"),
     Case("resume no name", "train nobody --resume", "recipe.missing", fact="nobody"),
     Case(
@@ -293,7 +293,7 @@ CASES = [
         "file.missing",
         setting="data.source",
         fact="mytext.txt",
-        prepare=lambda: forget_the_data(),
+        prepare=lambda: remove_the_data(),
     ),
     Case(
         "resume settings damaged",
@@ -319,7 +319,7 @@ CASES = [
         fact="model.safetensors",
         prepare=lambda: flip(f"{BEST}/model.safetensors"),
     ),
-    # ---- judging
+    # ---- evaluate
     Case("evaluate no such run", "evaluate mnie", "run.missing", fact="mnie", suggestion="mine"),
     Case(
         "evaluate on nothing",
@@ -345,7 +345,7 @@ CASES = [
         "evaluate mine --on b.txt --stride 0 --overlap --prompts 0",
         ("flag.value", "flag.value", "evaluation.set"),
     ),
-    # ---- writing
+    # ---- generate
     Case("no such run", "generate mnie", "run.missing", fact="mnie", suggestion="mine"),
     Case("run is a file", "generate mytext.txt", "run.missing", fact="mytext.txt"),
     Case("run is any folder", "generate runs", "run.missing", fact="runs"),
@@ -392,7 +392,7 @@ CASES = [
         )
         for file in (*FILES, MANIFEST)
     ),
-    # ---- looking
+    # ---- info
     Case("info of nothing", "info nobody", "run.missing", fact="nobody"),
     Case("info of three", "info mine mine mine", "flag.value"),
     Case(
@@ -527,7 +527,7 @@ def edit_config(name: str) -> None:
     path.write_text(json.dumps(config | {"model": config["model"] | {name: "red"}}))
 
 
-def forget_the_data() -> None:
+def remove_the_data() -> None:
     path = Path("runs/mine/config.json")
     path.write_text(
         path.read_text().replace(json.loads(path.read_text())["data"]["source"], str(Path("mytext.txt").absolute()))
@@ -535,7 +535,7 @@ def forget_the_data() -> None:
     os.unlink("mytext.txt")
 
 
-def test_there_are_enough_of_them() -> None:
+def test_the_number_of_cases() -> None:
     assert len({case.name for case in CASES}) == len(CASES) >= 100
 
 
@@ -567,7 +567,7 @@ def test_an_error_is_reported_and_changes_nothing(case: Case, tmp_path: Path, mo
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(copy_of_trained(tmp_path))
     os.chmod("runs", 0o500)
     result = lilliput("train", "mytext.txt", *FLAGS, "--name", "new")
@@ -589,7 +589,7 @@ def test_several_errors_are_reported_at_once_a_line_each() -> None:
     }
 
 
-# ---- what only looks wrong
+# ---- unusual input that is valid
 
 
 @pytest.mark.parametrize(
@@ -605,7 +605,7 @@ def test_several_errors_are_reported_at_once_a_line_each() -> None:
         ("markup", "[bold]x[/] <html> \\n " * 20),
     ],
 )
-def test_unusual_texts_work(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_texts_are_accepted(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_bytes(text.encode())
     flags = dict(SETTINGS) | {"train.steps": "2", "tokenizer.kind": "bpe", "tokenizer.vocab_size": "300"}

@@ -1,4 +1,4 @@
-"""What the machine does well, and what it is asked for and does not have."""
+"""Tests of devices, precision and measured speed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lilliput import devices
 from lilliput.devices import (
     choose_device,
     choose_precision,
+    format_ratio,
     keep_freed_memory,
     known_flops,
     measure_flops,
     prepare_machine,
-    tell_ratio,
 )
 
 CPU = torch.device("cpu")
@@ -26,32 +26,32 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache folder, empty; the file is not there yet."""
+    """An empty cache folder of the user."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "lilliput" / "machine.json"
 
 
 def know(cache: Path, **speeds: float) -> None:
-    """As if measured on this machine before."""
+    """Write speeds to the cache, as if measured on this machine."""
     cache.parent.mkdir(parents=True, exist_ok=True)
     cache.write_text(json.dumps({devices.name_machine(CPU): speeds}))
 
 
-def test_auto_is_what_there_is() -> None:
+def test_auto_is_an_available_device() -> None:
     expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     assert choose_device("auto").type == expected
     assert choose_device("cpu") == CPU
 
 
 @pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_a_device_that_is_not_there(name: str) -> None:
+def test_an_unavailable_device(name: str) -> None:
     if {"cuda": torch.cuda, "mps": torch.backends.mps}[name].is_available():
         pytest.skip(f"this machine has {name}")
     error = refused(lambda: choose_device(name))
     assert (error.code, error.setting) == ("device.missing", "train.device")
 
 
-def test_a_device_that_is_none() -> None:
+def test_an_unknown_device() -> None:
     error = refused(lambda: choose_device("gpu"))
     assert (error.code, error.setting) == ("device.missing", "train.device")
 
@@ -59,7 +59,7 @@ def test_a_device_that_is_none() -> None:
 # ---- precision
 
 
-def test_whole_types_are_not_measured(cache: Path) -> None:
+def test_float32_and_float64_are_not_measured(cache: Path) -> None:
     assert choose_precision("float32", CPU) == (torch.float32, None)
     assert choose_precision("float64", CPU) == (torch.float64, None)
     error = refused(lambda: choose_precision("float64", torch.device("mps")))
@@ -67,23 +67,23 @@ def test_whole_types_are_not_measured(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_auto_takes_what_was_measured_to_be_faster(cache: Path) -> None:
+def test_auto_chooses_the_faster_type(cache: Path) -> None:
     know(cache, float32=1e11, bfloat16=2.5e11)
     assert choose_precision("auto", CPU) == (
         torch.bfloat16,
-        "bfloat16 is 2.5 times faster than float32 on this CPU: using bfloat16",
+        "using bfloat16: bfloat16 is 2.5 times faster than float32 on this CPU",
     )
     know(cache, float32=1.2e11, bfloat16=1e9)
     assert choose_precision("auto", CPU) == (
         torch.float32,
-        "bfloat16 is 120 times slower than float32 on this CPU: using float32",
+        "using float32: bfloat16 is 120 times slower than float32 on this CPU",
     )
-    know(cache, float32=1e11, bfloat16=1.05e11)  # not worth its rounding
+    know(cache, float32=1e11, bfloat16=1.05e11)  # too little faster
     assert choose_precision("auto", CPU).dtype is torch.float32
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_what_is_asked_for_is_done_and_told_where_it_is_slow(name: str, cache: Path) -> None:
+def test_a_requested_slow_type_is_used_with_a_note(name: str, cache: Path) -> None:
     dtype = getattr(torch, name)
     know(cache, float32=1e11, **{name: 1e9})
     assert choose_precision(name, CPU) == (dtype, f"{name} is 100 times slower than float32 on this CPU")
@@ -91,22 +91,22 @@ def test_what_is_asked_for_is_done_and_told_where_it_is_slow(name: str, cache: P
     assert choose_precision(name, CPU) == (dtype, None)
 
 
-def test_a_type_that_the_device_does_not_have(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_the_device_does_not_support(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(device: torch.device, dtype: torch.dtype) -> float:
         if dtype is torch.bfloat16:
-            raise TypeError("BFloat16 is not supported on MPS")  # torch's own words and class
+            raise TypeError("BFloat16 is not supported on MPS")  # as torch raises it
         return 1e11
 
     monkeypatch.setattr(devices, "measure_flops", refuse)
-    assert choose_precision("auto", CPU) == (torch.float32, "this CPU has no bfloat16: using float32")
+    assert choose_precision("auto", CPU) == (torch.float32, "using float32: this CPU does not support bfloat16")
     error = refused(lambda: choose_precision("bfloat16", CPU))
     assert (error.code, error.setting) == ("device.precision", "train.precision")
 
 
-def test_the_real_choice_is_made_in_a_moment_and_remembered(cache: Path) -> None:
+def test_the_real_choice_is_fast_and_cached(cache: Path) -> None:
     began = time.process_time()
     chosen = choose_precision("auto", CPU)
-    assert time.process_time() - began < 2.0  # half a second undisturbed
+    assert time.process_time() - began < 2.0  # takes half a second on an idle machine
     assert chosen.note is not None and "bfloat16 is" in chosen.note
     (speeds,) = json.loads(cache.read_text()).values()
     assert speeds.keys() == {"bfloat16", "float32"}
@@ -116,7 +116,7 @@ def test_the_real_choice_is_made_in_a_moment_and_remembered(cache: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"),
+    ("ratio", "result"),
     [
         (1 / 120, "120 times slower"),
         (1 / 123.4, "120 times slower"),
@@ -126,14 +126,14 @@ def test_the_real_choice_is_made_in_a_moment_and_remembered(cache: Path) -> None
         (16.4, "16 times faster"),
     ],
 )
-def test_a_ratio_in_words(ratio: float, told: str) -> None:
-    assert tell_ratio(ratio) == told
+def test_a_ratio_in_words(ratio: float, result: str) -> None:
+    assert format_ratio(ratio) == result
 
 
 # ---- speed
 
 
-def test_the_measured_speed_is_a_speed() -> None:
+def test_the_measured_speed_is_plausible() -> None:
     before = torch.get_num_threads()
     assert 1e8 < measure_flops(CPU, torch.float32, seconds=0.01) < 1e15
     assert torch.get_num_threads() == before
@@ -150,7 +150,7 @@ def test_a_speed_is_measured_once_and_counts_threads(cache: Path, monkeypatch: p
     assert machine.startswith("cpu ") and machine.endswith(f", torch {torch.__version__}")
 
 
-def test_chips_of_one_name_are_told_apart_by_what_they_can_do() -> None:
+def test_processors_of_the_same_name_differ_by_their_features() -> None:
     core = "processor\t: {}\nmodel name\t: AMD EPYC\ncpu MHz\t\t: {}\nflags\t\t: {}\n\n"
     old, new = (core.format(0, 2596, flags) for flags in ("fpu avx2", "fpu avx2 avx512_bf16"))
     assert devices.name_processor(old).startswith("AMD EPYC ")
@@ -163,7 +163,7 @@ def test_chips_of_one_name_are_told_apart_by_what_they_can_do() -> None:
 
 
 @pytest.mark.parametrize("found", ["", "[1]", "nonsense", "null", '{"MACHINE": 3}', '{"MACHINE": {"float32": "fast"}}'])
-def test_a_cache_that_holds_nonsense_is_made_anew(found: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_cache_is_replaced(found: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.parent.mkdir()
     cache.write_text(found.replace("MACHINE", devices.name_machine(CPU)))
     monkeypatch.setattr(devices, "measure_flops", lambda *_: 5e10)
@@ -180,14 +180,14 @@ def test_other_machines_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(cache.read_text()).keys() == {"another", devices.name_machine(CPU)}
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache_folder_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(devices, "measure_flops", lambda *_: 5e10)
     assert known_flops(CPU, torch.float32) > 0
 
 
-def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert devices.cache_folder() == tmp_path / ".cache" / "lilliput"
@@ -196,7 +196,7 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 # ---- threads and memory
 
 
-def test_threads_are_set_where_asked_for() -> None:
+def test_the_number_of_threads_is_set() -> None:
     before = torch.get_num_threads()
     prepare_machine(None)
     assert torch.get_num_threads() == before
@@ -205,5 +205,5 @@ def test_threads_are_set_where_asked_for() -> None:
     prepare_machine(before)
 
 
-def test_keeping_memory_is_harmless_twice() -> None:
+def test_keep_freed_memory_can_be_called_twice() -> None:
     assert keep_freed_memory() == keep_freed_memory()

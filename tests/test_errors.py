@@ -88,7 +88,7 @@ def test_the_nearest_name(word: str, meant: str | None) -> None:
 
 
 def first_words(node: ast.AST, scope: ast.AST, seen: frozenset[str] = frozenset()) -> list[str]:
-    """The first words of the texts that an expression can have; names are looked up in the function that assigns them."""
+    """Return the first words of the possible values of an expression; names are resolved in their function."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value.split()[:1] or [""]
     if isinstance(node, ast.JoinedStr):
@@ -113,7 +113,7 @@ def first_words(node: ast.AST, scope: ast.AST, seen: frozenset[str] = frozenset(
 
 
 def fixes() -> list[tuple[str, str]]:
-    """(place, first word) of each fix in the source."""
+    """Return (place, first word) of each fix in the source."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         for scope in ast.walk(ast.parse(path.read_text())):

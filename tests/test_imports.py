@@ -1,4 +1,4 @@
-"""The rooms of the house: imports go one way, and every module says what it owns."""
+"""Tests of the structure: imports go one way, and every module has a docstring."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import lilliput
 
 SOURCE = Path(lilliput.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-# A room imports only itself and the rooms before it (docs/architecture.md). `cli` and the package's own modules come last.
+# A package imports only itself and the packages before it (docs/architecture.md). `cli` and top-level modules come last.
 ORDER = ["errors", "storage", "settings", "devices", "kernels", "data", "model", "decoding", "evaluation", "training"]
 ORDER += ["interpret", "reports", "studies", "page", "exporting", "serving", "cli"]
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
 def imported(path: Path) -> set[str]:
-    """Modules of Lilliput that are named in import statements, also inside functions; not those for types only."""
+    """Return the modules of Lilliput that a file imports, also inside functions, except for type checking."""
     found: set[str] = set()
     tree = ast.parse(path.read_text("utf-8"))
     typing_only = {
@@ -43,32 +43,32 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def rooms_used(path: Path) -> set[str]:
+def packages_used(path: Path) -> set[str]:
     return {name.split(".")[1] for name in imported(path) if name.startswith("lilliput.")} & {*ORDER}
 
 
 def test_there_is_something_to_check() -> None:
-    assert {room(path) for path in MODULES} >= {"kernels", "training", "cli"}
-    assert rooms_used(SOURCE / "training" / "session.py") >= {"data", "model", "decoding", "evaluation", "training"}
+    assert {package_of(path) for path in MODULES} >= {"kernels", "training", "cli"}
+    assert packages_used(SOURCE / "training" / "session.py") >= {"data", "model", "decoding", "evaluation", "training"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_one_way(path: Path) -> None:
-    here = room(path)
+    here = package_of(path)
     allowed = {*ORDER} if here in ("__init__", "__main__") else {*ORDER[: ORDER.index(here) + 1]}
     if here == "model":
-        allowed -= {"data"}  # a model sees integers, not where they come from
-    assert not rooms_used(path) - allowed
+        allowed -= {"data"}  # a model gets integers and does not read data
+    assert not packages_used(path) - allowed
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_kernels_are_compiled(path: Path) -> None:
     compilers = {name.split(".")[0] for name in imported(path)} & {"numba", "llvmlite"}
-    assert not compilers or room(path) == "kernels"
+    assert not compilers or package_of(path) == "kernels"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_every_module_says_what_it_is_and_can_be_read_in_one_sitting(path: Path) -> None:
+def test_every_module_has_a_docstring_and_at_most_350_lines(path: Path) -> None:
     text = path.read_text("utf-8")
     assert ast.get_docstring(ast.parse(text)), "no docstring"
     assert len(text.splitlines()) <= 400
@@ -86,15 +86,15 @@ def test_nothing_is_pickled_or_executed(path: Path) -> None:
             assert not (called == "np.load" and any(word.arg == "allow_pickle" for word in node.keywords))
 
 
-def test_every_module_has_a_proof() -> None:
-    """A test file of its name, or a line in tests/README.md that names one."""
+def test_every_module_has_a_test() -> None:
+    """Either a test file of the same name, or a line in tests/README.md."""
     tests = Path(__file__).parent
     listed: dict[str, list[Path]] = {}
     for line in (tests / "README.md").read_text("utf-8").splitlines():
         if line.startswith("| `"):
-            modules, proofs = (re.findall(r"`([\w/]+\.py)`", cell) for cell in line.strip("| ").split(" | ", 1))
-            listed |= {module: [tests / proof for proof in proofs] for module in modules}
-    assert all(proofs and all(proof.is_file() for proof in proofs) for proofs in listed.values())
+            modules, files = (re.findall(r"`([\w/]+\.py)`", cell) for cell in line.strip("| ").split(" | ", 1))
+            listed |= {module: [tests / file for file in files] for module in modules}
+    assert all(files and all(file.is_file() for file in files) for files in listed.values())
     for path in MODULES:
         name = path.relative_to(SOURCE)
         stem = name.parent.name if name.stem == "__init__" else name.stem

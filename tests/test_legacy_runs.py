@@ -1,7 +1,7 @@
-"""Runs that an earlier version wrote load, resume, and write the same text.
+"""Runs of an earlier version load, resume, and generate the same text.
 
-The runs and the facts that their version computed are in `data_files/legacy`, with the script that made them. Everything here
-goes through the command line and the files of a run, which stay as they are whatever the modules are called.
+The runs and the expected values of their version are in `data_files/legacy`, with the script that made them. The tests use
+only the command line and the files of a run, so that they do not depend on the names of modules.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LEGACY = Path(__file__).parent / "data_files" / "legacy"
 RUNS = sorted(path.parent.name for path in LEGACY.glob("*/expected.json"))
 EXPECTED = {name: json.loads((LEGACY / name / "expected.json").read_text("utf-8")) for name in RUNS}
 INTERRUPTED = [name for name in RUNS if EXPECTED[name]["interrupted"]]
-LEFT_OUT = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes", "text")  # of the log: times and prose
+LEFT_OUT = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes", "text")  # of the log: times and messages
 
 every_run = pytest.mark.parametrize("name", RUNS)
 
 
 @pytest.fixture
 def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copy of the run with its data, in the current folder; the path of the run."""
+    """Copy the run and its data to the current folder; return the path of the run."""
     shutil.copytree(LEGACY / name, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     return f"saved/{name}"
@@ -42,7 +42,7 @@ def call(*argv: str) -> dict[str, Any]:
 
 
 def assert_holds(actual: Any, expected: Any, where: str) -> None:
-    """Every expected key is there, floats to 1e-9 and all else equal; keys that are younger than the run are ignored."""
+    """Check all expected keys, floats to 1e-9; keys that are newer than the run are ignored."""
     if isinstance(expected, dict):
         for key, value in expected.items():
             assert key in actual, f"{where}.{key}"
@@ -99,7 +99,7 @@ def as_number(text: str) -> float | str:
 
 
 def test_the_runs_cover_the_choices() -> None:
-    """What is kept here was made by hand: nobody replaces it by runs that prove less."""
+    """The runs must not be replaced by runs with fewer choices."""
     configs = [json.loads((LEGACY / name / "saved" / name / "config.json").read_text("utf-8")) for name in RUNS]
     covered = {
         ("model", "task"): {"language", "classifier", "both"},
@@ -124,12 +124,12 @@ def test_the_runs_cover_the_choices() -> None:
 
 
 @every_run
-def test_it_is_described(run: str, name: str) -> None:
+def test_info_of_a_legacy_run(run: str, name: str) -> None:
     assert_info(run, EXPECTED[name])
 
 
 @every_run
-def test_it_writes_the_same_text(run: str, name: str) -> None:
+def test_a_legacy_run_generates_the_same_text(run: str, name: str) -> None:
     if EXPECTED[name]["texts"]:
         assert_texts(run, EXPECTED[name])
     else:
@@ -137,12 +137,12 @@ def test_it_writes_the_same_text(run: str, name: str) -> None:
 
 
 @every_run
-def test_it_has_the_same_figures(run: str, name: str) -> None:
+def test_a_legacy_run_has_the_same_metrics(run: str, name: str) -> None:
     assert_figures(run, EXPECTED[name])
 
 
 @pytest.mark.parametrize("name", INTERRUPTED)
-def test_it_is_resumed_as_if_it_had_not_been_interrupted(run: str, name: str) -> None:
+def test_a_legacy_run_resumes_bit_for_bit(run: str, name: str) -> None:
     expected = EXPECTED[name]["resumed"]
     call("train", run, "--resume")
     assert_holds(log_of(run), expected["log"], "log")
@@ -152,7 +152,7 @@ def test_it_is_resumed_as_if_it_had_not_been_interrupted(run: str, name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in INTERRUPTED])
-def test_a_finished_one_only_repeats_its_evaluation(run: str, name: str) -> None:
+def test_a_finished_legacy_run_only_repeats_its_evaluation(run: str, name: str) -> None:
     before = log_of(run)
     call("train", run, "--resume")
     assert_holds(log_of(run), before, "log")
@@ -160,7 +160,7 @@ def test_a_finished_one_only_repeats_its_evaluation(run: str, name: str) -> None
 
 
 @every_run
-def test_a_new_run_begins_from_its_weights(run: str, name: str) -> None:
+def test_a_new_run_starts_from_legacy_weights(run: str, name: str) -> None:
     expected = EXPECTED[name]["from"]
     call("train", expected["source"], "--from", run, "--name", "new", *expected["flags"])
     assert_holds(log_of("saved/new"), expected["log"], "log")
@@ -183,7 +183,7 @@ def change_config(path: Path, setting: str, value: Any) -> None:
 
 
 def change_run(run: str, setting: str, value: Any) -> None:
-    """Change a setting in the run and in its checkpoints, whose manifests are sealed anew as their format describes."""
+    """Change a setting in the run and in its checkpoints, and update their manifests."""
     change_config(Path(run, "config.json"), setting, value)
     for folder in Path(run, "checkpoints").iterdir():
         change_config(folder / "config.json", setting, value)
@@ -202,7 +202,7 @@ def contents(folder: str) -> dict[str, bytes]:
 
 @every_run
 def test_a_deleted_setting_that_was_off_is_dropped(run: str, name: str) -> None:
-    """Every run has them at their off values, so the tests above prove that it loads; a new run does not have them."""
+    """All legacy runs have these settings with the off value; a new run does not have them."""
     for path in Path(run).rglob("config.json"):
         config = json.loads(path.read_text("utf-8"))
         for setting, (off, _) in DELETED.items():
@@ -216,7 +216,7 @@ def test_a_deleted_setting_that_was_off_is_dropped(run: str, name: str) -> None:
 
 @pytest.mark.parametrize("setting", DELETED)
 @pytest.mark.parametrize("name", ["classifier", "language"])
-def test_a_run_that_used_a_deleted_setting_is_refused_by_name(run: str, name: str, setting: str) -> None:
+def test_a_run_that_used_a_deleted_setting_is_an_error_with_its_name(run: str, name: str, setting: str) -> None:
     change_run(run, setting, DELETED[setting][1])
     source, flags = EXPECTED[name]["from"]["source"], EXPECTED[name]["from"]["flags"]
     before = contents("saved")

@@ -1,4 +1,4 @@
-"""What a program may import: few names, found when they are first used."""
+"""Tests of the public names, which are imported on first use."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_every_public_name_is_there() -> None:
         lilliput.tarin  # noqa: B018
 
 
-def test_importing_costs_nothing() -> None:
+def test_importing_is_fast() -> None:
     heavy = ["torch", "numpy", "pydantic", "rich", "tokenizers", "safetensors", "argparse"]
     assert python(f"import sys, lilliput; print([m for m in {heavy!r} if m in sys.modules])").strip() == "[]"
 
 
-def test_train_and_write_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_and_generate_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mytext.txt").write_text("A bee sat on a pea. " * 60)
     run = lilliput.train(lilliput.load_config("mytext.txt", SETTINGS))
@@ -59,8 +59,8 @@ def test_settings_from_python() -> None:
     assert (error.code, error.setting) == ("setting.value", "model.dim")
 
 
-def test_a_writer_from_another_process_writes_the_same() -> None:
-    """What is promised of a seed does not depend on the process."""
+def test_another_process_generates_the_same_text() -> None:
+    """The text of a seed does not depend on the process."""
     folder = trained() / "runs" / "mine"
     code = f"import lilliput; print(repr(lilliput.load({str(folder)!r}, device='cpu').generate('Once', seed=4)))"
     assert python(code).strip() == repr(lilliput.load(folder, device="cpu").generate("Once", seed=4))

@@ -1,4 +1,4 @@
-"""Everything in the README and the guides is run: commands (with a budget that fits a test), Python, links."""
+"""Run the commands and Python examples of the README and the guides, with small budgets; check links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lilliput.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-# Each with the fewest commands that it may have.
+# Minimum number of commands of each.
 GUIDES = {"data": 8, "training": 5, "writing": 8, "evaluation": 8, "attention": 5}
 # The same work on less: a few steps of a small model on a few stories.
 QUICK = (
@@ -26,7 +26,7 @@ QUICK = (
 )
 TEXT = "Once upon a time there was a small engine.\n\nIt pulled and it pulled, and it wrote what it had read.\n\n" * 40
 
-CHAT = "Once upon a time\n/quit\n"  # what is said in a chat
+CHAT = "Once upon a time\n/quit\n"  # input of a chat
 
 
 def page(guide: str) -> str:
@@ -39,7 +39,7 @@ def commands(page: str) -> list[str]:
 
 
 def quick(command: str) -> list[str]:
-    """The words of a `lilliput` command, with the budget of a test where it trains."""
+    """Return the arguments of a `lilliput` command, with a small budget if it trains."""
     words = shlex.split(command)[1:]
     if words[0] != "train" or "--dry-run" in words:
         return words
@@ -47,14 +47,14 @@ def quick(command: str) -> list[str]:
         at = words.index("--train.minutes")
         del words[at : at + 2]
     small = shlex.split(QUICK)
-    if "--from" in words:  # which keeps the model of the run that it begins with
+    if "--from" in words:  # keeps the model of the other run
         small = ["--data.documents", "120", "--train.steps", "3", "--generate.tokens", "20"]
     return [*words, *small]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A newcomer's folder after `make demo`: a run, and a text of their own."""
+    """A folder as after `make demo`: a run and a text."""
     place = tmp_path_factory.mktemp("newcomer")
     (place / "mytext.txt").write_text(TEXT)
     before = Path.cwd()
@@ -82,7 +82,7 @@ def test_every_lilliput_command_runs_in_order(
 def test_every_command_of_the_guides_runs(
     guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the files that they name, and the loader as it stands there."""
+    """Run with the files and the loader of the guides."""
     monkeypatch.chdir(tmp_path)
     write_labelled(tmp_path)
     (loader,) = re.findall(r"```python\n# load.py\n(.*?)```", page("data"), flags=re.DOTALL)
@@ -100,7 +100,7 @@ def test_every_command_of_the_guides_runs(
         assert capsys.readouterr().out.strip(), command
 
 
-def test_the_other_commands_are_known() -> None:
+def test_the_other_commands_exist() -> None:
     others = [command for command in commands(README) if not command.startswith("lilliput ")]
     assert others == ["make demo", "make test", "source .venv/bin/activate"]
     for target in ("demo", "test"):
@@ -108,7 +108,7 @@ def test_the_other_commands_are_known() -> None:
         assert {"demo": "lilliput train demo", "test": "pytest"}[target] in plan
 
 
-def test_the_python_runs(folder: Path) -> None:
+def test_python_examples_of_the_readme(folder: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     outcome = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
@@ -116,7 +116,7 @@ def test_the_python_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("guide", "blocks"), [("writing", 3), ("evaluation", 1)])
-def test_the_python_of_the_guides_runs(guide: str, blocks: int, folder: Path) -> None:
+def test_python_examples_of_the_guides(guide: str, blocks: int, folder: Path) -> None:
     found = re.findall(r"```python\n(.*?)```", page(guide), flags=re.DOTALL)
     assert len(found) == blocks
     for code in found:
@@ -127,7 +127,7 @@ def test_the_python_of_the_guides_runs(guide: str, blocks: int, folder: Path) ->
         assert outcome.stdout.strip()
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

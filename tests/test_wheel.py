@@ -1,6 +1,6 @@
-"""The wheel, as a stranger installs it: in an empty environment and an empty folder the shipped recipes work by name.
+"""The wheel in an empty environment and an empty folder: the shipped recipes work by name.
 
-Dependencies are not downloaded again: the new environment sees those of this one, but takes Lilliput from the wheel.
+Dependencies are not downloaded: the new environment uses those of this one, with Lilliput from the wheel.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lilliput(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command of an environment that has nothing but the wheel."""
+    """The command of an environment that contains only the wheel."""
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, with_pip=False)
     scripts = place / ("Scripts" if os.name == "nt" else "bin")
@@ -54,7 +54,7 @@ def lilliput(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scripts / "lilliput"
 
 
-def test_what_is_in_it(wheel: Path) -> None:
+def test_the_content_of_the_wheel(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for recipe in (ROOT / "recipes").iterdir():
         assert f"lilliput/recipes/{recipe.name}" in names
@@ -75,11 +75,11 @@ def test_a_shipped_recipe_by_its_name_from_an_empty_folder(lilliput: Path, tmp_p
     assert "the run is in runs/demo; next:" in out
     assert "the floor " in out
     assert sorted(os.listdir(tmp_path)) == ["prepared", "runs"]
-    told = json.loads(run(lilliput, "generate", "demo", "--tokens", "5", "--json", cwd=tmp_path))
-    assert len(told["samples"]) == 1
+    result = json.loads(run(lilliput, "generate", "demo", "--tokens", "5", "--json", cwd=tmp_path))
+    assert len(result["samples"]) == 1
 
 
 def test_published_counts_from_an_empty_folder(lilliput: Path, tmp_path: Path) -> None:
-    told = json.loads(run(lilliput, "train", "speech-lm", "--dry-run", "--json", cwd=tmp_path))
-    assert told["parameters"]["total"] == 863_243
+    result = json.loads(run(lilliput, "train", "speech-lm", "--dry-run", "--json", cwd=tmp_path))
+    assert result["parameters"]["total"] == 863_243
     assert os.listdir(tmp_path) == []

@@ -1,13 +1,12 @@
-"""Kill a real training process at random moments and compare with the run that nobody disturbed.
+"""Kill a real training process at random moments and compare with an uninterrupted run.
 
     python tests/torture.py --kills 100
 
-For each of the settings a reference run is trained in one go. Then the same run is trained by processes that are ended at
-random moments (kill -9, SIGTERM or SIGINT; in start-up, in a step, in a save, in an evaluation) and resumed, over and over.
-The last two settings are trained by two processes of torchrun, of which one at a time is ended: by kill -9, and torchrun starts
-both again, or by SIGTERM, and both save and end.
-What is compared: every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and
-the log but for its fields of time, speed and memory. The last line is `N kills, M differences`.
+For each setting, a reference run is trained without interruption. Then the same run is trained by processes that are killed at
+random moments (SIGKILL, SIGTERM or SIGINT; in start-up, steps, saves and evaluations) and resumed. The last two settings use two
+processes of torchrun, one of which is killed at a time: after SIGKILL torchrun restarts both, after SIGTERM both save and end.
+Compared are every tensor of the last checkpoint and of the optimizer, the state, the names of `best` and `last`, and the log
+without times, speeds and memory. The last line is `N kills, M differences`.
 """
 
 from __future__ import annotations
@@ -103,18 +102,18 @@ COMMON = {
     "train.threads": "1",
 }
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-# How a process may end that was killed or not; torchrun starts its own again, and ends well.
+# Valid exit codes; torchrun restarts its processes and exits with 0.
 ENDS = ((0, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT), (0,))
 
 
-RESTARTS = 3  # that torchrun makes before it gives up; after a SIGTERM it has ended, and is started again
+RESTARTS = 3  # of torchrun; after a SIGTERM it ends and is started again
 
 
 def command(name: str, setting: str, resume: bool) -> list[str]:
     settings = COMMON | (SETTINGS | TOGETHER)[setting]
     if "train.tokens" in settings:
         del settings["train.steps"]
-    # A resumed run has its settings: the folder is enough.
+    # A resumed run needs only its folder.
     target = [f"runs/{name}", "--resume"] if resume else ["storybook", "--name", name]
     flags = [] if resume else [word for key, value in settings.items() for word in (f"--{key}", value)]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(RESTARTS)]
@@ -131,7 +130,7 @@ def command(name: str, setting: str, resume: bool) -> list[str]:
 
 
 def outcome(run: Path) -> dict[str, Any]:
-    """Everything that a resumed run must share with an undisturbed one."""
+    """Return what must be equal in a resumed and an uninterrupted run."""
     last = (run / "last").read_text().strip()
     folder = run / "checkpoints" / last
     state = json.loads((folder / "state.json").read_text())
@@ -147,13 +146,13 @@ def outcome(run: Path) -> dict[str, Any]:
 
 
 def ranks(agent: int) -> list[int]:
-    """The processes that torchrun has started; Linux tells."""
+    """Return the processes that torchrun has started (Linux only)."""
     children = Path(f"/proc/{agent}/task/{agent}/children")
     return [int(word) for word in children.read_text().split()] if children.exists() else []
 
 
 def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longest: float) -> int:
-    """Train to the end through `kills` deaths; gives how many differences to the reference there were."""
+    """Train to the end with `kills` kills; return the number of differences to the reference."""
     reference, killed, differences, attempt = outcome(folder / "runs" / f"{setting}-reference"), 0, 0, 0
     kill_some = kill_ranks if setting in TOGETHER else kill_process
     while killed < kills:
@@ -161,7 +160,7 @@ def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longe
         name = f"{setting}-{attempt}"
         while not ended(folder / "runs" / name):
             resume = (folder / "runs" / name / "config.json").exists()
-            with (folder / "errors.txt").open("w+") as errors:  # a pipe that nobody reads would fill, and stop them
+            with (folder / "errors.txt").open("w+") as errors:  # an unread pipe would fill and block them
                 process = subprocess.Popen(
                     command(name, setting, resume), cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
                 )
@@ -170,13 +169,13 @@ def disturb(setting: str, folder: Path, kills: int, chance: random.Random, longe
                 if process.returncode not in ENDS[setting in TOGETHER]:
                     print(f"{name}: ended with {process.returncode}:\n{errors.read()}", file=sys.stderr)
                     return differences + 1
-        differences += tell_differences(name, reference, outcome(folder / "runs" / name))
+        differences += print_differences(name, reference, outcome(folder / "runs" / name))
         print(f"{name}: {killed} kills so far, {differences} differences", file=sys.stderr, flush=True)
     return differences
 
 
 def kill_process(process: subprocess.Popen[bytes], most: int, chance: random.Random, longest: float) -> int:
-    """Once, unless it ends before; waits for its end, and gives the number of kills."""
+    """Kill once, unless the process ends before; wait for its end and return the number of kills."""
     sent = 0
     if most:
         try:
@@ -189,7 +188,7 @@ def kill_process(process: subprocess.Popen[bytes], most: int, chance: random.Ran
 
 
 def kill_ranks(agent: subprocess.Popen[bytes], most: int, chance: random.Random, longest: float) -> int:
-    """The same for torchrun: one of its two processes at a time, as often as it will start them again."""
+    """Kill one of the two processes of torchrun at a time, as often as it restarts them."""
     sent = 0
     while agent.poll() is None:
         time.sleep(chance.uniform(0.0, longest))
@@ -201,10 +200,10 @@ def kill_ranks(agent: subprocess.Popen[bytes], most: int, chance: random.Random,
     return sent
 
 
-def tell_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
+def print_differences(name: str, expected: dict[str, Any], found: dict[str, Any]) -> int:
     parts = [part for part, value in expected.items() if found[part] != value]
     for part in parts:
-        print(f"{name}: {part} differs from the undisturbed run", file=sys.stderr)
+        print(f"{name}: {part} differs from the uninterrupted run", file=sys.stderr)
     return len(parts)
 
 
@@ -219,7 +218,7 @@ def torture(kills: int, seed: int, folder: Path) -> int:
     for index, setting in enumerate(everything):
         began = time.monotonic()
         subprocess.run(command(f"{setting}-reference", setting, False), cwd=folder, check=True, capture_output=True)
-        longest = 0.4 * (time.monotonic() - began)  # so that a run dies several times
+        longest = 0.4 * (time.monotonic() - began)  # so that a run is killed several times
         share = kills // len(everything) + (index < kills % len(everything))
         differences += disturb(setting, folder, share, chance, longest)
     return differences

@@ -1,6 +1,6 @@
 """Lilliput: a workbench for small transformer language models.
 
-The public names, imported when they are first used, so that `import lilliput` costs nothing:
+The public names, imported on first use, so that `import lilliput` is fast:
 
     import lilliput
     writer = lilliput.load("runs/demo")

@@ -1,8 +1,7 @@
-"""What the machine does well.
+"""Device, precision, threads and the measured speed of the machine.
 
-Owns: choosing the device and the type of numbers, the number of threads, what torch and the memory allocator
-are told once at the start, and how fast products are here: measured once, and remembered for the machine in
-the user's cache folder. Does not own: anything that is computed there.
+Owns: the choice of device and floating-point type, global settings of torch and of the memory allocator, and the speed of
+matrix products, which is measured once per machine and stored in the cache folder of the user.
 """
 
 from __future__ import annotations
@@ -29,20 +28,18 @@ PRECISIONS = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-WORTH = (
-    1.1  # times faster than float32 that bfloat16 must be: its seven bits of precision are not given away for nothing
-)
-LONG_ENOUGH = 2e-3  # seconds of one product: starting it is little beside that
+WORTH = 1.1  # minimum speed of bfloat16 relative to float32: its lower precision must be worth it
+LONG_ENOUGH = 2e-3  # seconds of one product, so that its overhead is small
 LARGEST = 8192  # 256 MB in float32
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU."""
+    """Return the device; `auto` is the GPU if there is one, else the CPU."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next((kind for kind, is_there in found.items() if is_there), "cpu")
     if not found.get(name, True):
-        what, fix = f"torch cannot use a {name} device on this machine", "set train.device to cpu or auto"
+        what, fix = f"device {name!r} is not available on this machine", "set train.device to cpu or auto"
         raise UserError(what, None, fix=fix, code="device.missing", setting="train.device")
     try:
         return torch.device(name)
@@ -52,65 +49,68 @@ def choose_device(name: str) -> torch.device:
 
 
 class PrecisionChoice(NamedTuple):
-    """The type that products are computed in, and what there is to say about it."""
+    """The floating-point type of products, and a note for the user."""
 
     dtype: torch.dtype
     note: str | None
 
 
 def choose_precision(name: str, device: torch.device) -> PrecisionChoice:
-    """`auto` is bfloat16 where it is measured to be faster than float32, else float32; never float16, which can overflow."""
+    """Return the precision; `auto` is bfloat16 if it is measured faster than float32, else float32 (float16 can overflow)."""
     wanted = PRECISIONS["bfloat16" if name == "auto" else name]
     if wanted in (torch.float32, torch.float64):
         if wanted is torch.float64 and device.type == "mps":
-            what, fix = "train.precision is float64, which mps does not support", "set train.device to cpu"
+            what, fix = "float64 requires a device other than mps", "set train.device to cpu"
             raise UserError(what, fix=fix, code="device.precision", setting="train.precision")
         return PrecisionChoice(wanted, None)
     here, called = "CPU" if device.type == "cpu" else device.type, "bfloat16" if name == "auto" else name
     try:
         ratio = known_flops(device, wanted) / known_flops(device, torch.float32)
-    except (RuntimeError, TypeError) as error:  # what torch raises for a type that a device does not have
+    except (RuntimeError, TypeError) as error:  # torch raises these for types that the device does not support
         if name == "auto":
-            return PrecisionChoice(torch.float32, f"this {here} has no bfloat16: using float32")
-        what, fix = f"train.precision is {name}, which this {here} does not support", "set train.precision to auto"
+            return PrecisionChoice(torch.float32, f"using float32: this {here} does not support bfloat16")
+        what, fix = f"this {here} does not support {name}", "set train.precision to auto"
         raise UserError(what, fix=fix, code="device.precision", setting="train.precision") from error
-    how = f"{called} is {tell_ratio(ratio)} than float32 on this {here}"
+    comparison = f"{called} is {format_ratio(ratio)} than float32 on this {here}"
     if name == "auto":
         chosen = wanted if ratio >= WORTH else torch.float32
-        return PrecisionChoice(chosen, f"{how}: using {'bfloat16' if chosen is wanted else 'float32'}")
-    return PrecisionChoice(wanted, how if ratio < 1.0 else None)
+        return PrecisionChoice(chosen, f"using {'bfloat16' if chosen is wanted else 'float32'}: {comparison}")
+    return PrecisionChoice(wanted, comparison if ratio < 1.0 else None)
 
 
-def tell_ratio(ratio: float) -> str:
-    """Two digits are more than a measurement is good for: 0.0083 -> "120 times slower"."""
+def format_ratio(ratio: float) -> str:
+    """Return a ratio of speeds with two digits: 0.0083 -> "120 times slower"."""
     size = max(ratio, 1.0 / ratio)
     digits = 1 - math.floor(math.log10(size))
     return f"{round(size, digits):,.{max(digits, 0)}f} times {'faster' if ratio >= 1.0 else 'slower'}"
 
 
 def prepare_machine(threads: int | None) -> None:
-    """Once, before the first tensor of size."""
+    """Set the number of threads and configure the allocator, once, before the first large tensor."""
     if threads is not None:
         torch.set_num_threads(threads)
     keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed: every step asks for the same blocks again, and each that went back to the kernel costs
-    page faults (about 90,000 in a step of a 6M-parameter model). False where there is no mallopt (macOS, Windows, musl)."""
+    """Make glibc keep freed memory; return False where there is no mallopt (macOS, Windows, musl).
+
+    Every step allocates the same blocks again, and memory that was returned to the kernel costs page faults (about 90,000
+    per step of a 6M-parameter model)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # the numbers of malloc.h
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # constants of malloc.h
     wanted = ((mmap_threshold, 1 << 30), (trim_threshold, 2**31 - 1), (top_pad, 64 << 20))
     done = [bool(mallopt(name, value)) for name, value in wanted]
     return all(done)
 
 
 def known_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of products in this type, as they were once measured on this machine; on a CPU
-    by all threads. A cache that cannot be read or written costs a fifth of a second, and nothing else."""
+    """Return the FLOP/s of products in this type, measured once on this machine; on a CPU, of all threads.
+
+    If the cache cannot be read or written, the measurement (0.2 s) is repeated."""
     path, machine, kind = cache_folder() / "machine.json", name_machine(device), str(dtype).removeprefix("torch.")
     known: dict[str, dict[str, float]] = {}
     with suppress(OSError, ValueError):
@@ -127,12 +127,12 @@ def known_flops(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def cache_folder() -> Path:
-    """Of this user: $XDG_CACHE_HOME/lilliput, by default ~/.cache/lilliput."""
+    """Return the cache folder of this user: $XDG_CACHE_HOME/lilliput, by default ~/.cache/lilliput."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lilliput"
 
 
 def name_machine(device: torch.device) -> str:
-    """What decides a speed: the chip and torch."""
+    """Return what determines the speed: the processor and the version of torch."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     elif sys.platform == "linux":
@@ -146,19 +146,20 @@ def name_machine(device: torch.device) -> str:
 
 
 def name_processor(cpuinfo: str) -> str:
-    """Virtual machines call very different chips by one name ("AMD EPYC"): what this one can do is told by a digest beside it."""
+    """Return the model name with a digest of the CPU features: virtual machines use one name for different processors."""
     first_core = cpuinfo.partition("\n\n")[0]
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first_core.splitlines())}
-    abilities = told.get("flags", told.get("Features", ""))  # the second is ARM's word
-    return f"{told.get('model name', platform.machine())} {hashlib.sha256(abilities.encode()).hexdigest()[:8]}"
+    fields = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first_core.splitlines())
+    }
+    features = fields.get("flags", fields.get("Features", ""))  # x86, ARM
+    return f"{fields.get('model name', platform.machine())} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
 
 
 def measure_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
-    """Of the quickest of several square products; on a CPU, by one thread.
+    """Return the FLOP/s of the fastest of several square products; on a CPU, of one thread.
 
-    One: where other programs keep the cores busy, two threads wait for each other a hundred times longer than they compute, in
-    every product. A type that is emulated can be a hundred times slower: sizes are tried from small to large, so that the time
-    stays short.
+    One thread, because on busy cores two threads wait for each other up to a hundred times longer than they compute. Sizes
+    are tried from small to large, because an emulated type can be a hundred times slower.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -166,7 +167,7 @@ def measure_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1
         size = 256
         while True:
             a = torch.randn(size, size, device=device).to(dtype)
-            time_product(a)  # the first of its kind chooses and prepares a kernel
+            time_product(a)  # the first call selects and prepares a kernel
             took = time_product(a)
             if took >= LONG_ENOUGH or size == LARGEST:
                 break
@@ -180,7 +181,7 @@ def measure_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1
 
 
 def time_product(a: torch.Tensor) -> float:
-    """On a CPU the time that the thread computed: not what other programs took in between."""
+    """Return the seconds of one product; on a CPU, the CPU time of the thread."""
     clock = time.thread_time if a.device.type == "cpu" else time.perf_counter
     began = clock()
     torch.mm(a, a)

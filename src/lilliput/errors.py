@@ -1,7 +1,7 @@
 """The one exception that a user sees without a traceback.
 
-Owns: `UserError` and its text. Does not own: the decision what is an error (each room makes it) or the exit code
-(`cli`). An `assert` is for what only a defect of Lilliput can break; a `UserError` is for everything else.
+Owns: `UserError` and its text. Does not own: the decision what is an error (each package) or the exit code (`cli`). An
+`assert` checks what only a defect of Lilliput can break; everything else is a `UserError`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if found:
         return found[0]
-    # `learning_rate` for `optimizer.lr` is out of reach of spelling; `layer` for `model.layers` is not.
+    # Compare last parts too: `layer` is close to `model.layers` only by its last part.
     last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     found = difflib.get_close_matches(word.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)
     return last[found[0]] if found else None

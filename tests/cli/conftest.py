@@ -1,4 +1,4 @@
-"""Runs in memory where there is such a place: they are saved often, and flushing is proved elsewhere."""
+"""Keep runs in memory where possible: they are saved often, and other tests check flushing."""
 
 import tempfile
 from collections.abc import Iterator

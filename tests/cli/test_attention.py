@@ -1,4 +1,4 @@
-"""`lilliput attention` as its user meets it."""
+"""Tests of `lilliput attention`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path()
 
 
-def test_a_text_makes_a_folder(home: Path) -> None:
+def test_a_text_creates_a_folder_of_files(home: Path) -> None:
     code, out, err = lilliput("attention", "mine", "A bee saw the sea.", "--sort", "previous")
     assert code == 0, err
     folder = Path("attention/mine")
@@ -43,11 +43,11 @@ def test_a_text_makes_a_folder(home: Path) -> None:
     assert list(rows[0]) == ["layer", "head", *SCORES]
     for row in rows[:4]:
         assert f"{float(row['entropy']):.3f}" in out
-    assert "heads over this text, 19 tokens, by previous" in out
-    assert "the page is attention/mine/attention.html (" in err
+    assert "head scores over this text (19 tokens), sorted by previous" in out
+    assert "page: attention/mine/attention.html (" in err
 
 
-def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
+def test_saved_arrays_equal_the_weights_of_the_model(home: Path) -> None:
     import lilliput as library
     from lilliput.interpret import capture_text
 
@@ -61,9 +61,9 @@ def test_the_arrays_are_what_the_model_applied(home: Path) -> None:
         assert "layer_0" not in arrays
 
 
-def test_a_second_text_leaves_nothing_of_the_first(home: Path) -> None:
-    told = lilliput("attention", "mine", "A bee.", "--pictures", "heads", "--svg", "--out", "there")
-    assert told.code == 0, told.err
+def test_a_second_text_replaces_the_files_of_the_first(home: Path) -> None:
+    result = lilliput("attention", "mine", "A bee.", "--pictures", "heads", "--svg", "--out", "there")
+    assert result.code == 0, result.err
     first = {path.name: path.read_bytes() for path in Path("there").iterdir()}
     assert {"layer-0.svg", "layer-1-head-1.svg"} < first.keys()
     assert lilliput("attention", "mine", "A bee.", "--pictures", "heads", "--svg", "--out", "there").code == 0
@@ -75,37 +75,37 @@ def test_a_second_text_leaves_nothing_of_the_first(home: Path) -> None:
     assert left == {"attention.html", "attention.npz", "heads.csv", "layer-1.png", "mine.txt"}
 
 
-def test_json_while_it_writes(home: Path) -> None:
+def test_json_with_generated_tokens(home: Path) -> None:
     code, out, err = lilliput(
         "attention", "mine", "A bee", "--generate", "5", "--temperature", "0", "--pictures", "none", "--json"
     )
     assert code == 0, err
-    told = json.loads(out)
+    result = json.loads(out)
     written = json.loads(
         lilliput("generate", "mine", "--prompt", "A bee", "--tokens", "5", "--temperature", "0", "--json").out
     )["samples"][0]
-    assert told["run"] == "mine"
-    assert len(told["text"]["written"]) == written["tokens"]
-    assert "".join(told["text"]["written"]).startswith(written["text"][:1])
-    assert told["text"]["prompt"] == 6
-    assert [(one["layer"], one["head"]) for one in told["even"]] == [(0, None), (1, None)]
-    assert len(told["heads"]) == 4 and list(told["heads"][0]) == ["layer", "head", *SCORES]
-    assert told["files"]["attention.html"] == Path("attention/mine/attention.html").stat().st_size
+    assert result["run"] == "mine"
+    assert len(result["text"]["written"]) == written["tokens"]
+    assert "".join(result["text"]["written"]).startswith(written["text"][:1])
+    assert result["text"]["prompt"] == 6
+    assert [(one["layer"], one["head"]) for one in result["even"]] == [(0, None), (1, None)]
+    assert len(result["heads"]) == 4 and list(result["heads"][0]) == ["layer", "head", *SCORES]
+    assert result["files"]["attention.html"] == Path("attention/mine/attention.html").stat().st_size
 
 
-def test_what_it_wrote_is_told_as_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of a vocabulary of words, whose tokens have no spaces."""
+def test_generated_text_is_printed_with_its_spaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tokens of a word tokenizer have no spaces."""
     monkeypatch.chdir(judged_runs())
     words = ("A bee saw", "--generate", "9", "--seed", "7")
-    told = lilliput("attention", "words", *words, "--pictures", "none", "--out", str(tmp_path))
-    assert told.code == 0, told.err
+    result = lilliput("attention", "words", *words, "--pictures", "none", "--out", str(tmp_path))
+    assert result.code == 0, result.err
     flags = ("--prompt", "A bee saw", "--tokens", "9", "--seed", "7", "--json")
     (written,) = json.loads(lilliput("generate", "words", *flags).out)["samples"]
     assert written["text"].count(" ") >= 4
-    assert told.out.splitlines()[0] == f"it wrote: {written['text']}"
+    assert result.out.splitlines()[0] == f"generated text: {written['text']}"
 
 
-def test_flags_may_stand_before_the_text(home: Path) -> None:
+def test_flags_may_come_before_the_text(home: Path) -> None:
     one, two = (("mine", "--pictures", "none", "The bear"), ("mine", "The bear", "--pictures", "none"))
     assert lilliput("attention", *one, "--json") == lilliput("attention", *two, "--json")
 
@@ -113,29 +113,29 @@ def test_flags_may_stand_before_the_text(home: Path) -> None:
 def test_over_documents(home: Path) -> None:
     code, out, err = lilliput("attention", "mine", "--on", "train", "--documents", "3", "--sort", "layer", "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert (told["texts"], told["tokens"], told["text"], told["on"]) == (3, 96, None, "train")
-    assert [(one["layer"], one["head"]) for one in told["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert list(told["files"]) == ["heads.csv"]
+    result = json.loads(out)
+    assert (result["texts"], result["tokens"], result["text"], result["on"]) == (3, 96, None, "train")
+    assert [(one["layer"], one["head"]) for one in result["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert list(result["files"]) == ["heads.csv"]
     Path("attention/mine/attention.html").write_text("of an earlier text")
     assert lilliput("attention", "mine", "--on", "validation", "--documents", "1").out.startswith(
-        "heads over 1 document of"
+        "head scores over 1 document of"
     )
     assert Path("attention/mine/attention.html").read_text() == "of an earlier text"
     code, out, err = lilliput(
         "attention", "mine", "A bee.", "--on", "mytext.txt", "--documents", "2", "--pictures", "none"
     )
     assert code == 0, err
-    assert "heads over 2 documents of mytext.txt, 64 tokens" in out
+    assert "head scores over 2 documents of mytext.txt (64 tokens)" in out
     assert '"surveyed":{"texts":2,"tokens":64}' in Path("attention/mine/attention.html").read_text()
 
 
-def test_a_text_that_is_too_long_is_told(home: Path) -> None:
-    told = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none")
-    assert told.code == 0
-    assert "the text is longer than the context of 32; tokens after it that were not seen: 34" in told.err
-    told = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none", "--generate", "3")
-    assert "tokens before it that were not seen: 50" in told.err
+def test_a_text_longer_than_the_context_prints_a_note(home: Path) -> None:
+    result = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none")
+    assert result.code == 0
+    assert "34 tokens after it are not shown" in result.err
+    result = lilliput("attention", "mine", "The old bear " * 5, "--pictures", "none", "--generate", "3")
+    assert "50 tokens before it are not shown" in result.err
 
 
 def test_a_classifier_padded_as_in_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,21 +146,21 @@ def test_a_classifier_padded_as_in_a_batch(tmp_path: Path, monkeypatch: pytest.M
     text = json.loads(out)["text"]
     assert text["padding"] == 4 and len(text["tokens"]) == 8
     assert text["tokens"][:4] == ["the", "honey", "the", "moon"]
-    told = lilliput("attention", "mine", "the honey", "--generate", "4")
-    assert told.code == 2
-    assert [(error.code, error.setting) for error in told.errors] == [("model.task", "model.task")]
+    result = lilliput("attention", "mine", "the honey", "--generate", "4")
+    assert result.code == 2
+    assert [(error.code, error.setting) for error in result.errors] == [("model.task", "model.task")]
     code, out, err = lilliput("attention", "mine", "--on", "heard", "--json")
     assert code == 0 and json.loads(out)["texts"] == 11, err
 
 
 def test_every_example_runs(home: Path) -> None:
-    """With the small run in the place of the demo; it has two layers."""
+    """Run with the small run, which has two layers."""
     for line in EXAMPLES.strip().splitlines():
         words = shlex.split(re.split(r"\s{2,}", line.strip())[0])[1:]
         words = ["mine" if word == "demo" else "0,1" if word == "0,2" else word for word in words]
-        words += [] if "--pictures" in words else ["--pictures", "none"]  # which other tests draw
-        told = lilliput(*words)
-        assert told.code == 0, told.err
+        words += [] if "--pictures" in words else ["--pictures", "none"]  # other tests draw them
+        result = lilliput(*words)
+        assert result.code == 0, result.err
 
 
 def test_nothing_is_written_into_the_run(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""`lilliput train RECIPE --dry-run`: every technique that costs or spares memory or time is in the figures."""
+"""Tests of `lilliput train RECIPE --dry-run`: estimates of memory and time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(flags: str = "") -> Any:
+def output(flags: str = "") -> Any:
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, *flags.split(), "--dry-run", "--json")
     assert code == 0, err
     return json.loads(out)
@@ -45,21 +45,21 @@ def told(flags: str = "") -> Any:
     ],
 )
 def test_memory_follows_the_optimizer(flags: str, numbers: int) -> None:
-    """In numbers for each trainable weight beside those of AdamW."""
-    plain = told()
+    """`numbers`: difference to AdamW in values per trainable weight."""
+    plain = output()
     trainable = plain["parameters"]["trainable"]
-    assert told(flags)["memory_bytes"] - plain["memory_bytes"] == 4 * numbers * trainable
+    assert output(flags)["memory_bytes"] - plain["memory_bytes"] == 4 * numbers * trainable
 
 
-def test_muon_keeps_one_number_for_each_of_the_matrices_of_the_blocks() -> None:
+def test_muon_stores_one_moment_per_matrix_weight() -> None:
     matrices = 2 * (4 * 64 * 64 + 2 * 64 * 256)
-    assert told()["memory_bytes"] - told("--optimizer.kind muon")["memory_bytes"] == 4 * matrices
+    assert output()["memory_bytes"] - output("--optimizer.kind muon")["memory_bytes"] == 4 * matrices
 
 
 @pytest.mark.parametrize(("kind", "every"), [("block", 1), ("block", 2), ("feed-forward", 1)])
 def test_memory_and_time_follow_recomputation(kind: Any, every: int) -> None:
     flags = f"--model.layers 6 --train.recompute {kind} --train.recompute_every {every}"
-    plain, again = told("--model.layers 6"), told(flags)
+    plain, again = output("--model.layers 6"), output(flags)
     model = load_config("mytext.txt", {"model.layers": "6"}, "nano").model
     less = 6 * activations(model).whole[0] - activations(model, kind, every).most
     assert less > 0
@@ -70,52 +70,54 @@ def test_memory_and_time_follow_recomputation(kind: Any, every: int) -> None:
     assert again["flops_per_token"] == plain["flops_per_token"]
 
 
-def test_blocks_are_kept_as_their_inputs_and_one_of_them_whole() -> None:
-    """6 layers of 64 numbers: one is whole, five are inputs."""
-    spared = told("--model.layers 6")["memory_bytes"] - told("--model.layers 6 --train.recompute block")["memory_bytes"]
+def test_recomputed_blocks_store_their_inputs_and_one_full_block() -> None:
+    """6 layers of width 64: one is stored in full, of five the input."""
+    spared = (
+        output("--model.layers 6")["memory_bytes"] - output("--model.layers 6 --train.recompute block")["memory_bytes"]
+    )
     whole = activations(load_config("mytext.txt", {}, "nano").model).whole[0]
     assert spared == 4 * TOKENS * 5 * (whole - 64)
 
 
-def test_float64_is_twice_of_everything() -> None:
+def test_float64_doubles_the_memory() -> None:
     flags = "--optimizer.kind muon --optimizer.average 0.9 --train.recompute block"
-    assert told(flags + " --train.precision float64")["memory_bytes"] == 2 * told(flags)["memory_bytes"]
+    assert output(flags + " --train.precision float64")["memory_bytes"] == 2 * output(flags)["memory_bytes"]
 
 
-def test_which_precision_is_taken_is_told() -> None:
-    assert told()["notes"] == []
-    (note,) = told("--train.precision auto")["notes"]
-    assert note.endswith(("using bfloat16", "using float32"))
+def test_the_chosen_precision_is_printed() -> None:
+    assert output()["notes"] == []
+    (note,) = output("--train.precision auto")["notes"]
+    assert note.startswith(("using bfloat16: ", "using float32: "))
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--train.precision", "auto", "--dry-run")
     assert (code, err) == (0, "")
     assert out.endswith(f"\nnote        {note}\n")
 
 
-def test_a_warm_up_that_is_too_long_is_told() -> None:
-    (note,) = told("--schedule.warmup 101")["notes"]
-    assert note == "schedule.warmup is 101 steps and train.steps 100: the learning rate never reaches its peak"
+def test_a_warm_up_longer_than_the_run_prints_a_note() -> None:
+    (note,) = output("--schedule.warmup 101")["notes"]
+    assert "schedule.warmup" in note and "101" in note and "100" in note
 
 
-def test_recomputation_is_told_to_people() -> None:
-    said = lilliput("train", "mytext.txt", *FLAGS, "--train.recompute", "block", "--dry-run").out
-    assert " to recompute; 2,048 tokens a step\n" in said
+def test_recomputed_flops_are_printed() -> None:
+    out = lilliput("train", "mytext.txt", *FLAGS, "--train.recompute", "block", "--dry-run").out
+    assert " to recompute; 2,048 tokens per step\n" in out
     assert "to recompute;" not in lilliput("train", "mytext.txt", *FLAGS, "--dry-run").out
 
 
-def test_it_does_not_try_learning_rates() -> None:
+def test_dry_run_and_find_lr_cannot_be_combined() -> None:
     result = lilliput("train", "mytext.txt", *FLAGS, "--dry-run", "--find-lr")
     assert (result.code, result.out) == (2, "")
     assert [error.code for error in result.errors] == ["flag.conflict"]
 
 
-def test_a_frozen_table_has_no_moments(here: Path) -> None:
+def test_frozen_vectors_have_no_moments(here: Path) -> None:
     (here / "words.vec").write_text("2 3\nbee 1 2 3\nthe 4 5 6\n")
     words = "--tokenizer.kind word --tokenizer.max_vocabulary 700 --vectors.source words.vec"
-    frozen, tuned = told(words), told(f"{words} --vectors.frozen false")
+    frozen, tuned = output(words), output(f"{words} --vectors.frozen false")
     assert tuned["memory_bytes"] - frozen["memory_bytes"] == 4 * 3 * 700 * 3
 
 
-def test_what_dropout_adds_is_not_counted_and_told_so() -> None:
-    for dropout, said in (("0", False), ("0.1", True)):
+def test_the_memory_of_dropout_is_noted_but_not_counted() -> None:
+    for dropout, noted in (("0", False), ("0.1", True)):
         code, out, _ = lilliput("train", "mytext.txt", *FLAGS, "--model.dropout", dropout, "--dry-run")
-        assert code == 0 and (", and more for dropout\n" in out) == said
+        assert code == 0 and ("masks of dropout\n" in out) == noted

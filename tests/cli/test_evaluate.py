@@ -1,4 +1,4 @@
-"""`lilliput evaluate` as its user meets it: the promised keys, tables for people, files, and every example of its help."""
+"""Tests of `lilliput evaluate`: keys, tables, files and examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import lilliput
 from lilliput.cli.evaluate import EXAMPLES, OverlapFlags
-from lilliput.cli.evaluation_tables import format_generation, format_verdicts, sentences
+from lilliput.cli.evaluation_tables import format_generation, sentences, verdict_sentences
 from lilliput.settings.tree import GenerateSettings
 
 
@@ -41,127 +41,136 @@ def shown(*argv: str) -> str:
     return out
 
 
-def test_the_keys_that_programs_rely_on() -> None:
-    told = as_json("words", "--overlap", "--prompts", "3", "--tokens", "8", "--temperature", "0")
+def test_the_keys_of_the_json_output() -> None:
+    output = as_json("words", "--overlap", "--prompts", "3", "--tokens", "8", "--temperature", "0")
     keys = "loss perplexity bits_per_byte word_perplexity unknown_rate tokens bytes interval floor bleu"
-    assert told.keys() >= set(keys.split())
-    assert all(len(told["interval"][name]) == 2 for name in ("loss", "perplexity", "bits_per_byte"))
-    assert told["floor"] is None and told["bleu"].keys() >= {"1", "2", "3", "4", "signature", "interval"}
-    assert told["overlap"]["generate"]["temperature"] == 0
-    told = as_json("classifier", "--on", "heard")
-    assert told.keys() >= {"accuracy", "interval", "confusion"} and len(told["interval"]["accuracy"]) == 2
-    assert sum(map(sum, told["confusion"])) == 11
+    assert output.keys() >= set(keys.split())
+    assert all(len(output["interval"][name]) == 2 for name in ("loss", "perplexity", "bits_per_byte"))
+    assert output["floor"] is None and output["bleu"].keys() >= {"1", "2", "3", "4", "signature", "interval"}
+    assert output["overlap"]["generate"]["temperature"] == 0
+    output = as_json("classifier", "--on", "heard")
+    assert output.keys() >= {"accuracy", "interval", "confusion"} and len(output["interval"]["accuracy"]) == 2
+    assert sum(map(sum, output["confusion"])) == 11
 
 
-def test_a_language_model_for_people() -> None:
+def test_printed_output_of_a_language_model() -> None:
     out = shown("words", "--by", "position", "--by", "frequency")
     assert "words at step-0000" in out and "4 documents" in out
-    assert "each token once, aligned windows, as in training; a window is 32 tokens" in out
-    assert "bits per byte, unknown words spelled" in out and "without leaked" in out
-    assert "1 of 4 documents stand in the training split, word for word" in out
+    assert "windows of 32 tokens, aligned as in training; each token is predicted once" in out
+    assert "bits per byte, with unknown words spelled" in out and "without leaked documents" in out
+    assert "leaked documents: 1 of 4 " in out
     assert re.search(r"^17 to 32 ", out, re.MULTILINE) and re.search(r"^unknown words ", out, re.MULTILINE)
-    assert "a window every 5 tokens" in shown("words", "--stride", "5")
+    assert "one every 5 tokens" in shown("words", "--stride", "5")
 
 
-def test_two_shares_of_unknown_words_say_what_they_are_of() -> None:
-    """In the sentence of the tokens of documents, as `prepare` tells it; in the table of all predictions, as all shares there."""
-    told, out = as_json("words"), shown("words", "--by", "frequency")
-    unknown = told["by"]["frequency"][-1]["tokens"]
-    own, whole = f"{unknown / (told['tokens'] - told['documents']):.2%}", f"{unknown / told['tokens']:.1%}"
-    assert f"{own} of the tokens but for ends of documents are unknown words" in out
-    assert re.search(r"^times in training +tokens +share, with ends ", out, re.MULTILINE)
+def test_both_shares_of_unknown_words_name_their_denominator() -> None:
+    """The sentence excludes ends of documents, as `prepare` does; the table includes them."""
+    output, out = as_json("words"), shown("words", "--by", "frequency")
+    unknown = output["by"]["frequency"][-1]["tokens"]
+    own, whole = f"{unknown / (output['tokens'] - output['documents']):.2%}", f"{unknown / output['tokens']:.1%}"
+    assert f"unknown words: {own} of the tokens (ends of documents not counted)" in out
+    assert re.search(r"^occurrences in training +tokens +share of all tokens ", out, re.MULTILINE)
     assert re.search(rf"^unknown words +{unknown} +{whole} ", out, re.MULTILINE)
 
 
-def test_sets_and_overlapping_windows_for_people() -> None:
+def test_printed_output_of_sets_and_overlapping_windows() -> None:
     out = shown("words", "--on", "tests", "--overlapping")
     assert "at every offset" in out and re.search(r"^held +4 ", out, re.MULTILINE)
     assert "exp(mean of batch losses)" in out
 
 
-def test_a_classifier_for_people() -> None:
+def test_printed_output_of_a_classifier() -> None:
     out = shown("classifier", "--on", "heard")
-    assert "accuracy" in out and "is, and is said to be" in out and "calibration error" in out
+    assert "accuracy" in out and "actual / predicted" in out and "calibration error" in out
     assert "perplexity" not in out
-    assert re.search(r"^F1, mean of classes +\d+\.\d% +\d+\.\d%", out, re.MULTILINE), "without leaked ones, too"
-    assert re.search(r"calibration error \d+\.\d% \(\d+\.\d% without leaked\)", out)
+    assert re.search(r"^macro F1 +\d+\.\d% +\d+\.\d%", out, re.MULTILINE), "also without leaked documents"
+    assert re.search(r"calibration error \d+\.\d% \(\d+\.\d% without leaked documents\)", out)
 
 
-def test_the_storybook_for_people() -> None:
+def test_printed_output_of_the_storybook() -> None:
     out = shown("storybook")
-    assert "the floor is" in out and "that is worse than" in out, "after three steps"
-    told = as_json("storybook")
-    told["gap"]["closed"] = 0.873
-    assert any(sentence.startswith("87.3% of the way there from") for sentence in sentences(told))
+    assert "lower bound: " in out and "is worse than a unigram model" in out, "after three steps"
+    output = as_json("storybook")
+    output["gap"]["closed"] = 0.873
+    assert any(sentence.startswith("this model closes 87.3% of the gap") for sentence in sentences(output))
 
 
-def test_baselines_for_people() -> None:
+def test_printed_table_of_baselines() -> None:
     out = shown("words", "--baselines")
-    table = out[out.index("beside it") :]
+    table = out[out.index("baseline  ") :]
     assert "Kneser-Ney, order 5" in table and "this model" in table and "xz after training" in table
 
 
-def test_who_does_both_stands_beside_baselines_of_both_kinds() -> None:
+def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:
     out = shown("both", "--on", "heard", "--baselines")
-    tokens, labels = out[out.index("beside it") :].split("\n\n")
+    tokens, labels = out[out.index("baseline  ") :].split("\n\n")
     assert "Kneser-Ney, order 5" in tokens and "accuracy" not in tokens
     assert "always" in labels and "this model" in labels and "bits per byte" not in labels
 
 
-def test_a_net_that_loses_says_so() -> None:
+def test_a_model_worse_than_baselines_is_reported_as_worse() -> None:
     out = " ".join(shown("classifier", "--on", "heard", "--baselines").split())
-    assert out.endswith("by accuracy it loses to TF-IDF + logistic regression / naive Bayes; ties with always bee")
+    assert (
+        "by accuracy: worse than 2 of 3 baselines (TF-IDF + logistic regression / naive Bayes), "
+        "not significantly different from 1 (always bee)"
+    ) in out
     out = " ".join(shown("words", "--baselines").split())
-    assert out.endswith("by loss it loses to 6 of them; has no interval beside 4 of them, whose figure is better")
+    assert "by loss: worse than 6 of 10 baselines" in out
+    assert out.endswith("by value, without a confidence interval: worse than 4 of 10 baselines")
 
 
-def test_all_that_can_be_said_beside_baselines() -> None:
-    """Of a row without an interval no more than whose figure is better."""
+def test_all_verdicts_of_the_comparison_with_baselines() -> None:
+    """Rows without a confidence interval are compared by value."""
     verdicts = {1.0: "ahead", 2.0: "ties", 4.0: "loses", 5.0: None, 2.5: None, 3.0: None}
     rows: list[dict[str, Any]] = [{"name": f"#{one:g}", "accuracy": one, "verdict": verdicts[one]} for one in verdicts]
-    assert format_verdicts([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy") == (
-        "by accuracy it loses to #4; ties with #2; is ahead of #1; has no interval beside #5, whose figure is better; "
-        "has no interval beside #2.5 / #3, whose figure is no better"
-    )
-    rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "net", "bits_per_byte": 2.0, "own": True}]
-    assert format_verdicts(rows, "bits_per_byte") == "by loss it has no interval beside [xz], whose figure is better"
+    found = [*verdict_sentences([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy")]
+    assert found[1:3] == [
+        "by accuracy: worse than 1 of 6 baselines (#4), better than 1 (#1), not significantly different from 1 (#2)",
+        "by value, without a confidence interval: worse than 1 of 6 baselines (#5), not worse than 2 (#2.5 / #3)",
+    ]
+    assert len(found) == 4, "and the rule of significance"
+    rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "own", "bits_per_byte": 2.0, "own": True}]
+    expected = "by value, without a confidence interval: worse than 1 of 1 baselines ([xz])"
+    assert [*verdict_sentences(rows, "bits_per_byte")][1:] == [expected]
 
 
-def test_a_difference_of_accuracies_is_in_points_as_they_are_in_percent() -> None:
+def test_differences_of_accuracy_are_in_percentage_points() -> None:
     rows = {row["name"]: row for row in as_json("classifier", "--on", "heard", "--baselines")["baselines"]}
     low, high = (rows["naive Bayes"]["difference"][end] for end in ("low", "high"))
     assert -1 <= low < 0, "shares in JSON"
     out = shown("classifier", "--on", "heard", "--baselines")
-    assert "model's less its, in points, 95%" in out
+    assert "difference: accuracy of the model - accuracy of the baseline in percentage points" in " ".join(out.split())
     assert re.search(rf"^naive Bayes +100.0% +{100 * low:+.1f} to {100 * high:+.1f}$", out, re.MULTILINE)
 
 
-def test_unknown_words_do_not_flatter_beside_a_compressor() -> None:
-    told = as_json("words", "--baselines")
-    rows = {row["name"]: row for row in told["baselines"]}
+def test_unknown_words_are_spelled_in_the_comparison_with_compressors() -> None:
+    output = as_json("words", "--baselines")
+    rows = {row["name"]: row for row in output["baselines"]}
     zstd, grams = rows["zstd"], rows["Kneser-Ney, order 5"]
-    assert told["bits_per_byte"] < zstd["bits_per_byte"] < told["bits_per_byte_spelled"], "else there is nothing to see"
-    assert zstd["bits_per_byte_spelled"] == zstd["bits_per_byte"], "it has written all words out"
-    spelling = told["bits_per_byte_spelled"] - told["bits_per_byte"]
+    assert output["bits_per_byte"] < zstd["bits_per_byte"] < output["bits_per_byte_spelled"], (
+        "else there is nothing to see"
+    )
+    assert zstd["bits_per_byte_spelled"] == zstd["bits_per_byte"], "a compressor has no unknown words"
+    spelling = output["bits_per_byte_spelled"] - output["bits_per_byte"]
     assert grams["bits_per_byte_spelled"] - grams["bits_per_byte"] == pytest.approx(spelling, rel=1e-12)
-    table = shown("words", "--baselines").partition("beside it")[2]
+    table = shown("words", "--baselines").partition("baseline  ")[2]
     assert table.index("zstd  ") < table.index("this model")
 
 
-def test_parts_that_there_are_none_of_are_told() -> None:
-    assert "there are no figures by label: they are told" in shown("words", "--by", "label")
+def test_missing_parts_print_a_note() -> None:
+    assert "--by label requires" in shown("words", "--by", "label")
     out = shown("classifier", "--by", "position", "--by", "set")
-    assert "no figures by position" in out and "no figures by set" in out
-    assert "there are no figures" not in shown("words", "--by", "position")
+    assert "--by position requires" in out and "--by set requires" in out
+    assert "requires" not in shown("words", "--by", "position")
 
 
 def test_one_short_document_has_no_interval(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("The owl met the bear.", "utf-8")
     out = shown("words", "--on", str(tmp_path / "one.txt"), "--baselines")
-    assert "intervals over" not in out and not re.search(r"[+-]\d\.\d{3} to ", out)
+    assert "confidence intervals over" not in out and not re.search(r"[+-]\d\.\d{3} to ", out)
 
 
-def test_two_tables_need_two_files(tmp_path: Path) -> None:
+def test_csv_and_overlap_csv_must_differ(tmp_path: Path) -> None:
     flags = ("--csv", "a.csv", "--overlap-csv", f"{tmp_path.name}/../a.csv")
     (judged_runs() / tmp_path.name).mkdir()
     result = lilliput("evaluate", "words", "--overlap", *flags)
@@ -169,63 +178,63 @@ def test_two_tables_need_two_files(tmp_path: Path) -> None:
     assert not Path("a.csv").exists()
 
 
-def test_what_is_written_is_kept(tmp_path: Path) -> None:
+def test_csv_files_are_written(tmp_path: Path) -> None:
     samples, documents = tmp_path / "samples.csv", tmp_path / "documents.csv"
     flags = ("--overlap", "--prompts", "2", "--tokens", "6", "--beams", "2", "--overlap-csv", str(samples))
     out = shown("words", *flags, "--csv", str(documents))
-    assert "2 texts of 6 tokens" in out and "BLEU-4" in out
+    assert "2 continuations of 6 tokens" in out and "BLEU-4" in out
     for path, rows in ((samples, 2), (documents, 4)):
         with open(path, encoding="utf-8", newline="") as file:
             assert len(list(csv.DictReader(file))) == rows
 
 
-def test_what_was_written_can_be_set_beside_other_figures() -> None:
-    """How, after what, and by which BLEU: one document leaked, so that three of the five that are asked for give prompts."""
+def test_overlap_prints_prompts_decoding_and_signatures() -> None:
+    """One document leaked and is excluded, so that there are three prompts instead of five."""
     flags = ("--overlap", "--prompts", "5", "--prompt-tokens", "2", "--tokens", "6", "--top-k", "9", "--seed", "2")
     out = " ".join(shown("words", *flags).split())
-    assert "prompts: 3 (5 asked for), 1 different, the first 2 tokens of documents" in out
-    assert "written: temperature 0.7, top_k 9, seed 2" in out
+    assert "prompts: 3 (5 requested), 1 distinct; the first 2 tokens of documents" in out
+    assert "decoding: temperature 0.7, top_k 9, seed 2" in out
     assert re.search(
-        r"BLEU-n: sacrebleu, of the corpus, orders 1 to n, nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp", out
+        r"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp", out
     )
-    assert "chrF: nrefs:1|case:mixed" in out and "is in the JSON: words, words_unsmoothed, " in out
+    assert "chrF: nrefs:1|case:mixed" in out and "JSON output: words, words_unsmoothed, " in out
     flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
     out = " ".join(shown("words", *flags, "--temperature", "0").split())
-    assert "prompts: 2, 2 different, the first 7 tokens of documents written: greedy BLEU-n" in out
-    assert "written: beams 2 BLEU-n" in " ".join(shown("words", *flags, "--beams", "2").split())
+    assert "prompts: 2, 2 distinct; the first 7 tokens of documents decoding: greedy BLEU-n" in out
+    assert "decoding: beams 2 BLEU-n" in " ".join(shown("words", *flags, "--beams", "2").split())
     assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
 
 
-def test_ways_to_write_are_told_by_what_shapes_them() -> None:
-    def told(**changes: Any) -> str:
+def test_format_of_decoding_settings() -> None:
+    def output(**changes: Any) -> str:
         return format_generation(asdict(GenerateSettings(**changes)), 3)
 
-    assert told() == "temperature 0.7, seed 3"
-    assert told(temperature=0.0, min_tokens=4, tokens=9, engine="torch") == "greedy, min_tokens 4"
-    assert told(beams=4, length_penalty=0.5) == "beams 4, length_penalty 0.5"
-    assert told(beams=4, sample_beams=True) == "temperature 0.7, beams 4, sample_beams true, seed 3"
-    assert told(stop=("The end", "[x]")) == "temperature 0.7, stop 'The end' '[x]', seed 3"
+    assert output() == "temperature 0.7, seed 3"
+    assert output(temperature=0.0, min_tokens=4, tokens=9, engine="torch") == "greedy, min_tokens 4"
+    assert output(beams=4, length_penalty=0.5) == "beams 4, length_penalty 0.5"
+    assert output(beams=4, sample_beams=True) == "temperature 0.7, beams 4, sample_beams true, seed 3"
+    assert output(stop=("The end", "[x]")) == "temperature 0.7, stop 'The end' '[x]', seed 3"
 
 
-def test_labels_of_any_file() -> None:
+def test_metrics_by_label_of_any_file() -> None:
     assert re.search(r"^owl +13 ", shown("words", "--on", "said.tsv", "--by", "label"), re.MULTILINE)
 
 
-def test_stories_for_people_and_programs() -> None:
+def test_output_of_stories() -> None:
     out = shown("storybook", "--stories", "3", "--temperature", "0.5")
-    assert "3 whole texts" in out and re.search(r"^stories of the book +0.0% +100.0%$", out, re.MULTILINE)
-    assert "stories of the book" not in shown("words", "--stories", "2")
+    assert "3 texts" in out and re.search(r"^valid stories +0.0% +100.0%$", out, re.MULTILINE)
+    assert "valid stories" not in shown("words", "--stories", "2")
     out = shown("storybook", "--stories", "2", "--on", "mytext.txt")
-    assert re.search(r"^stories of the book +0.0% +-$", out, re.MULTILINE), "these documents are none"
-    told = as_json("storybook", "--stories", "2")["stories"]
-    assert told["written"]["texts"] == told["reference"]["texts"] == 2 and told["valid"] == 0.0
+    assert re.search(r"^valid stories +0.0% +-$", out, re.MULTILINE)
+    output = as_json("storybook", "--stories", "2")["stories"]
+    assert output["written"]["texts"] == output["reference"]["texts"] == 2 and output["valid"] == 0.0
 
 
-def test_its_flags_are_those_of_the_settings() -> None:
+def test_generation_flags_equal_the_settings() -> None:
     assert vars(OverlapFlags()).items() <= vars(GenerateSettings()).items()
 
 
-def test_errors_come_before_torch() -> None:
+def test_errors_are_reported_before_torch_is_imported() -> None:
     words = ["evaluate", "words", "--on", "nobody", "--stride", "99"]
     code = (
         f"import sys; from lilliput.cli import run_command; ended = run_command({words!r})\n"
@@ -237,7 +246,7 @@ def test_errors_come_before_torch() -> None:
 
 
 def test_every_example_runs(tmp_path: Path) -> None:
-    """With small runs in the place of those that it names, in a folder of its own."""
+    """Run with small runs, in a separate folder."""
     runs = {"demo": "storybook", "speech-lm": "words", "speech-classifier": "classifier"}
     for line in importlib.import_module("lilliput.cli.evaluate").EXAMPLES.strip().splitlines():
         words = shlex.split(re.split(r"\s{2,}", line.strip())[0])[1:]
@@ -246,6 +255,6 @@ def test_every_example_runs(tmp_path: Path) -> None:
         command = " ".join(words)
         for old, new in small.items():
             command = re.sub(rf"{old}(?!\w)", new, command)
-        told = lilliput(*command.split(), *(["--prompts", "2"] if "--overlap" in words else []))
-        assert told.code == 0, told.err
+        output = lilliput(*command.split(), *(["--prompts", "2"] if "--overlap" in words else []))
+        assert output.code == 0, output.err
     assert "--overlap" in EXAMPLES

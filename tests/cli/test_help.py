@@ -1,4 +1,4 @@
-"""Help: at once, without what it does not need, and every example in it works."""
+"""Tests of the help: it is fast, and its examples run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAVY = ("torch", "tyro", "pydantic", "numpy", "rich", "tokenizers")
 
 
 def help_of(*words: str) -> tuple[float, list[str]]:
-    """Seconds of the processor, which others beside it do not lengthen, and heavy modules of one call in its own process."""
+    """Return the CPU seconds and the imported heavy modules of one command in a new process."""
     code = (
         "import json, sys, time\nfrom lilliput.cli import main\n"
         f"try: main({[*words, '--help']!r})\nexcept SystemExit: pass\n"
@@ -34,21 +34,21 @@ def help_of(*words: str) -> tuple[float, list[str]]:
     return seconds, loaded
 
 
-def test_help_comes_at_once_and_from_a_plain_table() -> None:
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
     seconds, loaded = zip(*(help_of() for _ in range(5)), strict=True)
     assert loaded == ([],) * 5
     assert statistics.median(seconds) < 0.3
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_a_verb_needs_no_torch(command: str) -> None:
+def test_help_of_a_command_needs_no_torch(command: str) -> None:
     seconds, loaded = zip(*(help_of(command) for _ in range(3)), strict=True)
     assert not {"torch", "numpy"} & set(loaded[0])
     assert min(seconds) < 0.6
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
-def test_the_first_page(words: tuple[str, ...]) -> None:
+def test_help_of_all_commands(words: tuple[str, ...]) -> None:
     code, out, err = lilliput(*words)
     assert (code, err) == (0, "")
     assert all(command in out for command in COMMANDS)
@@ -61,13 +61,13 @@ def test_version() -> None:
     assert lilliput("--version") == (0, f"lilliput {__version__}\n", "")
 
 
-def test_a_shell_finds_it() -> None:
+def test_the_installed_command() -> None:
     found = subprocess.run([sys.executable, "-m", "lilliput", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("lilliput ")
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
-def test_every_setting_is_in_the_help_with_its_meaning(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+def test_every_setting_is_described_in_the_help(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     text = settings_help()
     for name in setting_types():
@@ -91,7 +91,7 @@ def test_every_example_parses(command: str) -> None:
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a newcomer's folder, in the order of the help; only made small."""
+    """Run the examples in order, with small budgets."""
     monkeypatch.chdir(tmp_path)
     text = write_text(tmp_path).read_text()
     (tmp_path / "letters.txt").write_text(text[:2000])
@@ -107,17 +107,17 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     for words in examples("train"):
         extra = [] if "--resume" in words else own if "--from" in words else small
-        if "--train.minutes" in words:  # a budget on the command line; two would be refused
+        if "--train.minutes" in words:  # two budgets would be an error
             extra = [*small[: small.index("--train.steps")], *small[small.index("--train.steps") + 2 :]]
             words[-1] = "0.002"
-        told = lilliput(*words[:2], *extra, *words[2:])
-        assert told.code == 0, told.err
+        result = lilliput(*words[:2], *extra, *words[2:])
+        assert result.code == 0, result.err
     (tmp_path / "prompts.txt").write_text("Once\nA bee\n")
     for command in ("info", "prepare", "generate", "chat"):
         for words in examples(command):
             words = [word.replace("step-000500", "step-000008") for word in words]
-            monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n/help\n"))  # of a chat
-            told = lilliput(*words, *(["--data.documents", "12"] if command == "prepare" else []))
-            assert told.code == 0, told.err
+            monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n/help\n"))  # input of a chat
+            result = lilliput(*words, *(["--data.documents", "12"] if command == "prepare" else []))
+            assert result.code == 0, result.err
             if "--json" in words or "--schema" in words:
-                json.loads(told.out)
+                json.loads(result.out)

@@ -1,4 +1,4 @@
-"""What only a real process can show: signals, exit codes, pipes, and two at once."""
+"""Tests with real processes: signals, exit codes, pipes, two processes at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torture import outcome
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a POSIX system")
 
-STEPS = 150  # of a few milliseconds: long enough to be caught in the middle, short enough to be trained to the end
+STEPS = 150  # of a few milliseconds: long enough to be interrupted, short enough to be completed
 LONG = [
     *FLAGS,
     "--train.steps",
@@ -60,7 +60,7 @@ def started(*words: str, program: tuple[str, ...] = ("-m", "lilliput")) -> Itera
 
 
 def wait_for_line(path: Path, line: int) -> None:
-    """Until the log has so many lines: the process is then in the middle of its training."""
+    """Wait until the log has this number of lines: the process is then training."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if path.exists() and path.read_bytes().count(b"\n") >= line:
@@ -69,8 +69,8 @@ def wait_for_line(path: Path, line: int) -> None:
     raise AssertionError("the process did not train")
 
 
-def go_on_and_compare(name: str) -> None:
-    """Resumed, it is what it would have been."""
+def resume_and_compare(name: str) -> None:
+    """Check that the resumed run equals an uninterrupted one."""
     assert lilliput("train", f"runs/{name}", "--resume", "--json").code == 0
     assert outcome(Path("runs", name)) == undisturbed()
 
@@ -82,7 +82,9 @@ def undisturbed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_once_finishes_the_step_saves_and_says_how_to_go_on(here: Path, number: signal.Signals, code: int) -> None:
+def test_one_signal_finishes_the_step_saves_and_prints_the_resume_command(
+    here: Path, number: signal.Signals, code: int
+) -> None:
     with started("train", "mytext.txt", *LONG, "--name", "once", "--json") as process:
         wait_for_line(here / "runs/once/metrics.jsonl", 10)
         process.send_signal(number)
@@ -92,17 +94,17 @@ def test_once_finishes_the_step_saves_and_says_how_to_go_on(here: Path, number: 
     *_, stopped, command = err.splitlines()
     last = (here / "runs/once/last").read_text().strip()
     step = int(last.removeprefix("step-"))
-    assert stopped == f"stopped at step {step}; step {step} is saved; go on with"
+    assert stopped == f"stopped at step {step}; step {step} is saved; resume with"
     assert command == "  lilliput train runs/once --resume"
     assert step < STEPS
-    go_on_and_compare("once")
+    resume_and_compare("once")
 
 
-def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
-    """Steps of seconds: the second signal comes within the step that the first one lets finish, or before there is one."""
+def test_a_second_signal_stops_at_once_without_damage(here: Path) -> None:
+    """Steps take seconds: the second signal arrives within the step that the first one lets finish."""
     slow = [*LONG, "--train.batch", "512", "--train.accumulate", "64", "--model.context", "256"]
     with started("train", "mytext.txt", *slow, "--name", "twice") as process:
-        wait_for_file(here / "runs/twice/metrics.jsonl")  # opened when the handlers are in place
+        wait_for_file(here / "runs/twice/metrics.jsonl")  # created after the handlers are installed
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         while "finishing this step" not in process.stderr.readline():
@@ -113,7 +115,7 @@ def test_twice_stops_at_once_and_harms_nothing(here: Path) -> None:
     assert process.returncode == 130
     assert time.monotonic() - began < 60
     assert "Traceback" not in err
-    assert "nothing is saved yet; go on with" in err
+    assert "no checkpoint is saved; resume with" in err
     assert json.loads(lilliput("info", "twice", "--json").out)["steps"] == 0
 
 
@@ -132,8 +134,8 @@ sys.exit(main())
 """
 
 
-def test_pressed_again_while_it_ends_it_still_says_how_to_go_on(here: Path) -> None:
-    """Where a step is short, the second signal comes when the step is finished and saved."""
+def test_a_second_signal_at_the_end_still_prints_the_resume_command(here: Path) -> None:
+    """With short steps, the second signal arrives after the step is saved."""
     with started("train", "mytext.txt", *LONG, "--name", "again", program=("-c", PRESSED_AGAIN)) as process:
         wait_for_line(here / "runs/again/metrics.jsonl", 10)
         process.send_signal(signal.SIGINT)
@@ -141,7 +143,7 @@ def test_pressed_again_while_it_ends_it_still_says_how_to_go_on(here: Path) -> N
     assert process.returncode == 130
     step = int((here / "runs/again/last").read_text().strip().removeprefix("step-"))
     assert err.endswith(
-        f"stopped at step {step}; step {step} is saved; go on with\n  lilliput train runs/again --resume\n"
+        f"stopped at step {step}; step {step} is saved; resume with\n  lilliput train runs/again --resume\n"
     )
 
 
@@ -152,10 +154,10 @@ def wait_for_file(path: Path) -> None:
         time.sleep(0.002)
 
 
-def test_killed_and_two_at_once(here: Path) -> None:
+def test_a_kill_and_two_processes_at_once(here: Path) -> None:
     with started("train", "mytext.txt", *LONG, "--name", "killed") as process:
         wait_for_line(here / "runs/killed/metrics.jsonl", 25)
-        process.send_signal(signal.SIGSTOP)  # so that it is there for as long as the second one looks
+        process.send_signal(signal.SIGSTOP)  # keeps the lock while the second process starts
         result = lilliput("train", "runs/killed", "--resume")
         assert result.code == 2
         (error,) = result.errors
@@ -166,7 +168,7 @@ def test_killed_and_two_at_once(here: Path) -> None:
         process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert json.loads(lilliput("info", "--json").out)[0]["state"] == "interrupted"
-    go_on_and_compare("killed")
+    resume_and_compare("killed")
 
 
 @pytest.fixture
@@ -174,8 +176,8 @@ def in_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained())
 
 
-def test_a_reader_that_has_enough(in_trained: None) -> None:
-    """`lilliput ... | head -1`: no complaint of a closed pipe."""
+def test_a_closed_pipe(in_trained: None) -> None:
+    """`lilliput ... | head -1` prints no error."""
     for words in (["info", "--schema"], ["--help"], ["generate", "mine", "--samples", "50"]):
         with started(*words) as process:
             assert process.stdout is not None
@@ -187,11 +189,11 @@ def test_a_reader_that_has_enough(in_trained: None) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is always full")
 def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
-    """At once, or when what was kept is written at the end."""
+    """Immediately, or when the buffer is flushed at the end."""
     for words in (["--help"], ["info", "mine"], ["generate", "mine"], ["generate", "mine", "--json"]):
         for unbuffered in ("", "1"):
             with open("/dev/full", "w") as full:
-                told = subprocess.run(
+                output = subprocess.run(
                     [sys.executable, "-m", "lilliput", *words],
                     stdout=full,
                     stderr=subprocess.PIPE,
@@ -199,23 +201,23 @@ def test_output_that_cannot_be_written_is_an_error(in_trained: None) -> None:
                     check=False,
                     env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
                 )
-            assert told.returncode == 2, words
-            assert told.stderr.startswith("error: ") and len(told.stderr.splitlines()) == 2, told.stderr
+            assert output.returncode == 2, words
+            assert output.stderr.startswith("error: ") and len(output.stderr.splitlines()) == 2, output.stderr
 
 
-def test_a_mistake_ends_with_2_and_an_ascii_terminal_is_enough(in_trained: None) -> None:
+def test_an_error_exits_with_2_on_an_ascii_terminal(in_trained: None) -> None:
     with started("train", "nothere") as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("error: ") and "nothere" in err
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë", "--json"],
         capture_output=True,
         env=ascii_only,
         check=True,
     )
-    assert json.loads(told.stdout)["samples"][0]["prompt"] == "Zoë"
+    assert json.loads(output.stdout)["samples"][0]["prompt"] == "Zoë"
     subprocess.run(
         [sys.executable, "-m", "lilliput", "generate", "mine", "--prompt", "Zoë"],
         capture_output=True,

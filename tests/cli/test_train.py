@@ -1,4 +1,4 @@
-"""`lilliput train` as a user meets it: what can be trained, what is said where, how it goes on."""
+"""Tests of `lilliput train`: targets, dry runs, output, resume."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_json(*argv: str) -> Any:
     return json.loads(out)
 
 
-# ---- what can be trained
+# ---- targets
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def as_json(*argv: str) -> Any:
         ("storybook", "storybook"),
     ],
 )
-def test_texts_folders_lines_recipes_and_the_book(here: Path, target: str, name: str) -> None:
+def test_targets_of_training(here: Path, target: str, name: str) -> None:
     (here / "texts").mkdir()
     for number, text in enumerate(TEXT.split("<|endoftext|>")):
         (here / "texts" / f"{number}.txt").write_text(text)
@@ -60,9 +60,9 @@ def test_texts_folders_lines_recipes_and_the_book(here: Path, target: str, name:
     (here / "mine.toml").write_text('name = "recipe"\n[data]\nsource = "mytext.txt"\n[optimizer]\nlr = 1e-3\n')
     code, out, err = lilliput("train", target, *FLAGS, "--data.documents", "12")
     assert code == 0, err
-    assert f"the run is in runs/{name}; next:" in out
+    assert f"run folder: runs/{name};" in out
     assert "validation loss" in out and "bits per byte" in out
-    assert ("the floor " in out) == (target == "storybook") == ("valid stories" in out)
+    assert ("lower bound " in out) == (target == "storybook") == ("valid stories" in out)
     assert f"lilliput generate runs/{name} --prompt Once --samples 3" in out
     for command in [line.strip() for line in out.splitlines() if line.startswith("  lilliput ")][:2]:
         assert lilliput(*command.replace("--samples 3", "--samples 1").split()[1:]).code == 0
@@ -70,24 +70,24 @@ def test_texts_folders_lines_recipes_and_the_book(here: Path, target: str, name:
 
 
 def test_a_shipped_recipe_by_name_and_a_size() -> None:
-    told = as_json("train", "demo", "--size", "nano", "--dry-run")
-    assert {key: told["config"]["model"][key] for key in SIZES["nano"]} == SIZES["nano"]
-    assert told["config"]["name"] == "demo"
+    summary = as_json("train", "demo", "--size", "nano", "--dry-run")
+    assert {key: summary["config"]["model"][key] for key in SIZES["nano"]} == SIZES["nano"]
+    assert summary["config"]["name"] == "demo"
 
 
-def test_what_the_user_says_wins_over_the_size() -> None:
-    told = as_json("train", "demo", "--size", "nano", "--model.layers", "7", "--dry-run")
-    assert told["config"]["model"]["layers"] == 7
+def test_flags_override_the_size() -> None:
+    summary = as_json("train", "demo", "--size", "nano", "--model.layers", "7", "--dry-run")
+    assert summary["config"]["model"]["layers"] == 7
 
 
 # ---- dry runs
 
 
 def test_the_keys_of_a_dry_run() -> None:
-    told = as_json("train", "mytext.txt", "--dry-run")
-    assert told.keys() >= {"config", "parameters", "flops_per_token", "memory_bytes", "seconds_estimate"}
-    assert list(told["parameters"]) == ["embedding", "blocks", "norm", "head", "total", "trainable"]
-    assert told["seconds_estimate"] == 60 * told["config"]["train"]["minutes"]
+    summary = as_json("train", "mytext.txt", "--dry-run")
+    assert summary.keys() >= {"config", "parameters", "flops_per_token", "memory_bytes", "seconds_estimate"}
+    assert list(summary["parameters"]) == ["embedding", "blocks", "norm", "head", "total", "trainable"]
+    assert summary["seconds_estimate"] == 60 * summary["config"]["train"]["minutes"]
     assert os.listdir() == ["mytext.txt"], "nothing is made"
 
 
@@ -100,22 +100,22 @@ def test_the_keys_of_a_dry_run() -> None:
     ],
 )
 def test_published_parameter_counts(recipe: str, parameters: dict[str, int]) -> None:
-    told = as_json("train", recipe, "--dry-run")["parameters"]
-    assert {key: told[key] for key in parameters} == parameters
+    summary = as_json("train", recipe, "--dry-run")["parameters"]
+    assert {key: summary[key] for key in parameters} == parameters
 
 
-def test_a_dry_run_for_people() -> None:
+def test_printed_output_of_a_dry_run() -> None:
     code, out, err = lilliput("train", "mytext.txt", "--size", "nano", "--train.minutes", "7", "--dry-run")
     assert (code, err) == (0, "")
     assert "model.dim = 64\n" in out
     assert "\ntime        about 7.0 minutes\n" in out
 
 
-def test_a_dry_run_knows_a_given_tokenizer(here: Path) -> None:
+def test_a_dry_run_uses_an_existing_tokenizer(here: Path) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "bytes").code == 0
     tokenizer = str(here / "runs" / "bytes" / "checkpoints" / "step-000008" / "tokenizer.json")
-    told = as_json("train", "mytext.txt", "--tokenizer.path", tokenizer, "--dry-run")
-    assert told["config"]["model"]["vocab_size"] == 257
+    summary = as_json("train", "mytext.txt", "--tokenizer.path", tokenizer, "--dry-run")
+    assert summary["config"]["model"]["vocab_size"] == 257
 
 
 @pytest.mark.parametrize(
@@ -126,19 +126,19 @@ def test_a_dry_run_knows_a_given_tokenizer(here: Path) -> None:
         ("--tokenizer.kind word --tokenizer.vocabulary words.txt", 4),
     ],
 )
-def test_a_dry_run_expects_a_vocabulary(here: Path, flags: str, size: int) -> None:
+def test_a_dry_run_estimates_the_vocabulary(here: Path, flags: str, size: int) -> None:
     (here / "words.txt").write_text("<pad>\n<unk>\nthe\nbee\n")
-    told = as_json("train", "mytext.txt", *flags.split(), "--dry-run")
-    assert told["config"]["model"]["vocab_size"] == size
+    summary = as_json("train", "mytext.txt", *flags.split(), "--dry-run")
+    assert summary["config"]["model"]["vocab_size"] == size
 
 
-def test_a_dry_run_cannot_count_words() -> None:
+def test_a_dry_run_of_a_word_tokenizer_requires_a_vocabulary_size() -> None:
     result = lilliput("train", "mytext.txt", "--tokenizer.kind", "word", "--dry-run")
     assert (result.code, result.out) == (2, "")
     assert [(error.code, error.setting) for error in result.errors] == [("setting.value", "model.vocab_size")]
 
 
-def test_a_dry_run_knows_the_width_of_vectors(here: Path) -> None:
+def test_a_dry_run_uses_the_width_of_vectors(here: Path) -> None:
     (here / "words.vec").write_text("2 3\nbee 1 2 3\nthe 4 5 6\n")
     flags = [
         "mytext.txt",
@@ -150,8 +150,8 @@ def test_a_dry_run_knows_the_width_of_vectors(here: Path) -> None:
         "64",
         "--dry-run",
     ]
-    told = as_json("train", *flags, "--vectors.source", "words.vec")
-    assert told["parameters"]["embedding"] == 700 * 3 + 3 * 64
+    summary = as_json("train", *flags, "--vectors.source", "words.vec")
+    assert summary["parameters"]["embedding"] == 700 * 3 + 3 * 64
     assert as_json("train", *flags, "--vectors.source", "train")["parameters"]["embedding"] == 700 * 100 + 100 * 64
 
 
@@ -159,19 +159,19 @@ def test_a_dry_run_knows_the_width_of_vectors(here: Path) -> None:
 
 
 def test_a_classifier_from_end_to_end(here: Path) -> None:
-    """No texts are written, no bits are told; accuracy is, by test set, on the console, in the list, and between two."""
+    """A classifier has accuracies instead of samples and bits per byte."""
     flags = [word for name, value in labelled_changes(here).items() for word in (f"--{name.replace('__', '.')}", value)]
     code, out, err = lilliput("train", "said.tsv", *FLAGS, *flags, "--log.sample_seconds", "1e-9")
     assert code == 0, err
     assert "32 training documents with 3 labels" in err and "a sample after" not in err
     assert "bits" not in out + err and "perplexity" not in out + err
     lines = out.splitlines()
-    assert any(line.startswith("validation loss") and "nats a document (8 documents" in line for line in lines)
+    assert any(line.startswith("validation loss") and "nats/document (8 documents" in line for line in lines)
     assert any(line.startswith("test heard        accuracy ") and line.endswith("%  (11 documents)") for line in lines)
     assert "lilliput generate" not in out
-    told = as_json("info", "said")
-    assert told["validation"]["bits_per_byte"] is None
-    assert told["tests"]["heard"]["documents"] == 11
+    summary = as_json("info", "said")
+    assert summary["validation"]["bits_per_byte"] is None
+    assert summary["tests"]["heard"]["documents"] == 11
     assert "test        heard: loss " in lilliput("info", "said").out
     assert "accuracy" in lilliput("info").out
     result = lilliput("generate", "said", "--prompt", "the honey")
@@ -189,9 +189,9 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
     flags = ["--data.tests", f"mine=mytext.txt,other={other}", "--data.windows", "overlapping"]
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, *flags)
     assert code == 0, err
-    told = as_json("info", "mytext")["tests"]
-    assert list(told) == ["mine", "other"]
-    for name, found in told.items():
+    summary = as_json("info", "mytext")["tests"]
+    assert list(summary) == ["mine", "other"]
+    for name, found in summary.items():
         assert (
             f"test {name:<12} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  (" in out
         )
@@ -202,31 +202,31 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
 @pytest.mark.parametrize(("recipe", "documents"), [("speech-lm", None), ("speech-classifier", 750)])
 def test_the_speech_recipes_run(recipe: str, documents: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LILLIPUT_DATA", str(DATA))
-    told = as_json("train", recipe, "--train.steps", "3")
-    assert told["parameters"]["total"] == {"speech-lm": 863_243, "speech-classifier": 576_467}[recipe]
-    assert all(found["documents"] == documents for found in told["tests"].values())
+    summary = as_json("train", recipe, "--train.steps", "3")
+    assert summary["parameters"]["total"] == {"speech-lm": 863_243, "speech-classifier": 576_467}[recipe]
+    assert all(found["documents"] == documents for found in summary["tests"].values())
     if recipe == "speech-lm":
-        assert {name: found["tokens"] for name, found in told["tests"].items()} == {
+        assert {name: found["tokens"] for name, found in summary["tests"].items()} == {
             "obama": 5_534,
             "wbush": 4_780,
             "hbush": 4_728,
         }
 
 
-# ---- what is said where
+# ---- output
 
 
 def test_json_is_one_object_on_stdout_and_nothing_else() -> None:
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["steps"] == 8
-    assert told["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
+    summary = json.loads(out)
+    assert summary["steps"] == 8
+    assert summary["validation"].keys() >= {"loss", "perplexity", "bits_per_byte"}
     assert "mytext" in err
     assert "\x1b" not in out + err
 
 
-def test_names_are_no_markup() -> None:
+def test_names_are_not_parsed_as_markup() -> None:
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--name", "[red]x[/]"[:6])
     assert code == 0, err
     assert "[red]x" in out and "[red]x" in err
@@ -234,10 +234,10 @@ def test_names_are_no_markup() -> None:
     assert "[red]x" in lilliput("info", "[red]x").out
 
 
-# ---- going on
+# ---- resume
 
 
-def test_an_existing_run_is_refused_with_three_ways_on() -> None:
+def test_an_existing_run_is_an_error_with_three_fixes() -> None:
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
     result = lilliput("train", "mytext.txt", *FLAGS)
     assert (result.code, result.out) == (2, "")
@@ -258,14 +258,14 @@ def test_resuming_by_folder_name_or_command(words: list[str]) -> None:
     before = outcome(Path("runs/mytext"))
     run = Run(Path("runs/mytext"))
     assert run.last
-    shutil.rmtree(run.last.folder)  # as if killed before the last save
+    shutil.rmtree(run.last.folder)  # as after a kill before the last save
     code, _, err = lilliput("train", *words, "--resume")
     assert code == 0, err
     assert "from step 6" in err
     assert outcome(Path("runs/mytext")) == before
 
 
-def test_a_finished_run_says_so_when_resumed() -> None:
+def test_resuming_a_finished_run_prints_a_note() -> None:
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
     before = outcome(Path("runs/mytext"))
     code, _, err = lilliput("train", "mytext", "--resume")
@@ -306,13 +306,13 @@ def test_a_resumed_run_named_by_itself_keeps_its_settings(target: str) -> None:
 
 
 def test_a_recipe_that_has_the_name_of_its_run_is_resumed_by_its_command() -> None:
-    """The name of a shipped recipe, or of a corpus, is more than that of a run: flags that are the run's own are no change."""
+    """A recipe has precedence over a run of the same name; flags equal to the run's settings are not changes."""
     command = ["train", "storybook", *FLAGS, "--data.documents", "12"]
     assert lilliput(*command).code == 0
     assert lilliput(*command, "--resume").code == 0
 
 
-def test_a_warm_up_that_is_longer_than_the_run_is_told() -> None:
+def test_a_warm_up_longer_than_the_run_prints_a_note() -> None:
     code, _, err = lilliput("train", "mytext.txt", *FLAGS, "--schedule.warmup", "50")
     assert code == 0
     note = "note schedule.warmup is 50 steps and train.steps 8: the learning rate never reaches its peak\n"
@@ -323,19 +323,19 @@ def test_a_warm_up_that_is_longer_than_the_run_is_told() -> None:
 def test_fine_tuning(here: Path) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "base").code == 0
     (here / "letters.txt").write_text("The bees are well. " * 100)
-    told = as_json("train", "letters.txt", "--from", "base", *TRAIN_ONLY)
+    summary = as_json("train", "letters.txt", "--from", "base", *TRAIN_ONLY)
     base, tuned = Run(Path("runs/base")), Run(Path("runs/letters"))
-    assert told["config"]["model"] == base.config()["model"]
+    assert summary["config"]["model"] == base.config()["model"]
     assert base.best and tuned.best
     assert tuned.best.tokenizer_json() == base.best.tokenizer_json()
-    # It begins where the other ended: far below a new model's ln(257).
+    # It starts with the loss of the other run, far below ln(257) of a new model.
     first = next(event for event in tuned.metrics() if event["event"] == "step")
     assert first["loss"] < 5.5
     assert lilliput("train", "letters", "--resume").code == 0
     assert as_json("train", "letters.txt", "--from", "base", "--dry-run")["config"]["model"]["dim"] == 16
 
 
-def test_a_data_folder_by_its_variable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_folder_variable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "recipes").mkdir()
     (here / "data").mkdir()
     shutil.move("mytext.txt", "data/mytext.txt")
@@ -348,7 +348,7 @@ def test_a_data_folder_by_its_variable(here: Path, monkeypatch: pytest.MonkeyPat
     assert "LILLIPUT_DATA" in err
 
 
-def test_the_shipped_recipes_are_named() -> None:
+def test_the_error_of_an_unknown_recipe_lists_the_shipped_ones() -> None:
     assert set(shipped_recipes()) >= {"demo", "speech-classifier", "speech-lm", "stories-gpt2"}
 
 

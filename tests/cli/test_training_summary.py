@@ -1,4 +1,4 @@
-"""The closing summary: what a run warned of, and the sample texts that came with its evaluations."""
+"""Tests of the summary after training: warnings and samples."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_warnings_are_printed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "samples"), [("1e-9", 3), ("1000", 0), ("none", 0)])
-def test_a_sample_comes_with_each_evaluation_that_is_due(
+def test_samples_are_printed_with_evaluations(
     seconds: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path)
-    told = lilliput("train", "mytext.txt", *FLAGS, "--log.sample_seconds", seconds, "--json")
-    assert told.code == 0, told.err
-    assert told.err.count("a sample after") == samples
-    assert told.err.count("validation loss") == 3
+    result = lilliput("train", "mytext.txt", *FLAGS, "--log.sample_seconds", seconds, "--json")
+    assert result.code == 0, result.err
+    assert result.err.count("a sample after") == samples
+    assert result.err.count("validation loss") == 3

@@ -1,1 +1,1 @@
-"""What several tests share: small runs, models, corpora and files, each module named for what it makes."""
+"""Shared helpers of the tests: small runs, models, corpora and files."""

@@ -1,4 +1,4 @@
-"""Small attentions for proofs, a writer of any member of the family, and pages in a real browser."""
+"""Small attention maps, writers of any model, and pages in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_attention(
     seed: int = 0,
     **more: Any,
 ) -> AttentionMaps:
-    """Random weights that keep to their sight; the last `padded` tokens are padding."""
+    """Return random attention weights within the mask; the last `padded` tokens are padding."""
     generator, count = np.random.default_rng(seed), len(tokens)
     distance = np.arange(count)[:, None] - np.arange(count)[None, :]
     mask = np.ones((count, count), np.bool_)
@@ -54,7 +54,7 @@ def load_small() -> Writer:
 
 
 def small_writer(**changes: Any) -> Writer:
-    """The small run (bytes, context 32, float64), its model replaced by a fresh one with these settings."""
+    """Return a writer of the small run (bytes, context 32, float64) with a new model of these settings."""
     writer = load_small()
     if not changes:
         return writer
@@ -67,13 +67,13 @@ def launch_browser(player: Playwright) -> Browser:
     place = os.environ.get("LILLIPUT_BROWSER") or next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
-    assert place, "the page is proved in a real browser: install chromium, or name one in LILLIPUT_BROWSER"
+    assert place, "the page is tested in a real browser: install chromium, or set LILLIPUT_BROWSER"
     return player.chromium.launch(executable_path=place, args=["--no-sandbox", "--disable-gpu"])
 
 
 @contextmanager
 def watched_page(browser: Browser, width: int = 1200, height: int = 1000) -> Iterator[Page]:
-    """A page that may not reach the network; whatever goes wrong in it fails the test."""
+    """Open a page without network access; any error in it fails the test."""
     troubles: list[str] = []
     page = browser.new_page(viewport={"width": width, "height": height})
     page.set_default_timeout(120_000)

@@ -1,7 +1,7 @@
-"""What every engine is held to: any sequence of operations on rows gives what the model gives without a cache.
+"""The contract of an engine: any sequence of operations on rows equals the model without a cache.
 
-`check_operations(build, model, seed)` draws the sequence. Several sets of rows live side by side, so that whatever one of them
-does to memory that is not its own is found out by the others.
+`check_operations(build, model, seed)` draws a random sequence. Several sets of rows exist at the same time, so that a write to
+the memory of another set is found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_ROWS, MOST_SETS = 6, 3
 
 @torch.inference_mode()
 def uncached(model: Transformer, texts: list[list[int]]) -> Tensor:
-    """(B, V): logits after each text, all of it read at once; what follows a text cannot reach back into it."""
+    """Return (B, V): logits after each text, computed in one pass without a cache."""
     longest = max(map(len, texts))
     ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
     return model(ids)[torch.arange(len(texts)), torch.tensor([len(text) - 1 for text in texts])]
@@ -31,14 +31,14 @@ def uncached(model: Transformer, texts: list[list[int]]) -> Tensor:
 
 @dataclass
 class Set:
-    """EngineRows, and the texts that they ought to hold."""
+    """EngineRows and their expected texts."""
 
     rows: EngineRows
     texts: list[list[int]]
 
 
 class Operations:
-    """`done` counts what was really done, for whoever wants to know that the draw left nothing out."""
+    """`done` counts the operations, so that a test can check that each kind occurred."""
 
     def __init__(self, build: Callable[[Transformer], Engine], model: Transformer, seed: int, tolerance: float) -> None:
         self.engine, self.model, self.tolerance = build(model), model, tolerance
@@ -65,7 +65,7 @@ class Operations:
         self.check(logits, self.sets[-1])
 
     def step(self, held: Set, most: int) -> None:
-        """EngineRows without room for `most` tokens leave first; a set may end that way."""
+        """Remove rows without space for `most` tokens first; a set may become empty."""
         going = [place for place, text in enumerate(held.texts) if len(text) + most <= self.model.settings.context]
         if not going:
             self.sets.remove(held)
@@ -91,7 +91,7 @@ class Operations:
         self.sets.remove(other)
 
     def truncate(self, held: Set) -> None:
-        """Refused only where a window has lost what that needs, and then nothing has changed."""
+        """An error only if a window has dropped the needed entries; then nothing is changed."""
         length = self.draw.randint(1, min(map(len, held.texts)))
         try:
             held.rows.truncate(length)
@@ -102,7 +102,7 @@ class Operations:
             held.texts = [text[:length] for text in held.texts]
 
     def run(self, number: int) -> None:
-        """So many operations, after each of which some set reads on: a mistake shows in its logits."""
+        """Run `number` operations; after each, a set is extended and its logits are compared."""
         for _ in range(number):
             if not self.sets:
                 self.prefill()
@@ -131,7 +131,7 @@ class Operations:
 def check_operations(
     build: Callable[[Transformer], Engine], model: Transformer, seed: int, number: int = 60, tolerance: float = 1e-12
 ) -> Counter[str]:
-    """So many drawn operations on rows of the engine, held to the model without a cache; tells how many of each kind."""
+    """Run random operations on rows of the engine, compare with the uncached model, and return their counts."""
     operations = Operations(build, model, seed, tolerance)
     operations.run(number)
     return operations.done

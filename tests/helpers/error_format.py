@@ -41,7 +41,7 @@ VERBS = {
         "shorten",
         "split",
     ),
-    *("start", "stop", "train", "turn", "update", "use", "wait", "write"),
+    *("change", "restore", "resume", "start", "stop", "train", "turn", "update", "use", "wait", "write"),
 }
 
 
@@ -53,7 +53,7 @@ def check_format(error: UserError) -> None:
 
 
 def check_every_error() -> None:
-    """From now on, check each error when it is made, whether it is printed or not."""
+    """Check each error when it is created, whether it is printed or not."""
     original = UserError.__init__
 
     def checked(self: UserError, *arguments: Any, **named: Any) -> None:

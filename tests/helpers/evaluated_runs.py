@@ -1,4 +1,4 @@
-"""Runs to be judged, made once: words with unknown ones, labels, both, and the storybook. Not to be changed."""
+"""Runs for tests of evaluation, trained once: unknown words, labels, both, storybook. Do not change them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from helpers.labelled_corpora import labelled_changes
 from helpers.small_runs import MEMORY, small_config, train_small
 
-VOCABULARY = "30"  # too few for all words of the text
+VOCABULARY = "30"  # fewer than the words of the text
 
 
 @functools.cache
 def judged_runs() -> Path:
-    """A folder with runs/{words,classifier,both,storybook}, and said.tsv and heard.tsv, which the labelled ones learned from and
-    are tested on. In runs/words half of the text is for validation; its last document also stands in training."""
+    """Return a folder with runs/{words,classifier,both,storybook}, said.tsv (training) and heard.tsv (test). In runs/words half
+    of the text is for validation; its last document is also in training."""
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     labelled = labelled_changes(folder)

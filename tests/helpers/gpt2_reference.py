@@ -1,4 +1,4 @@
-"""transformers' own GPT-2 with a small model's weights, to hold ours to it."""
+"""The GPT-2 of transformers with the weights of a small model, as reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpt2_like() -> Transformer:
 
 
 def as_gpt2(model: Transformer) -> Any:
-    """The GPT2LMHeadModel that `gpt2_like` is, in float64, without dropout."""
+    """Return the GPT2LMHeadModel equal to `gpt2_like`, in float64, without dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shape = {"vocab_size": 17, "n_positions": 24, "n_embd": 16, "n_layer": 3, "n_head": 4}

@@ -1,4 +1,4 @@
-"""Small labelled corpora and the settings that train on them: who said it, told by their favourite words."""
+"""Small labelled corpora: the label is a speaker with typical words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPEAKERS = {"bee": "honey wax clover hive", "bear": "river salmon winter honey",
 
 
 def token_file(lengths: list[int], below: int = 15, seed: int = 0, ends: bool = True) -> TokenFile:
-    """END d1 END d2 END ... of documents of these lengths, with ids below a bound; END is 16; three classes in turn."""
+    """Return END d1 END d2 END ... with documents of these lengths and ids below a bound; END is 16; three classes in turn."""
     generator = np.random.default_rng(seed)
     tokens, offsets = [16], [1]
     for length in lengths:
@@ -23,7 +23,7 @@ def token_file(lengths: list[int], below: int = 15, seed: int = 0, ends: bool = 
 
 
 def write_labelled(folder: Path, name: str = "said.tsv", documents: int = 40, first: int = 0) -> Path:
-    """`label TAB text` lines: of each speaker in turn, a few of their words among others, of unlike length."""
+    """Write `label TAB text` lines of different lengths, with typical words of each speaker in turn."""
     lines = []
     for number in range(first, first + documents):
         speaker = list(SPEAKERS)[number % 3]
@@ -36,7 +36,7 @@ def write_labelled(folder: Path, name: str = "said.tsv", documents: int = 40, fi
 
 
 def labelled_changes(folder: Path) -> dict[str, str]:
-    """Changes of `small_config` that make it a classifier with a test set."""
+    """Return changes of `small_config` for a classifier with a test set."""
     train, test = write_labelled(folder), write_labelled(folder, "heard.tsv", 11, first=50)
     return {
         "data__source": str(train),

@@ -117,7 +117,7 @@ def write_plugin(folder: Path) -> Path:
 def plugins_end_here() -> Iterator[None]:
     """Remove what plugins register inside."""
     for table in TABLES.values():
-        len(table)  # the built-in entries are there before they are copied
+        len(table)  # loads the built-in entries before they are copied
     before, loaded = {name: dict(table._entries) for name, table in TABLES.items()}, list(plugins.LOADED)
     try:
         yield

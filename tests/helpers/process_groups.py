@@ -1,9 +1,9 @@
-"""What each of several processes does in tests/training/test_distributed.py.
+"""The program of the processes of tests/training/test_distributed.py.
 
     torchrun --nproc-per-node 2 tests/helpers/process_groups.py FOLDER ANSWER CASES
 
-Small runs one after the other, in one group: starting processes takes longer than all of them. CASES is a JSON list; what was
-heard, as the first process heard it, goes into FOLDER/ANSWER. Numbers that processes must agree on are compared here.
+Small runs are trained one after the other in one group, because starting processes takes longer. CASES is a JSON list; the first
+process writes the results to FOLDER/ANSWER. Values that must be equal in all processes are compared here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lilliput.training.session import open_session
 
 
 def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, Any]:
-    """`changes` to the settings of a small run; `resume` it; `stop` after a step, which only the last process is told to."""
+    """Train a small run with `changes`; `resume` it; `stop` it after a step, requested in the last process only."""
     config = small_config(folder, case["name"], **case["changes"])
     losses, figures = {}, []
     with open_session(config, resume=case.get("resume", False), world=world) as session:
@@ -42,7 +42,7 @@ def train_case(world: World, folder: Path, case: dict[str, Any]) -> dict[str, An
 
 
 def watch_gradients(trainer: Trainer[Any]) -> list[int]:
-    """Bytes of all gradients in this process, whenever they are about to be used."""
+    """Record the bytes of all gradients of this process before each optimizer step."""
     found: list[int] = []
     one = getattr(trainer.optimizer, "optimizers", [trainer.optimizer])[0]
     parameters = list(trainer.model.parameters())
@@ -51,7 +51,7 @@ def watch_gradients(trainer: Trainer[Any]) -> list[int]:
 
 
 def local_bytes(trainer: Trainer[Any]) -> dict[str, int]:
-    """What this process holds of weights and of the optimizer's moments."""
+    """Return the bytes of weights and moments in this process."""
     groups = trainer.optimizer.state_dict()
     states = [one["state"] for one in groups.get("optimizers", [groups])]
     moments = [value for state in states for values in state.values() for value in values.values() if value.dim()]
@@ -66,7 +66,7 @@ def size(tensor: Tensor) -> int:
 if __name__ == "__main__":
     place, answer, cases = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     with open_world() as processes:
-        told = [train_case(processes, place, case) for case in cases]
+        result = [train_case(processes, place, case) for case in cases]
         if processes.first:
-            (place / answer).write_text(json.dumps(told))
+            (place / answer).write_text(json.dumps(result))
     exit_process(0)

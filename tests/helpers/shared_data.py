@@ -1,4 +1,4 @@
-"""Where the real texts are. A test that needs them is skipped, with its reason, where they are absent."""
+"""Path of the shared data. Tests that need it are skipped if it is absent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Small runs for proofs: a text of a few stories, a model that trains in a second, and what two runs must share.
+"""Small runs: a text of a few stories, a model that trains in a second, and comparisons of two runs.
 
-`trained()` is one run that many tests read; who changes something copies it with `copy_of_trained`.
+`trained()` is a run that many tests read; tests that change it use `copy_of_trained`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lilliput.storage.run_folders import Run
 from lilliput.training.events import TIMES, Event
 from lilliput.training.session import open_session
 
-# In float64 and on one thread: fast at this size, and bit for bit.
+# float64 and one thread: fast at this size, and deterministic.
 SETTINGS = {
     "tokenizer.kind": "byte",
     "model.dim": "16",
@@ -43,13 +43,13 @@ SETTINGS = {
     "evaluate.every": "3",
     "evaluate.rows": "5",
     "generate.tokens": "12",
-    "generate.engine": "torch",  # which holds float64, too
+    "generate.engine": "torch",  # supports float64
     "log.every": "1",
     "log.sample_seconds": "none",
 }
 FLAGS = [word for name, value in SETTINGS.items() for word in (f"--{name}", value)]
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # flushes, which other tests prove, cost nothing there
-# Not of the storybook, whose words may change.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # flushing is fast there
+# Independent of the storybook, whose words may change.
 WHO = ("A bee", "The old bear", "Zoë", "Every owl", "Nobody", "A very small fox", "The moon")
 DID = ("saw", "lost", "sang of", "went to", "dreamt of")
 WHAT = ("sea", "lantern", "crooked tree", "bell", "marble", "garden gate", "king", "wind", "last of the apples")
@@ -83,7 +83,7 @@ def train_small(config: Config, resume: bool = False, start_from: str | None = N
 
 
 def abandon(config: Config, after: int, resume: bool = False) -> bool:
-    """Train and be gone after that many events, as after a kill. False if the run ended before."""
+    """Train and stop after `after` events, as after a kill. Return False if the run ended before."""
     with open_session(config, resume=resume) as session:
         events = session.events([])
         found = len(list(islice(events, after)))
@@ -92,13 +92,13 @@ def abandon(config: Config, after: int, resume: bool = False) -> bool:
 
 
 def timeless(run: Run) -> list[dict[str, Any]]:
-    """The log but for its fields of time, speed and memory: what a run that is done again has, too."""
+    """Return the log without times, speeds and memory, for comparison with a repeated run."""
     return [{name: value for name, value in line.items() if name not in TIMES} for line in run.metrics()]
 
 
 @functools.cache
 def trained() -> Path:
-    """A folder with mytext.txt and the finished run runs/mine. Not to be changed."""
+    """Return a folder with mytext.txt and the finished run runs/mine. Do not change it."""
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     train_small(small_config(folder))
@@ -106,7 +106,7 @@ def trained() -> Path:
 
 
 def copy_of_trained(folder: Path) -> Path:
-    """The same folder, to be changed: runs/mine, prepared/ and mytext.txt."""
+    """Copy that folder, to be changed: runs/mine, prepared/ and mytext.txt."""
     return Path(shutil.copytree(trained(), folder / "copy"))
 
 
@@ -136,7 +136,7 @@ class CommandResult(Printed):
 
 
 def lilliput(*argv: str) -> CommandResult:
-    """Run a command as from a shell but in this process: importing torch anew takes two seconds."""
+    """Run a command in this process, because importing torch takes two seconds."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         ended = run_command(list(argv))

@@ -1,4 +1,4 @@
-"""Small studies for proofs: the file of a grid over the small runs of `small`, and its figures without those of time."""
+"""Small studies: a grid over small runs, and its metrics without times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.small_runs import SETTINGS, write_text
 from lilliput.studies.study_results import StudyResult
 
 AXES = {"window": {"full": {}, "4 tokens": {"model.window": 4}}}
-# Of a row that is measured again, these are other ones.
+# Values that differ if a row is measured again.
 TIMES = ("train.seconds", "train.tokens_per_second", "train.peak_memory_bytes")
 
 
@@ -40,7 +40,7 @@ def write_study(
     extra: str = "",
     **changes: Any,
 ) -> Path:
-    """A study beside mytext.txt; `changes` of its first keys, None to leave one out; `extra` is TOML after them."""
+    """Write a study next to mytext.txt; `changes` of its top-level keys, None removes one; `extra` is appended TOML."""
     write_text(folder)
     keys = {"title": "Small", "question": "Does it hurt?", "recipe": "mytext.txt", "seeds": [1], "budget": {"steps": 8}}
     keys |= {"measure": ["training"], "show": ["validation.loss"]} | changes

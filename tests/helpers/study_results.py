@@ -1,4 +1,4 @@
-"""Outcomes of studies that nobody ran: figures drawn with a seed, logs of runs as training writes them."""
+"""Artificial results of studies: seeded metrics, and logs in the format of training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABOUT: dict[str, Any] = {
     "machine": {"system": "Linux", "processor": "a processor", "cores": 2, "memory_bytes": 8_000_000_000},
     "config": {"model.dim": 64, "model.window": None, "train.batch": 16, "optimizer.betas": [0.9, 0.95]},
 }
-Values = Callable[[dict[str, str], int], dict[str, float]]  # the figures of a cell with a seed
+Values = Callable[[dict[str, str], int], dict[str, float]]  # the metrics of a cell with a seed
 
 
 def make_study(
@@ -69,12 +69,12 @@ def make_result(study: Study, values: Values, folder: Path = Path("nowhere")) ->
 
 
 def exact(table: Mapping[str, tuple[float, ...]], figure: str = "validation.perplexity") -> Values:
-    """The figure of a label for each seed, 1 the first."""
+    """Return the metric of a label for each seed, starting at 1."""
     return lambda cell, seed: {figure: table[", ".join(cell.values())][seed - 1]}
 
 
 def windows(folder: Path, seeds: tuple[int, ...] = (1, 2, 3)) -> StudyResult:
-    """A study of attention windows with everything in it: curves, ties, differences, speeds, published figures."""
+    """Return a study of attention windows with curves, significant and other differences, speeds and published values."""
     study = make_study(
         {"window": {"full": {}} | {f"{tokens} tokens": {"model.window": tokens} for tokens in (4, 8, 16)}},
         seeds,
@@ -109,7 +109,7 @@ def windows(folder: Path, seeds: tuple[int, ...] = (1, 2, 3)) -> StudyResult:
 
 
 def write_log(folder: Path, end: float, seed: int, steps: int = 500, every: int = 10) -> None:
-    """A run's log that falls to the given loss."""
+    """Write the log of a run whose loss decreases to `end`."""
     folder.mkdir(parents=True)
     noise = np.random.default_rng(seed)
     lines: list[dict[str, Any]] = []
@@ -119,7 +119,12 @@ def write_log(folder: Path, end: float, seed: int, steps: int = 500, every: int 
             {"event": "step", "step": step, "loss": loss, "tokens": step * 512, "seconds": step / 12, "lr": 1e-3}
         )
         if step % 50 == 0:
-            told = {"event": "evaluation", "step": step, "loss": end + 4.4 * float(np.exp(-step / 90)), "whole": False}
-            lines.append(told)
+            output = {
+                "event": "evaluation",
+                "step": step,
+                "loss": end + 4.4 * float(np.exp(-step / 90)),
+                "whole": False,
+            }
+            lines.append(output)
     (folder / "config.json").write_text("{}")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""What tests of prepared data share: small corpora on disk, their settings, and whether they were made or reused."""
+"""Small corpora on disk, their settings, and whether they were prepared or reused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def was_built(config: Config, tokenizer: Tokenizer | None = None, rebuild: bool 
 
 
 def run(program: str, *arguments: str, own_group: bool = False) -> subprocess.Popen[str]:
-    """A Python program of its own; `own_group`: with a process group that can be signalled as a terminal would."""
+    """Start a Python program; `own_group`: in a process group of its own, for signals as from a terminal."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments],

@@ -1,6 +1,6 @@
-"""Small models for proofs: every choice of the family, in float64, with weights that hide nothing.
+"""Small models with every choice, in float64, with random weights.
 
-`VARIANTS` is a covering set: whatever two choices of `AXES` are taken, some variant has both.
+`VARIANTS` is a covering set: every pair of choices of `AXES` occurs in a variant.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pairs(case: dict[str, Any]) -> set[tuple[Choice, Choice]]:
 
 
 def covering_set(axes: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Of a few random cases take the one that has the most new pairs, until none is left."""
+    """Add the random case with the most new pairs of choices until all pairs are covered."""
     draw = random.Random(0)
     left = {
         pair
@@ -66,8 +66,7 @@ def name_variant(case: dict[str, Any]) -> str:
 
 
 def tiny_settings(**changes: Any) -> ModelSettings:
-    """A language model of 3 layers and 17 tokens; xavier, because zero-residual blocks are identities and prove
-    nothing."""
+    """Return a language model of 3 layers and 17 tokens; xavier, because zero-residual blocks are the identity."""
     biases = dict.fromkeys(BIASES_ON[changes.pop("biases", "none")], True)
     shape = {"vocab_size": 17, "dim": 16, "layers": 3, "heads": 4, "kv_heads": 4, "hidden": 24, "context": 24}
     plain = {"qk_norm": False, "initialisation": "xavier"}
@@ -75,7 +74,7 @@ def tiny_settings(**changes: Any) -> ModelSettings:
 
 
 def tiny_model(seed: int = 0, vectors: VectorSettings | None = None, **changes: Any) -> Transformer:
-    """In float64; every weight is disturbed, so that no bias is 0 and no norm is 1."""
+    """Return a float64 model with random changes of all weights, so that no bias is 0 and no norm is 1."""
     model = build_model(tiny_settings(**changes), vectors, seed=seed).double().eval()
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():

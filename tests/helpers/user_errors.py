@@ -1,4 +1,4 @@
-"""Errors that a call raises, checked for their form: a code, and at most three lines."""
+"""Errors that a call raises, with a check of their format."""
 
 from __future__ import annotations
 

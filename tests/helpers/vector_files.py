@@ -1,4 +1,4 @@
-"""Models of FastText written by hand, from the description of their layout."""
+"""FastText model files, written from the description of their format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_model(
     labels: list[bytes] | None = None,
     kind: int = 2,
 ) -> Path:
-    """Without the matrix that only training needs."""
+    """Write a model without the output matrix, which only training needs."""
     labels = labels or []
     data = struct.pack("<ii12id", MAGIC, version, matrix.shape[1], 5, 5, 1, 5, 1, 2, kind, bucket, 3, 6, 100, 1e-4)
     size = len(words) + len(labels)

@@ -1,4 +1,4 @@
-"""From recipes and flags to frozen settings, or to every mistake at once."""
+"""Tests of loading settings from recipes and flags, and of their errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lilliput.storage.dotted_names import flatten
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in."""
+    """An empty current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LILLIPUT_DATA", raising=False)
     return tmp_path
@@ -67,7 +67,7 @@ def refused_once(
 
 
 def test_the_order_of_the_layers(folder: Path) -> None:
-    """defaults < base < recipe < size < dotted: each of five settings is decided by another layer."""
+    """defaults < base < recipe < size < overrides: each of five settings comes from another layer."""
     write(folder / "base.toml", "[model]\ncontext = 11\nlayers = 12\ndim = 24\nheads = 3\nrotary_base = 500.0")
     recipe = write(
         folder / "recipe.toml", 'base = "base.toml"\n[model]\nlayers = 13\ndim = 26\nheads = 13\nrotary_base = 600'
@@ -90,13 +90,13 @@ def test_bases_of_bases_are_relative_to_their_files(folder: Path) -> None:
     assert Path(config.data.source) == folder / "a/b/texts"
 
 
-def test_a_base_is_not_looked_for_where_the_user_stands(folder: Path) -> None:
+def test_a_base_is_not_searched_in_the_current_folder(folder: Path) -> None:
     write(folder / "other.toml", "seed = 5")
     error = refused_once(write(folder / "deep/recipe.toml", 'seed = 1\nbase = "other.toml"'))
     assert (error.code, error.where) == ("recipe.missing", "recipe.toml, line 2")
 
 
-def test_a_run_is_named_after_its_recipe_unless_it_says_so(folder: Path) -> None:
+def test_the_default_name_of_a_run_is_that_of_the_recipe(folder: Path) -> None:
     assert load_config(write(folder / "quiet.toml", "seed = 2")).name == "quiet"
     assert load_config(write(folder / "loud.toml", 'name = "said"')).name == "said"
     assert load_config(write(folder / "loud.toml", 'name = "said"'), {"name": "flag"}).name == "flag"
@@ -116,7 +116,7 @@ def test_the_built_in_corpus_by_its_name(folder: Path) -> None:
     assert load_config(write(folder / "r.toml", '[data]\nsource = "storybook"')).data.source == "storybook"
 
 
-def test_paths_in_a_recipe_are_relative_to_it_and_flags_to_the_user(
+def test_paths_are_relative_to_the_recipe_or_to_the_current_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (
@@ -129,10 +129,10 @@ def test_paths_in_a_recipe_are_relative_to_it_and_flags_to_the_user(
     assert (config.data.validation_source, config.tokenizer.path) == ("/data/b.txt", "/abs/t.json")
     assert load_config(recipe, {"data.source": "here.txt"}).data.source == "here.txt"
     monkeypatch.delenv("LILLIPUT_DATA")
-    assert load_config(recipe).data.validation_source == "$LILLIPUT_DATA/b.txt"  # told as missing by who opens it
+    assert load_config(recipe).data.validation_source == "$LILLIPUT_DATA/b.txt"  # reported as missing when it is opened
 
 
-def test_every_input_of_a_recipe_is_looked_for_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_input_of_a_recipe_is_relative_to_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         '[data]\nsource = "load.py:stories"\ntests = ["a=t/a.txt", "b=$LILLIPUT_DATA/b.txt", "c=storybook"]\n'
         '[tokenizer]\nkind = "word"\nvocabulary = "v.txt"\n[vectors]\nsource = "w.vec"'
@@ -149,11 +149,11 @@ def test_every_input_of_a_recipe_is_looked_for_beside_it(folder: Path, monkeypat
     assert load_config(trains).data.source == "tinystories"
 
 
-def test_a_data_set_of_the_hub_is_no_path(folder: Path) -> None:
+def test_a_dataset_of_the_hub_is_not_a_path(folder: Path) -> None:
     assert load_config("someone/Some-Stories").data.source == "someone/Some-Stories"
     recipe = write(folder / "deep/r.toml", '[data]\nsource = "someone/stories"')
     assert load_config(recipe).data.source == "someone/stories"
-    (folder / "deep/someone").mkdir()  # a folder of that name: it was meant as a path
+    (folder / "deep/someone").mkdir()  # a folder of that name exists: it is a path
     assert load_config(recipe).data.source == str(folder / "deep/someone/stories")
     (folder / "texts").mkdir()
     for mistyped in ("texts/storis", "other/storis.txt", "a/b/c", "../owner/name"):
@@ -185,7 +185,7 @@ def test_a_budget_replaces_the_budgets_below(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [{"train.steps": "3", "train.tokens": "4"}, {"train.minutes": "none"}])
-def test_two_budgets_at_once_and_none_are_refused(folder: Path, flags: dict[str, str]) -> None:
+def test_two_budgets_or_none_are_errors(folder: Path, flags: dict[str, str]) -> None:
     assert refused_once(None, flags).setting == "train.steps"
     error = refused_once(write(folder / "r.toml", "[train]\nsteps = 3\nminutes = 4"))
     assert (error.code, error.setting, error.where) == ("setting.conflict", "train.steps", "r.toml, line 2")
@@ -194,7 +194,7 @@ def test_two_budgets_at_once_and_none_are_refused(folder: Path, flags: dict[str,
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def test_none_undoes_in_recipes_and_flags(folder: Path) -> None:
+def test_none_switches_off_in_recipes_and_flags(folder: Path) -> None:
     write(
         folder / "b.toml", '[model]\nwindow = 4\npositions = "learned"\n[optimizer]\nclip = 2.0\n[generate]\ntop_k = 3'
     )
@@ -204,7 +204,7 @@ def test_none_undoes_in_recipes_and_flags(folder: Path) -> None:
     config = load_config(recipe, {"generate.top_k": "none"})
     assert (config.model.window, config.model.positions, config.optimizer.clip, config.generate.top_k) == (None,) * 4
     assert load_config(None, {"data.validation_source": "none"}).data.validation_source is None
-    assert load_config(None, {"generate.prompt": "none"}).generate.prompt == "none"  # a text that cannot be off
+    assert load_config(None, {"generate.prompt": "none"}).generate.prompt == "none"  # a string without an off value
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_none_undoes_in_recipes_and_flags(folder: Path) -> None:
         ("generate.prompt", "Once, upon [a] time", "Once, upon [a] time"),
     ],
 )
-def test_flags_are_read_as_their_settings_need(flag: str, value: str, expected: Any) -> None:
+def test_flags_are_parsed_by_the_type_of_the_setting(flag: str, value: str, expected: Any) -> None:
     config: Any = load_config(None, {flag: value})
     for part in flag.split("."):
         config = getattr(config, part)
@@ -240,7 +240,7 @@ def test_a_pattern_in_toml(folder: Path) -> None:
     assert load_config(write(folder / "r.toml", '[model]\nwindow = [4, "none"]')).model.window == (4, None)
 
 
-def test_derived_settings_are_written_out() -> None:
+def test_derived_settings_are_filled_in() -> None:
     model = load_config(None, {"model.dim": "96", "model.heads": "6"}).model
     assert (model.hidden, model.kv_heads) == (384, 6)
 
@@ -255,7 +255,7 @@ def test_settings_are_frozen() -> None:
     assert hash(config.model) == hash(load_config().model)
 
 
-# ---- mistakes --------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 
 MANY = """seed = -1
 nam = "x"
@@ -406,7 +406,7 @@ def test_settings_that_conflict(flags: dict[str, str], setting: str) -> None:
         {"generate.engine": "numba", "generate.quantise": "int8"},
     ],
 )
-def test_settings_of_writing_that_do_fit_each_other(flags: dict[str, str]) -> None:
+def test_generate_settings_without_conflict(flags: dict[str, str]) -> None:
     assert not conflicts(load_config(None, flags))
 
 
@@ -423,7 +423,7 @@ def test_settings_of_writing_that_do_fit_each_other(flags: dict[str, str]) -> No
         ("schedule.final", "1.5"), ("schedule.decay", "-0.1"), ("schedule.decay", "1.1"),
     ],
 )  # fmt: skip
-def test_values_out_of_bounds_are_refused(flag: str, value: str) -> None:
+def test_values_out_of_bounds(flag: str, value: str) -> None:
     error = refused_once(None, {flag: value})
     choice = flag in ("model.norm", "train.device")
     assert (error.code, error.setting) == ("setting.choice" if choice else "setting.value", flag)
@@ -491,7 +491,7 @@ configs = st.builds(
 
 
 @given(config=configs.filter(lambda config: config.name != "none"))
-def test_config_json_holds_everything(config: Config) -> None:
+def test_config_json_is_complete(config: Config) -> None:
     saved = json.loads(json.dumps(config_to_dict(config)))
     loaded = config_from_dict(saved, where="config.json")
     assert config_from_dict(config_to_dict(loaded), where="config.json") == loaded
@@ -500,7 +500,7 @@ def test_config_json_holds_everything(config: Config) -> None:
     assert not conflicts(loaded)
 
 
-def test_a_saved_config_of_another_version_tells_its_file() -> None:
+def test_an_error_in_a_saved_config_names_its_file() -> None:
     saved = config_to_dict(load_config())
     saved["model"]["flash"] = True
     error = refused(lambda: config_from_dict(saved, where="runs/x/config.json"))
@@ -512,7 +512,7 @@ REMOVED_IN_USE = [("model.pairs", 100), ("model.mix_embedding", True), ("train.n
 
 
 def saved_with(**values: Any) -> dict[str, Any]:
-    """Saved settings of a version that had the removed ones, off but for `values` (section__name)."""
+    """Return saved settings with the removed ones, all off except `values` (section__name)."""
     saved = config_to_dict(load_config())
     for name, off in REMOVED.items():
         section, _, last = name.partition(".")
@@ -528,7 +528,7 @@ def test_removed_settings_that_were_off_are_dropped() -> None:
 
 @pytest.mark.parametrize("read", [config_from_dict, as_begun, without_removed])
 @pytest.mark.parametrize(("name", "value"), REMOVED_IN_USE)
-def test_saved_settings_that_used_a_removed_one_are_refused(
+def test_saved_settings_that_used_a_removed_setting_are_errors(
     read: Callable[[dict[str, Any], str], Any], name: str, value: Any
 ) -> None:
     with pytest.raises(UserErrors) as error:
@@ -547,8 +547,8 @@ def test_all_removed_settings_in_use_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", REMOVED)
-def test_a_recipe_or_override_with_a_removed_setting_is_refused(folder: Path, name: str) -> None:
-    """Even one that turns it off: nothing is dropped silently from what a user writes."""
+def test_a_recipe_or_override_with_a_removed_setting_is_an_error(folder: Path, name: str) -> None:
+    """Also if it is off: user input is never ignored silently."""
     section, _, last = name.partition(".")
     recipe = write(folder / "r.toml", f'[{section}]\n{last} = "none"')
     for error, where in ((refused_once(recipe), "r.toml, line 2"), (refused_once(None, {name: "1"}), "overrides")):
@@ -597,7 +597,7 @@ def test_replace_equals_a_round_trip_through_saved_settings(config: Config) -> N
 
 
 def fits(value: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
-    """The part of JSON schema that ours uses; any other keyword is an error of this test."""
+    """Validate with the used part of JSON schema; other keywords fail the test."""
     notes = {"description", "title", "default", "$defs", "$schema"}
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
     for key, rule in node.items():
@@ -637,7 +637,7 @@ def fits(value: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
     return True
 
 
-def test_the_schema_knows_every_setting_and_its_meaning() -> None:
+def test_the_schema_describes_every_setting() -> None:
     schema = recipe_schema()
     for name in setting_types():
         section, _, inner = name.rpartition(".")
@@ -666,7 +666,7 @@ def test_the_schema_knows_every_setting_and_its_meaning() -> None:
         ('[model]\ndim = "none"', False),
     ],
 )
-def test_the_schema_tells_right_from_wrong(recipe: str, right: bool) -> None:
+def test_the_schema_accepts_valid_recipes_only(recipe: str, right: bool) -> None:
     schema = recipe_schema()
     assert fits(tomllib.loads(recipe), schema, schema) == right
 

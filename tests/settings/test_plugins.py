@@ -1,4 +1,4 @@
-"""A plugin adds a choice of each kind by one class and one call, and everything works with it as with a built-in one."""
+"""A plugin adds a choice of each kind, which works like a built-in one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_registered_choice_trains_resumes_generates_and_is_counted(choice: str
     flags = [*FLAGS, *CHOICES[choice], "--plugin", plugin, "--train.steps", "20"]
     whole = lilliput("train", "mytext.txt", *flags, "--name", "whole")
     assert whole.code == 0, whole.err
-    # Resumed == uninterrupted: a run of 20 steps whose later checkpoints are gone.
+    # Resumed == uninterrupted: a run of 20 steps without its later checkpoints.
     again = lilliput("train", "mytext.txt", *flags, "--name", "again")
     assert again.code == 0, again.err
     for folder in sorted(Path("runs/again/checkpoints").iterdir())[1:]:
@@ -59,9 +59,9 @@ def test_a_registered_choice_trains_resumes_generates_and_is_counted(choice: str
     # With and without a cache.
     texts = []
     for engine in ("torch", "uncached"):
-        told = lilliput("generate", "whole", "--plugin", plugin, "--engine", engine, "--temperature", "0", "--json")
-        assert told.code == 0, told.err
-        texts.append(json.loads(told.out)["samples"][0]["text"])
+        output = lilliput("generate", "whole", "--plugin", plugin, "--engine", engine, "--temperature", "0", "--json")
+        assert output.code == 0, output.err
+        texts.append(json.loads(output.out)["samples"][0]["text"])
     assert texts[0] == texts[1]
     if choice == "processor":
         write = [
@@ -88,7 +88,7 @@ def test_a_registered_choice_trains_resumes_generates_and_is_counted(choice: str
 
 
 def test_alibi_is_the_same_in_every_path_of_attention(plugin: str) -> None:
-    """Captured weights, packed rows, a cache: against scores made by hand, in float64."""
+    """Captured weights, packed rows and a cache equal a reference in float64."""
     load_plugin(plugin)
     model = tiny_model(positions="alibi", layers=1, qk_norm=False).eval()
     ids = torch.tensor([[3, 1, 4, 1, 5, 2]])
@@ -116,8 +116,8 @@ def test_a_run_with_an_unknown_choice_names_it(plugin: str) -> None:
     assert lilliput("train", "mytext.txt", *flags, "--plugin", plugin).code == 0
     with plugins_end_here():
         del TABLES["model.norm"]._entries["scale"]
-        told = lilliput("generate", "mine")
-    assert (told.code, [error.setting for error in told.errors]) == (2, ["model.norm"])
+        output = lilliput("generate", "mine")
+    assert (output.code, [error.setting for error in output.errors]) == (2, ["model.norm"])
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_a_run_with_an_unknown_choice_names_it(plugin: str) -> None:
 def test_a_plugin_that_cannot_be_loaded(content: str | None, code: str, plugin: str) -> None:
     if content is not None:
         Path("broken.py").write_text(content)
-    told = lilliput("train", "mytext.txt", "--plugin", "broken.py", "--dry-run")
-    assert told.code == 2 and told.error is not None and told.error.code == code
+    output = lilliput("train", "mytext.txt", "--plugin", "broken.py", "--dry-run")
+    assert output.code == 2 and output.error is not None and output.error.code == code
 
 
 def test_a_study_passes_its_plugins_on(plugin: str) -> None:
@@ -147,5 +147,5 @@ def test_a_study_passes_its_plugins_on(plugin: str) -> None:
 
 def test_a_recipe_cannot_name_a_plugin(plugin: str) -> None:
     Path("recipe.toml").write_text(f'plugin = "{plugin}"\n[data]\nsource = "mytext.txt"\n')
-    told = lilliput("train", "recipe.toml", "--dry-run")
-    assert told.code == 2 and "alibi" not in TABLES["model.positions"]
+    output = lilliput("train", "recipe.toml", "--dry-run")
+    assert output.code == 2 and "alibi" not in TABLES["model.positions"]

@@ -1,4 +1,4 @@
-"""A run folder: created once, found by name, told without torch, locked while it is trained, cut when it is resumed."""
+"""Tests of run folders: create, find, summarise, lock, truncate."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_new_run(tmp_path: Path) -> None:
     assert os.listdir(run.folder.parent) == ["demo"]
 
 
-def test_an_existing_run_is_refused(run: Run) -> None:
+def test_an_existing_run_is_an_error(run: Run) -> None:
     saved = save(run, 1)
     create = partial(Run.create, run.folder, {"other": 1}, overwrite=False)
     assert code_and_place(create) == ("run.exists", str(run.folder))
@@ -83,7 +83,7 @@ def test_an_existing_run_is_refused(run: Run) -> None:
     assert run.config() == {"model": {"dim": 4}}
 
 
-def test_overwriting_leaves_nothing_of_the_old(run: Run, tmp_path: Path) -> None:
+def test_overwriting_removes_the_old_run(run: Run, tmp_path: Path) -> None:
     save(run, 1)
     log(run, event("step", 1))
     new = Run.create(run.folder, {"new": True}, overwrite=True)
@@ -93,7 +93,7 @@ def test_overwriting_leaves_nothing_of_the_old(run: Run, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", ["thesis.txt", "config.json", "manifest.json"])
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_what_is_not_a_run_is_never_overwritten(tmp_path: Path, content: str, overwrite: bool) -> None:
+def test_other_folders_are_never_overwritten(tmp_path: Path, content: str, overwrite: bool) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / content).write_text("{}")
@@ -122,19 +122,19 @@ def test_a_link_to_a_run_stays_a_link(run: Run, tmp_path: Path) -> None:
     assert run.config() == {"new": True}
 
 
-def test_a_file_in_the_way(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "demo").touch()
     for folder in (tmp_path / "demo", tmp_path / "demo" / "deep" / "run"):
         error = refused(partial(Run.create, folder, {}, overwrite=False))
         assert (error.code, error.where) == ("file.not-written", str(folder))
-        assert f"{tmp_path / 'demo'} " in error.what  # the file in the way
+        assert f"{tmp_path / 'demo'} " in error.what  # the existing file
     assert os.listdir(tmp_path) == ["demo"]
 
 
-def test_a_run_moved_away_by_a_killed_overwrite_comes_back(run: Run, tmp_path: Path) -> None:
+def test_a_run_is_restored_after_a_killed_overwrite(run: Run, tmp_path: Path) -> None:
     run.folder.rename(tmp_path / f"{files.REPLACED}demo")
     (tmp_path / f"{files.WRITING}demo-0123abcd").mkdir()
-    (tmp_path / f"{files.WRITING}demo-two-0123abcd").mkdir()  # of another run, which may just be beginning
+    (tmp_path / f"{files.WRITING}demo-two-0123abcd").mkdir()  # of another run, which may be starting
     assert refused(lambda: Run.create(run.folder, {}, overwrite=False)).code == "run.exists"
     assert sorted(os.listdir(tmp_path)) == [f"{files.WRITING}demo-two-0123abcd", "demo"]
     assert list_runs(tmp_path)[0]["name"] == "demo"
@@ -180,7 +180,7 @@ def test_steps_beyond_six_digits_are_in_order(run: Run) -> None:
     assert names(run) == ["step-000005", "step-999999", "step-1000000"]
 
 
-def test_leftovers_are_not_listed_and_go_when_training_begins(run: Run) -> None:
+def test_leftovers_are_not_listed_and_removed_by_training(run: Run) -> None:
     saved = save(run, 1)
     for name in (f"{files.WRITING}step-000002-0123abcd", f"{files.REMOVING}step-000000", "notes"):
         (run.checkpoints_folder / name).mkdir()
@@ -191,7 +191,7 @@ def test_leftovers_are_not_listed_and_go_when_training_begins(run: Run) -> None:
         assert sorted(os.listdir(run.folder)) == [".lock", "checkpoints", "config.json", "last"]
 
 
-def test_a_replaced_checkpoint_is_read_until_its_place_is_taken(run: Run) -> None:
+def test_a_replaced_checkpoint_is_read_until_its_replacement_exists(run: Run) -> None:
     place = save(run, 1).folder
     away = place.rename(place.with_name(f"{files.REPLACED}step-000001"))
     assert run.last == run.newest_valid() == Checkpoint(away, 1)
@@ -214,7 +214,7 @@ def test_the_newest_valid_reports_the_damaged(run: Run) -> None:
 # ---- the log
 
 
-def test_a_half_written_last_line_is_no_event(run: Run) -> None:
+def test_an_incomplete_last_line_is_ignored(run: Run) -> None:
     text = '{"event":"step","step":1}\n{"event":"evaluation","step":1,"loss":2.5}\n'
     for end in range(len(text)):
         run.metrics_path.write_text(text[:end])
@@ -237,7 +237,7 @@ def test_damage_inside_the_log_is_reported(run: Run, tmp_path: Path, line: str) 
     assert len(run.metrics()) == 2
 
 
-def test_cutting(run: Run) -> None:
+def test_truncating_the_log(run: Run) -> None:
     assert run.cut_metrics(5) == 0
     assert not run.metrics_path.exists()
     events = [
@@ -256,8 +256,8 @@ def test_cutting(run: Run) -> None:
     assert run.metrics_path.stat().st_ino == before
 
 
-def test_warnings_of_the_update_itself_stay(run: Run) -> None:
-    """Those of its evaluation go with the evaluation."""
+def test_warnings_of_the_optimizer_step_stay(run: Run) -> None:
+    """Warnings of its evaluation are removed with the evaluation."""
     events = [event("warning", 4), event("step", 5), event("warning", 5), event("saved", 5), event("warning", 5)]
     log(run, *events)
     assert run.cut_metrics(5) == 2
@@ -298,7 +298,7 @@ with Run(Path(sys.argv[1])).lock(): print(1, flush=True); input()
 """
 
 
-def test_a_second_training_is_refused_until_the_first_is_dead(run: Run, tmp_path: Path) -> None:
+def test_a_second_training_is_an_error_until_the_first_ends(run: Run, tmp_path: Path) -> None:
     save(run, 1)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", HOLD, str(run.folder)]
@@ -310,7 +310,7 @@ def test_a_second_training_is_refused_until_the_first_is_dead(run: Run, tmp_path
             assert (error.code, error.where) == ("run.locked", str(run.folder))
             assert str(other.pid) in error.what
         assert describe(run)["state"] == list_runs(tmp_path)[0]["state"] == "running"
-        assert run.newest_valid() is not None  # reading goes on
+        assert run.newest_valid() is not None  # reading is possible
         os.kill(other.pid, signal.SIGKILL)
     with run.lock():
         error = refused(lambda: run.lock().__enter__())
@@ -340,7 +340,7 @@ def test_finding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.name == "demo"
 
 
-def test_not_finding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_exist(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for wrong in ("demmo", "runs/demmo", "a/b/demmo"):
         error = refused(partial(find_run, wrong, tmp_path))
@@ -360,14 +360,14 @@ def test_not_finding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert refused(lambda: Run.open(tmp_path)).code == "run.missing"
 
 
-def test_a_checkpoint_without_its_manifest_is_not_taken_for_a_run(run: Run) -> None:
+def test_a_checkpoint_without_a_manifest_is_not_a_run(run: Run) -> None:
     saved = save(run, 3)
     (saved.folder / "manifest.json").unlink()
     expected = ("checkpoint.damaged", str(saved.folder / "manifest.json"))
     assert code_and_place(lambda: find_run(saved.folder)) == expected
 
 
-def test_which_checkpoint_is_meant(run: Run, tmp_path: Path) -> None:
+def test_the_checkpoint_of_a_run(run: Run, tmp_path: Path) -> None:
     assert code_and_place(lambda: resolve_checkpoint(run.folder)) == ("run.no-checkpoint", str(run.folder))
     first, second, third = save(run, 1), save(run, 2), save(run, 3)
     (run.folder / "last").unlink()
@@ -382,15 +382,15 @@ def test_which_checkpoint_is_meant(run: Run, tmp_path: Path) -> None:
     assert code_and_place(resolve_checkpoint(run.folder).load_model) == expected
 
 
-# ---- telling
+# ---- summaries
 
 
 def evaluation(step: int, whole: bool, loss: float | None) -> dict[str, Any]:
     return event("evaluation", step, whole=whole, loss=loss, perplexity=9.0, bits_per_byte=step / 10, tokens=7)
 
 
-def test_the_figures_of_test_sets(run: Run) -> None:
-    """By name, in the order of the log; of one that a resumed run measured again, the last."""
+def test_the_metrics_of_test_sets(run: Run) -> None:
+    """By name, in the order of the log; the last ones of a set that a resumed run evaluated again."""
     figures = {"loss": 0.5, "perplexity": None, "bits_per_byte": None, "accuracy": 0.75, "tokens": 90, "documents": 8}
     log(
         run,
@@ -441,8 +441,8 @@ def test_describing(run: Run, tmp_path: Path) -> None:
     assert found["checkpoints"][0] == {"name": "step-000010", "step": 10, "bytes": first.size(), **marks}
     assert [found["checkpoints"][1][key] for key in ("best", "last", "verified")] == [False, True, False]
     assert found["checkpoints"][1]["problem"].startswith("checkpoint step-000020 is damaged: state.json")
-    assert [told["verified"] for told in describe(run, verify=False)["checkpoints"]] == [None, None]
-    # Worse than the sample's, and the truth.
+    assert [result["verified"] for result in describe(run, verify=False)["checkpoints"]] == [None, None]
+    # Worse than on the sample, but of the whole split.
     whole = [evaluation(21, True, 2.2), evaluation(22, True, 2.1) | {"weights": 10}]
     log(run, *run.metrics(), *whole, event("finished", 22, tokens=220, seconds=30.0))
     found = describe(run)
@@ -467,7 +467,7 @@ def test_listing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / "a-file").touch()
     save(run, 5)
-    assert [(told["name"], told["state"], told["steps"]) for told in list_runs(tmp_path)] == [
+    assert [(result["name"], result["state"], result["steps"]) for result in list_runs(tmp_path)] == [
         ("another", "empty", 0),
         ("demo", "interrupted", 5),
     ]

@@ -1,4 +1,4 @@
-"""States survive being tensors and JSON."""
+"""Round trips of states through tensors and JSON."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(state=st.dictionaries(st.text("abcdef", min_size=1), states, max_size=4))
-def test_any_state_comes_back_from_json(state: dict[str, Any]) -> None:
+def test_round_trip_of_any_state(state: dict[str, Any]) -> None:
     skeleton, found = take_apart(state)
     assert same(put_together(json.loads(json.dumps(skeleton)), found), state)
 
 
-def test_a_text_that_looks_like_the_name_of_a_tensor_is_a_text() -> None:
+def test_a_string_like_the_name_of_a_tensor_stays_a_string() -> None:
     state = {"a": torch.ones(2), "b": "tensor:a", "c": {"tensor": "a"}, "d": {"dict": [1], "tuple": 2}}
     skeleton, found = take_apart(state)
     assert list(found) == ["a"]
     assert same(put_together(skeleton, found), state)
 
 
-def test_names_that_would_collide_are_refused() -> None:
+def test_colliding_names_are_errors() -> None:
     with pytest.raises(AssertionError, match="two tensors"):
         take_apart({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}})
 
 
-def test_what_json_cannot_hold_is_refused() -> None:
-    with pytest.raises(AssertionError, match=r"x\.y.*no place in JSON"):
+def test_values_outside_json_are_errors() -> None:
+    with pytest.raises(AssertionError, match=r"x\.y.*JSON"):
         take_apart({"x": {"y": object()}})
 
 
-def test_a_real_optimizer_goes_on_bit_for_bit() -> None:
+def test_an_optimizer_resumes_bit_for_bit() -> None:
     def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         model(draw_ids(2, 5)).square().mean().backward()
         optimizer.step()
@@ -83,7 +83,7 @@ def test_a_real_optimizer_goes_on_bit_for_bit() -> None:
 
 
 def test_seeds_of_dropout_are_all_different_and_accepted() -> None:
-    """Also where seed and step change places: another seed is another run, not the same masks at another step."""
+    """Also if seed and step are swapped: another seed must not give the masks of another step."""
     seeds = {
         random_seed(*parts)
         for parts in [

@@ -120,7 +120,7 @@ def test_how_it_is_told(result: StudyResult, capsys: pytest.CaptureFixture[str])
     assert out.startswith("One seed: no interval, no claim.") and "\nValidation loss: " in out
     assert "failed  preparing data2: lilliput: " in out
     assert "missing 2 of 6: no text/own with seed 1, no text/short with seed 1" in out
-    assert f"report  {result.folder / 'report.html'}  (open it with" in out
+    assert f"report  {result.folder / 'report.html'}  (open with" in out
 
 
 def test_a_second_call_does_only_what_is_missing(whole: Path, result: StudyResult) -> None:
@@ -148,7 +148,7 @@ def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, result: Stu
     out, err = stopped.communicate(timeout=PATIENCE)
     assert (stopped.returncode, out) == (130, "")
     *_, kept, command = err.splitlines()
-    assert (kept, command) == ("stopped; what is done is kept; go on with", "  lilliput study broken.toml --quick")
+    assert (kept, command) == ("stopped; finished work is kept; resume with", "  lilliput study broken.toml --quick")
     last = Run(run).last
     assert last is not None and last.step < STEPS["steps"]
     lines = (run / METRICS).read_bytes().count(b"\n")

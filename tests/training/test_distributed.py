@@ -272,7 +272,7 @@ def test_a_signal_to_one_saves_and_ends_all(place: Path, undisturbed: dict[str, 
     assert agent.returncode == 0, err
     last = Run(place / "runs" / name).last
     assert last and last.step < 120
-    assert f"stopped at step {last.step}; step {last.step} is saved; go on with" in err
+    assert f"stopped at step {last.step}; step {last.step} is saved; resume with" in err
     agent = torchrun(place, "-m", "lilliput", "train", f"runs/{name}", "--resume")
     _, err = agent.communicate(timeout=PATIENCE)
     assert agent.returncode == 0, err

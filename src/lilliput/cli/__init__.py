@@ -1,12 +1,12 @@
 """The command line: one module per command.
 
 Owns: the table of commands, running one, printing its error, exit codes. A command is a module of this package
-with `add_arguments(parser)` and `run(arguments)`, and a line in `COMMANDS`; it is imported when it is called, so
-that `lilliput --help` imports neither torch nor pydantic. Does not own: what the commands do (their rooms), nor
+with `add_arguments(parser)` and `run(arguments)`, and a line in `COMMANDS`. It is imported when it is called, so
+that `lilliput --help` imports neither torch nor pydantic. Does not own: the work of the commands (other packages) or
 shared parsing (`cli.parsing`).
 
-Exit codes: 0 done; 1 a study that lacks some of its figures; 2 an error that the user can fix; 130 stopped by
-Ctrl-C, 143 by SIGTERM (under torchrun 0, which takes any other code for a failure).
+Exit codes: 0 success; 1 a study with missing measurements; 2 an error that the user can fix; 130 stopped by Ctrl-C,
+143 by SIGTERM (under torchrun 0, because torchrun treats any other code as a failure).
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ from typing import NamedTuple
 from lilliput.errors import UserError, nearest
 
 COMMANDS = {
-    "train": "train a model on a recipe, a text file or a folder of texts",
-    "generate": "write with a trained model",
+    "train": "train a model from a recipe, a text file or a folder",
+    "generate": "generate text with a trained model",
     "chat": "write a story in turns with a trained model",
-    "evaluate": "how good a run is: likelihood, labels, overlap, baselines",
-    "attention": "what each head looks at: numbers, pictures, and one page",
-    "info": "what a run is and how far it came, or how two differ",
-    "study": "compare techniques over seeds at an equal budget, and report",
-    "report": "a run or a study as a page to read, print and hand in",
-    "prepare": "turn text into tokens, and tell what went in",
+    "evaluate": "evaluate a model: loss, accuracy, BLEU, baselines",
+    "attention": "show attention weights: head scores, heat maps, web page",
+    "info": "show or compare runs",
+    "study": "compare techniques over several seeds at equal budget",
+    "report": "write the HTML and Markdown report of a run or study",
+    "prepare": "tokenise a corpus and print its statistics",
 }
 
 HELP = f"""\
 lilliput: a workbench for small transformer language models
 
-usage: lilliput COMMAND ...   lilliput COMMAND --help for examples and flags
+usage: lilliput COMMAND [ARGUMENTS]
 
+commands:
 {chr(10).join(f"  {command:10} {what}" for command, what in COMMANDS.items())}
 
-begin with
-  lilliput train demo                      the built-in storybook, six minutes
-  lilliput train mytext.txt                a model of your own text
-  lilliput generate demo --prompt "Once"   let it write
+examples:
+  lilliput train demo                      train on the built-in stories (6 min)
+  lilliput train mytext.txt                train on your own text
+  lilliput generate demo --prompt "Once"   generate text
+
+lilliput COMMAND --help shows the flags and examples of a command.
 """
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of stdout: those of files are UserErrors before they come here
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of stdout; errors of files are UserErrors already
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class CommandOutcome(NamedTuple):
-    """How a command ended: its exit code, and the error that it printed."""
+    """The exit code of a command and the error that it printed."""
 
     code: int
     error: UserError | None = None
@@ -62,13 +65,13 @@ class CommandOutcome(NamedTuple):
 def run_command(argv: list[str]) -> CommandOutcome:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that the terminal lacks must not end the command
+            stream.reconfigure(errors="replace")  # a character outside the encoding must not end the command
     try:
         try:
             code = dispatch(argv)
-        except SystemExit as leaving:  # after --help of a command
+        except SystemExit as leaving:  # after --help
             code = int(leaving.code or 0)
-        sys.stdout.flush()  # here, where a closed pipe is understood, and not at exit
+        sys.stdout.flush()  # here, where a closed pipe is handled, not at exit
         return CommandOutcome(code)
     except UserError as error:
         print(error.printed(), file=sys.stderr)
@@ -76,21 +79,21 @@ def run_command(argv: list[str]) -> CommandOutcome:
     except KeyboardInterrupt:
         print("\nlilliput: stopped", file=sys.stderr)
         return CommandOutcome(130)
-    except BrokenPipeError:  # the reader (`| head`) has enough
+    except BrokenPipeError:  # the reader (`| head`) closed the pipe
         drop_output()
         return CommandOutcome(0)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         drop_output()
-        what, fix = f"the output could not be written: {error.strerror}", "free disk space or write elsewhere"
+        what, fix = f"cannot write to stdout: {error.strerror}", "free disk space or write to another disk"
         failed = UserError(what, fix=fix, code="output.not-written")
         print(failed.printed(), file=sys.stderr)
         return CommandOutcome(2, failed)
 
 
 def drop_output() -> None:
-    """Send the rest of stdout to nowhere, so that closing it at exit raises no error."""
+    """Discard the rest of stdout, so that closing it at exit raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -106,7 +109,7 @@ def dispatch(argv: list[str]) -> int:
     command, rest = argv[0], argv[1:]
     if command not in COMMANDS:
         close = nearest(command, COMMANDS)
-        fix = f"lilliput {close}" if close else f"use one of {', '.join(COMMANDS)}"
+        fix = f"run lilliput {close}" if close else f"use one of {', '.join(COMMANDS)}"
         raise UserError(f"unknown command {command!r}", None, fix=fix, code="command.unknown")
     module = importlib.import_module(f"lilliput.cli.{command}")
     from lilliput.cli.parsing import parse
@@ -116,7 +119,7 @@ def dispatch(argv: list[str]) -> int:
     except UserError:
         from lilliput.training.process_group import open_world
 
-        with open_world():  # of several processes with this command line, one prints the error
+        with open_world():  # only one of several processes prints the error
             raise
     code: int = module.run(arguments)
     return code

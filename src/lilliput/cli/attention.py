@@ -1,7 +1,7 @@
-"""`lilliput attention`: what each head looks at, in numbers, in pictures, and on one page.
+"""`lilliput attention`: head scores, heat maps and a web page of attention weights.
 
-Owns: the flags, and what is printed. Does not own: capture, scores, pictures and page
-(`interpret`), nor finding a run's documents (`evaluation.evaluate`).
+Owns: the flags and the printed table. Does not own: capture, scores, heat maps and page (`interpret`), or the documents of
+a run (`evaluation.evaluate`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lilliput.cli.generation_flags import (
     check_flags,
     given_flags,
 )
-from lilliput.cli.output import chatter, figures, print_json, progress, readable, say
+from lilliput.cli.output import print_json, print_note, progress, readable, stderr_console, stdout_console
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Seed, describe
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TAKES_SETTINGS = False
 EXAMPLES = """
     lilliput attention demo "Once upon a time there was a fox. The fox"
-    lilliput attention demo "Once upon a time" --generate 40 --seed 1      while it writes
+    lilliput attention demo "Once upon a time" --generate 40 --seed 1
     lilliput attention demo "The fox saw the owl." --layers 0,2 --heads 0-1 --pictures heads --svg
     lilliput attention demo --on validation --documents 50 --sort induction
     lilliput attention demo "The fox saw the owl." --on validation --out mine --json
@@ -44,12 +44,12 @@ EXAMPLES = """
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AttentionFlags:
-    """What is looked at."""
+    """Flags of the command."""
 
-    generate: Count | None = describe("let the model write so many tokens after the text, and look at that, too", None)
-    seed: Seed = describe("of what it writes, and of the documents that --on draws", 0)
-    temperature: NotNegative | None = describe("of what it writes; none: as the run's settings say", None)
-    documents: Count = describe("with --on: over so many documents, each from its beginning", 100)
+    generate: Count | None = describe("number of tokens to generate after the text", None)
+    seed: Seed = describe("random seed of --generate and of the documents of --on", 0)
+    temperature: NotNegative | None = describe("temperature of --generate (none: the run's generate.temperature)", None)
+    documents: Count = describe("number of documents to sample with --on", 100)
 
 
 class AttentionRequest(NamedTuple):
@@ -60,8 +60,8 @@ class AttentionRequest(NamedTuple):
     heads: list[int] | None
 
 
-class Looked(NamedTuple):
-    """What is reported. `attention` is that of the text, if one was given; `tally` is over it, or over documents."""
+class AttentionResult(NamedTuple):
+    """`attention` of the text, if one was given; `tally` of the scores over the text or the documents."""
 
     name: str
     attention: AttentionMaps | None
@@ -71,58 +71,62 @@ class Looked(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="what the model reads")
-    parser.add_argument("--layers", metavar="A,B-C", help="only these, numbered from 0: 0,2 or 0-3 [all]")
-    parser.add_argument("--heads", metavar="A,B-C", help="only these of each layer [all]")
+    parser.add_argument("run", metavar="RUN", help="run (folder, or name in runs/) or checkpoint folder")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="input text")
+    parser.add_argument("--layers", metavar="A,B-C", help="layers, numbered from 0, such as 0,2 or 0-3 [all]")
+    parser.add_argument("--heads", metavar="A,B-C", help="heads of each layer, numbered from 0 [all]")
     add_flags(parser, AttentionFlags, with_default=True)
     parser.add_argument(
-        "--on", metavar="SET", help="score heads over documents: train, validation, a test's name, or a file of texts"
+        "--on", metavar="SET", help="score heads over documents: train, validation, a test set, or a text file"
     )
-    parser.add_argument("--sort", metavar="SCORE", default="entropy", help="order of the table; or layer [entropy]")
-    parser.add_argument("--pad", action="store_true", help="fill the row up to the context, as in a batch")
-    parser.add_argument("--out", metavar="FOLDER", help="where the files go [attention/RUN]")
+    parser.add_argument(
+        "--sort", metavar="SCORE", default="entropy", help="score that sorts the table, or layer [entropy]"
+    )
+    parser.add_argument("--pad", action="store_true", help="pad the text to the context length, as in a batch")
+    parser.add_argument("--out", metavar="FOLDER", help="output folder [attention/RUN]")
     parser.add_argument(
         "--pictures",
         default="layers",
         choices=("layers", "heads", "none"),
-        help="one for each layer, for each head as well, or none [layers]",
+        help="heat maps to write: one per layer, also one per head, or none [layers]",
     )
-    parser.add_argument("--svg", action="store_true", help="pictures as SVG in place of PNG")
+    parser.add_argument("--svg", action="store_true", help="write SVG instead of PNG")
     parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     with flags_in_errors(flag_of):
         request = check(arguments)
-        with progress(chatter()) as report:
-            looked = look(arguments, request, report)
+        with progress(stderr_console()) as report:
+            result = compute(arguments, request, report)
     if arguments.json:
-        print_json(as_object(arguments, looked))
+        print_json(as_object(arguments, result))
     else:
-        print_scores(arguments, looked)
+        print_scores(arguments, result)
     return 0
 
 
-def look(arguments: argparse.Namespace, request: AttentionRequest, report: Report) -> Looked:
+def compute(arguments: argparse.Namespace, request: AttentionRequest, report: Report) -> AttentionResult:
     from lilliput.decoding.writer import load
     from lilliput.evaluation.evaluate import open_evaluation
     from lilliput.interpret import summarise_documents
     from lilliput.interpret.attention_folder import open_folder, write_folder, write_scores
     from lilliput.interpret.head_scores import Tally
 
-    judged = None if arguments.on is None else open_evaluation(arguments.run, arguments.on, arguments.device, report)
-    writer = load(arguments.run, arguments.device) if judged is None else judged.writer
+    evaluation = (
+        None if arguments.on is None else open_evaluation(arguments.run, arguments.on, arguments.device, report)
+    )
+    writer = load(arguments.run, arguments.device) if evaluation is None else evaluation.writer
     name = name_of(writer)
     attention = None if arguments.text is None else capture(arguments.text, request, writer, arguments.pad, name)
     surveyed = None
-    if judged is not None:
+    if evaluation is not None:
         task = request.task
         surveyed = summarise_documents(
-            writer, judged.file, task.documents, task.seed, request.layers, request.heads, report
+            writer, evaluation.file, task.documents, task.seed, request.layers, request.heads, report
         )
     folder = Path(arguments.out or Path("attention") / name)
     open_folder(folder, another_text=attention is not None)
@@ -133,11 +137,11 @@ def look(arguments: argparse.Namespace, request: AttentionRequest, report: Repor
     if surveyed is None and attention is not None:
         tally.add(attention)
     written["heads.csv"] = write_scores(tally, folder, arguments.sort)
-    return Looked(name, attention, tally, folder, written)
+    return AttentionResult(name, attention, tally, folder, written)
 
 
 def name_of(writer: Writer) -> str:
-    """The run's name, also where a checkpoint of it was given."""
+    """Return the name of the run, also for one of its checkpoints."""
     assert writer.checkpoint is not None
     folder = writer.checkpoint.folder.absolute()
     return folder.parents[1].name if folder.parent.name == "checkpoints" else folder.name
@@ -147,7 +151,7 @@ def name_of(writer: Writer) -> str:
 
 
 def check(arguments: argparse.Namespace) -> AttentionRequest:
-    """Return the checked flags, or raise all errors at once; nothing here needs torch."""
+    """Return the checked flags, or raise all errors at once. Does not import torch."""
     from lilliput.settings.loading import config_from_dict
     from lilliput.storage.checkpoints import CONFIG
     from lilliput.storage.run_folders import resolve_checkpoint
@@ -172,23 +176,23 @@ def find_conflicts(arguments: argparse.Namespace, task: AttentionFlags, config: 
 
     found = unused_flags(arguments)
     if arguments.text is None and arguments.on is None:
-        fix = 'give a text, as in lilliput attention RUN "Once", or --on'
-        found.append(UserError("neither a text nor --on was given", fix=fix, code="flag.missing"))
+        fix = 'add a text, as in lilliput attention RUN "Once", or --on SET'
+        found.append(UserError("a text or --on is required", fix=fix, code="flag.missing"))
     if arguments.text is None and task.generate is not None:
-        fix = 'lilliput attention RUN "" --generate 40'
+        fix = 'run lilliput attention RUN "Once" --generate 40'
         found.append(UserError("--generate requires a text", fix=fix, code="flag.conflict"))
     if arguments.sort not in (*SCORES, "layer"):
         close = nearest(arguments.sort, [*SCORES, "layer"])
-        fix = f"--sort {close}" if close else f"use one of {', '.join(SCORES)}, layer"
+        fix = f"use --sort {close}" if close else f"use one of {', '.join(SCORES)}, layer"
         found.append(UserError(f"unknown score {arguments.sort!r}", "--sort", fix=fix, code="flag.value"))
     if arguments.pad and task.generate is not None:
-        fix = "give --pad or --generate, not both"
-        found.append(UserError("--pad conflicts with --generate", fix=fix, code="flag.conflict"))
+        fix = "remove --pad or --generate"
+        found.append(UserError("--pad and --generate cannot be combined", fix=fix, code="flag.conflict"))
     if config is not None and config.model.task == "classifier" and task.generate is not None:
-        what = "--generate requires a language model, and this model is a classifier"
-        found.append(UserError(what, fix="leave out --generate", code="model.task", setting="model.task"))
+        what = "--generate requires a language model (got a classifier)"
+        found.append(UserError(what, fix="remove --generate", code="model.task", setting="model.task"))
     if arguments.out is not None and Path(arguments.out).is_file():
-        what, fix = "--out is a file, expected a folder", "name a folder"
+        what, fix = "--out must be a folder (got a file)", "choose a folder"
         found.append(UserError(what, arguments.out, fix=fix, code="file.not-written"))
     if config is not None and arguments.on is not None:
         from lilliput.evaluation.evaluation_sets import check_name
@@ -198,7 +202,7 @@ def find_conflicts(arguments: argparse.Namespace, task: AttentionFlags, config: 
 
 
 def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
-    """Return an error for each flag that was given and would have no effect."""
+    """Return an error for each given flag that would have no effect."""
     given, text, on = given_flags(arguments, AttentionFlags), arguments.text is not None, arguments.on is not None
     generates = "generate" in given
     needs = [
@@ -206,7 +210,7 @@ def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
         ("--documents", "documents" in given and not on, "--on"),
         ("--seed", "seed" in given and not (generates or on), "--generate or --on"),
         ("--pad", arguments.pad and not text, "a text"),
-        ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "pictures of a text"),
+        ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "a text and --pictures"),
     ]
     return [
         UserError(f"{name} requires {what}", fix=f"add {what} or remove {name}", code="flag.conflict")
@@ -216,27 +220,27 @@ def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
 
 
 def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] | None:
-    """`0,2-4` -> [0, 2, 3, 4]; None for all. `there`: how many there are, where that is known."""
+    """Parse `0,2-4` to [0, 2, 3, 4]; None means all. `there` is the number that exists, if known."""
     if text is None:
         return None
     chosen: set[int] = set()
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
         if not found:
-            what, fix = f"{name} is {text!r}, expected numbers, as in 0,2 or 0-3", f"write {name} 0,2 or {name} 0-3"
+            what, fix = f"{name} must be numbers such as 0,2 or 0-3 (got {text!r})", f"use {name} 0,2 or {name} 0-3"
             raise UserError(what, fix=fix, code="flag.value")
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
-            what = f"{name} is {text!r}, and the range {part.strip()} ends before it starts"
-            raise UserError(what, fix=f"write {name} {last}-{first}", code="flag.value")
+            what = f"{name} must have ascending ranges (got {text!r})"
+            raise UserError(what, fix=f"use {name} {last}-{first}", code="flag.value")
         if there is not None and last >= there:
-            what = f"{name} is {text!r}, expected numbers from 0 to {there - 1}"
+            what = f"{name} must be numbers from 0 to {there - 1} (got {text!r})"
             raise UserError(what, fix=f"choose numbers from 0 to {there - 1}", code="attention.selection")
         chosen |= set(range(first, last + 1))
     return sorted(chosen)
 
 
-# Looking ------------------------------------------------------------------------------------------------------------------
+# Capture ------------------------------------------------------------------------------------------------------------------
 
 
 def capture(text: str, request: AttentionRequest, writer: Writer, pad: bool, name: str) -> AttentionMaps:
@@ -249,8 +253,8 @@ def capture(text: str, request: AttentionRequest, writer: Writer, pad: bool, nam
     context = writer.config.model.context
     for unseen, where in ((found.before, "before"), (found.after, "after")):
         if unseen:
-            say(
-                f"the text is longer than the context of {context:,}; tokens {where} it that were not seen: {len(unseen):,}"
+            print_note(
+                f"the text is longer than the context of {context:,} tokens: {len(unseen):,} tokens {where} it are not shown"
             )
     return found
 
@@ -262,7 +266,7 @@ def generate_settings(run: GenerateSettings, task: AttentionFlags) -> GenerateSe
         given["temperature"] = str(task.temperature)
     settings, notes = apply_given(run, given, flag_of)
     for note in notes:
-        say(note)
+        print_note(note)
     return settings
 
 
@@ -274,10 +278,10 @@ def flag_of(setting: str) -> str:
 # Printing ---------------------------------------------------------------------------------------------------------------
 
 
-def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
+def as_object(arguments: argparse.Namespace, result: AttentionResult) -> dict[str, Any]:
     from lilliput.interpret.head_scores import sort_heads
 
-    attention, tally, text = looked.attention, looked.tally, None
+    attention, tally, text = result.attention, result.tally, None
     if attention is not None:
         text = {
             "tokens": list(attention.tokens),
@@ -287,48 +291,52 @@ def as_object(arguments: argparse.Namespace, looked: Looked) -> dict[str, Any]:
             "unseen": {"before": len(attention.before), "after": len(attention.after)},
         }
     return {
-        "run": looked.name,
+        "run": result.name,
         "text": text,
         "on": arguments.on,
         "texts": tally.texts,
         "tokens": tally.tokens,
         "heads": [one.as_dict() for one in sort_heads(tally.heads(), arguments.sort)],
         "even": [one.as_dict() for one in tally.even()],
-        "folder": str(looked.folder),
-        "files": looked.written,
+        "folder": str(result.folder),
+        "files": result.written,
     }
 
 
-def print_scores(arguments: argparse.Namespace, looked: Looked) -> None:
+def print_scores(arguments: argparse.Namespace, result: AttentionResult) -> None:
     from lilliput.interpret.head_scores import sort_heads
 
-    attention, tally, console = looked.attention, looked.tally, figures()
+    attention, tally, console = result.attention, result.tally, stdout_console()
     if attention is not None and attention.wrote is not None:
-        console.print(f"it wrote: {attention.wrote}", markup=False)
+        console.print(f"generated text: {attention.wrote}", markup=False)
     documents = "document" if tally.texts == 1 else "documents"
     over = f"{tally.texts:,} {documents} of {arguments.on}" if arguments.on else "this text"
-    console.print(f"heads over {over}, {tally.tokens:,} tokens, by {arguments.sort}", markup=False)
+    console.print(f"head scores over {over} ({tally.tokens:,} tokens), sorted by {arguments.sort}", markup=False)
     print_table(sort_heads(tally.heads(), arguments.sort), tally.even())
-    size = looked.written.get("attention.html")
+    size = result.written.get("attention.html")
     if size is None:
-        say(f"the table is {looked.folder / 'heads.csv'}; with a text there is a page, too")
+        print_note(f"table: {result.folder / 'heads.csv'} (give a text to also write a web page)")
     else:
-        others = len(looked.written) - 1
-        say(f"the page is {looked.folder / 'attention.html'} ({readable(size)}B); beside it {others} other files")
+        others = len(result.written) - 1
+        print_note(
+            f"page: {result.folder / 'attention.html'} ({readable(size)}B), and {others} other files in the same folder"
+        )
 
 
 def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> None:
-    """The heads as they are sorted, then what an even head would have, once for all layers that see the same."""
+    """Print the sorted heads, then the scores of uniform attention, once for layers with the same mask."""
     from rich.table import Table
 
     from lilliput.interpret.head_score_definitions import SCORES
     from lilliput.interpret.head_scores import merge_even
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
     for title in ("layer", "head", *SCORES):
         table.add_column(title, justify="right")
     rows = [(str(one.layer), str(one.head), one) for one in heads]
-    rows += [("all" if layers is None else " ".join(map(str, layers)), "even", one) for layers, one in merge_even(even)]
+    rows += [
+        ("all" if layers is None else " ".join(map(str, layers)), "uniform", one) for layers, one in merge_even(even)
+    ]
     for layer, head, one in rows:
         table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
-    figures().print(table)
+    stdout_console().print(table)

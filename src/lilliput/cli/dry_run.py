@@ -1,4 +1,4 @@
-"""`lilliput train RECIPE --dry-run`: print what would be trained and what it costs.
+"""`lilliput train RECIPE --dry-run`: print the settings and costs of a training run.
 
 Owns: the output. Does not own: the estimates (`training.cost_estimate`), or the counts of a model (`model.counting`).
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lilliput.cli.output import figures, print_json, readable
+from lilliput.cli.output import print_json, readable, stdout_console
 
 if TYPE_CHECKING:
     from lilliput.settings.tree import Config
 
 
 def print_costs(config: Config, as_json: bool) -> int:
-    """Print settings, parameters, FLOPs, memory and time; no text is read."""
+    """Print settings, parameters, FLOPs, memory and time, without reading the corpus."""
     from lilliput.devices import choose_device, choose_precision, prepare_machine
     from lilliput.model.counting import count, recomputed_flops
     from lilliput.settings.loading import config_to_dict
@@ -45,16 +45,16 @@ def print_costs(config: Config, as_json: bool) -> int:
         return 0
     from lilliput.storage.dotted_names import flatten
 
-    console = figures()
+    console = stdout_console()
     for name, value in flatten(config_to_dict(config)).items():
         console.print(f"{name} = {'none' if value is None else value}", markup=False)
     console.print()
     console.print("parameters  " + ", ".join(f"{part} {n:,}" for part, n in vars(parameters).items()))
-    recomputed = f", and {readable(again)} to recompute" if again else ""
+    recomputed = f", plus {readable(again)} to recompute" if again else ""
     console.print(
-        f"FLOPs       {readable(counted.flops_per_token)} per token{recomputed}; {tokens_per_step:,} tokens a step"
+        f"FLOPs       {readable(counted.flops_per_token)} per token{recomputed}; {tokens_per_step:,} tokens per step"
     )
-    more = ", and more for dropout" if config.model.dropout else ""  # its masks, and what attention keeps with it
+    more = ", plus the masks of dropout" if config.model.dropout else ""
     console.print(f"memory      about {readable(memory)}B{more}")
     console.print(f"time        about {seconds / 60:.1f} minutes")
     for note in notes:

@@ -1,7 +1,6 @@
-"""Errors of other rooms as a command reports them: with the flag that the user gave, and all at once.
+"""Errors of other packages with the flags of a command.
 
-Owns: the flag of a setting or an argument, and collecting errors. Errors are distinguished by `code` and `setting`, never by
-their text.
+Owns: the flag of a setting or an argument, and collecting errors, so that all are reported at once.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ def flag(name: str) -> str:
 
 @contextmanager
 def flags_in_errors(call: Callable[[str], str] = flag) -> Iterator[None]:
-    """Give errors about a `generate` setting, the device or an argument its flag (or other name, by `call`) as their place."""
+    """Set the place of errors about a `generate` setting, the device or an argument to its flag (or the name by `call`)."""
 
     def placed(error: UserError) -> UserError:
         setting = error.setting or ""
         if setting.startswith(GENERATE) or setting == "train.device":
             return with_fields(error, where=call(setting.rpartition(".")[2]))
-        is_argument = setting and "." not in setting  # of a function, which the command has as a flag
+        is_argument = setting and "." not in setting  # an argument of a function
         return with_fields(error, where=call(setting)) if is_argument and error.where is None else error
 
     try:
@@ -46,7 +45,7 @@ def with_fields(error: UserError, **fields: str | None) -> UserError:
 
 
 def gather(errors: list[UserError], part: Callable[[], Outcome]) -> Outcome | None:
-    """Return what the part returns, or None after adding its errors, so that those of all parts are reported at once."""
+    """Call `part` and return its result; if it raises, add its errors to `errors` and return None."""
     try:
         return part()
     except UserErrors as error:

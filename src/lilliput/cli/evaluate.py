@@ -1,7 +1,7 @@
-"""`lilliput evaluate`: how good a run is, on documents that it has not seen or on any others.
+"""`lilliput evaluate`: evaluate a run on held-out or other documents.
 
-Owns: the flags, and checking them before torch is imported. Does not own: the figures
-(`evaluation`), or how they are shown (`evaluation_tables`).
+Owns: the flags, and checking them before torch is imported. Does not own: the metrics (`evaluation`), or the printed tables
+(`evaluation_tables`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lilliput.cli.generation_flags import (
     check_generate,
     given_flags,
 )
-from lilliput.cli.output import chatter, print_json, progress, say
+from lilliput.cli.output import print_json, print_note, progress, stderr_console
 from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Probability, describe
@@ -30,10 +30,10 @@ EXAMPLES = """
     lilliput evaluate demo
     lilliput evaluate demo --stride 64 --by position --by frequency
     lilliput evaluate demo --on mytext.txt --csv documents.csv
-    lilliput evaluate demo --baselines                       beside n-grams and compressors, which need no net
-    lilliput evaluate demo --overlap --beams 5               BLEU of what it writes after the beginnings of documents
-    lilliput evaluate demo --stories 20                      how whole texts read beside documents; are they valid?
-    lilliput evaluate speech-lm --on tests --overlapping     all test sets, each and together
+    lilliput evaluate demo --baselines                       compare with n-grams and compressors
+    lilliput evaluate demo --overlap --beams 5               BLEU of continuations of documents
+    lilliput evaluate demo --stories 20                      statistics of generated texts
+    lilliput evaluate speech-lm --on tests --overlapping     all test sets
     lilliput evaluate speech-classifier --on test --json
 """
 PARTS = ("position", "frequency", "label", "set")
@@ -41,50 +41,60 @@ PARTS = ("position", "frequency", "label", "set")
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvaluateFlags:
-    """How a text is read, and what is written to be judged."""
+    """Flags of the command."""
 
     stride: Count | None = describe(
-        "tokens between the beginnings of windows (none: the context, as in training)", None
+        "tokens between the starts of windows (none: the context length, as in training)", None
     )
-    stories: Count | None = describe("write so many whole texts, and tell how they read beside documents", None)
+    stories: Count | None = describe("number of texts to generate and compare with documents", None)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OverlapFlags:
-    """What of the run's `generate` settings is most often compared."""
+    """The most used `generate` settings."""
 
-    temperature: NotNegative = describe("0 is greedy", 0.7)
-    top_k: Count | None = describe("choose among the k likeliest tokens only", None)
-    top_p: Probability | None = describe("choose among the likeliest tokens that together have this probability", None)
-    beams: Count | None = describe("width of a beam search", None)
+    temperature: NotNegative = describe("sampling temperature; 0: greedy", 0.7)
+    top_k: Count | None = describe("sample from the K most likely tokens", None)
+    top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
+    beams: Count | None = describe("beam width (none: no beam search)", None)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
+    parser.add_argument("run", metavar="RUN", help="run (folder, or name in runs/) or checkpoint folder")
     parser.add_argument(
         "--on",
         metavar="SET|FILE",
         default="validation",
-        help="train, validation, a test set by its name, tests (all of them), or a file or folder of texts [validation]",
+        help="documents: train, validation, a test set, tests (all of them), or a text file or folder [validation]",
     )
     add_flags(parser, EvaluateFlags, with_default=True)
     parser.add_argument(
         "--overlapping",
         action="store_true",
-        help="also the loss over a window at every offset: exp(mean of batch losses), as some published figures are",
+        help="also compute the loss over windows at every offset, as some publications do",
     )
     parser.add_argument(
-        "--by", action="append", choices=PARTS, default=[], help="show figures by part, too; give it again for more"
+        "--by",
+        action="append",
+        choices=PARTS,
+        default=[],
+        help="also show the loss by token position, token frequency, label or test set (repeatable)",
     )
-    parser.add_argument("--baselines", action="store_true", help="also score n-gram, compression and linear baselines")
-    parser.add_argument("--csv", metavar="FILE", help="write the figures of each document into this file")
     parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+        "--baselines",
+        action="store_true",
+        help="also score n-gram, compression and linear baselines on the same documents",
     )
-    parser.add_argument("--json", action="store_true", help="all figures as one JSON object on stdout")
-    overlap = parser.add_argument_group("overlap", "what it writes after the first tokens of documents, beside them")
-    overlap.add_argument("--overlap", action="store_true", help="measure it: BLEU, chrF, diversity, speed")
-    overlap.add_argument("--overlap-csv", metavar="FILE", help="write each prompt, reference and text into this file")
+    parser.add_argument("--csv", metavar="FILE", help="write the metrics of each document to FILE")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
+    )
+    parser.add_argument("--json", action="store_true", help="print all metrics as one JSON object")
+    overlap = parser.add_argument_group("overlap", "compare generated continuations with the documents")
+    overlap.add_argument("--overlap", action="store_true", help="compute BLEU, chrF, diversity and speed")
+    overlap.add_argument(
+        "--overlap-csv", metavar="FILE", help="write each prompt, reference and generated text to FILE"
+    )
     add_flags(overlap, OverlapTask, with_default=True)
     generation = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
     add_flags(generation, OverlapFlags, with_default=False)
@@ -95,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         request = check(arguments)
         from lilliput.evaluation.evaluate import evaluate
 
-        with progress(chatter()) as report:
+        with progress(stderr_console()) as report:
             found = evaluate(arguments.run, report=report, **request)
     if arguments.json:
         print_json(found)
@@ -155,7 +165,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
 def generate_settings(run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
     settings, notes = apply_given(run, given)
     for note in notes:
-        say(note)
+        print_note(note)
     return settings
 
 
@@ -165,16 +175,16 @@ def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def check_apart(csv: str | None, overlap_csv: str | None) -> None:
     if csv is not None and overlap_csv is not None and Path(csv).resolve() == Path(overlap_csv).resolve():
-        what = "--csv and --overlap-csv name the same file"
-        raise UserError(what, csv, fix="give two different files", code="flag.conflict")
+        what = "--csv and --overlap-csv must be different files"
+        raise UserError(what, csv, fix="choose two different files", code="flag.conflict")
 
 
 def check_place(name: str, path: str | None) -> None:
-    """Raise before minutes of measuring, not after, where the file cannot be written."""
+    """Raise if the file cannot be written, before the evaluation starts."""
     if path is None:
         return
-    fix = "give the path of a file"
     if Path(path).is_dir():
-        raise UserError(f"{flag(name)} is a folder, expected a file", path, fix=fix, code="file.is-folder")
+        raise UserError(f"{flag(name)} must be a file (got a folder)", path, fix="choose a file", code="file.is-folder")
     if not Path(path).absolute().parent.is_dir():
-        raise UserError(f"{flag(name)}: the folder of the file does not exist", path, fix=fix, code="file.not-written")
+        what, fix = f"the folder of {flag(name)} does not exist", "create the folder or choose another path"
+        raise UserError(what, path, fix=fix, code="file.not-written")

@@ -1,6 +1,6 @@
-"""How the figures of an evaluation are shown to people: a short table, and only what there is to tell.
+"""Printed tables of an evaluation.
 
-Owns: the tables and sentences. Does not own: the figures, or their JSON (`evaluation.evaluate`).
+Owns: the tables and sentences. Does not own: the metrics, or their JSON (`evaluation.evaluate`).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from rich.table import Table
 from rich.text import Text
 
 from lilliput.cli.generation_flags import as_typed
-from lilliput.cli.output import figures
+from lilliput.cli.output import stdout_console
 from lilliput.evaluation.metric_format import format_perplexity
 from lilliput.settings.tree import GenerateSettings
 
 ONLY = {
-    "position": "of a language model",
-    "frequency": "of a language model whose training data is at hand",
-    "label": "of a language model, where documents have labels",
-    "set": "of a language model, on several sets",
-}  # where figures by part are told
-MOST_CLASSES = 12  # of a confusion that is shown as a table
+    "position": "a language model",
+    "frequency": "a language model and its training data",
+    "label": "a language model and documents with labels",
+    "set": "a language model and several sets",
+}  # requirements of --by
+MOST_CLASSES = 12  # of a printed confusion matrix
 NAMES = {
     "loss": "loss (nats/token)",
     "perplexity": "perplexity",
     "bits_per_byte": "bits per byte",
-    "bits_per_byte_spelled": "bits per byte, unknown words spelled",
-    "word_perplexity": "perplexity of a word",
-    "word_perplexity_spelled": "perplexity of a word, unknown ones spelled",
+    "bits_per_byte_spelled": "bits per byte, with unknown words spelled",
+    "word_perplexity": "perplexity per word",
+    "word_perplexity_spelled": "perplexity per word, with unknown words spelled",
     "accuracy": "accuracy",
     "label_loss": "loss (nats/label)",
-    "macro_f1": "F1, mean of classes",
+    "macro_f1": "macro F1",
 }
 FORMS: dict[str, Callable[[float], str]] = {
     "perplexity": format_perplexity,
@@ -45,27 +45,23 @@ FORMS: dict[str, Callable[[float], str]] = {
     "accuracy": "{:.1%}".format,
     "macro_f1": "{:.1%}".format,
 }
-# Of texts written and of documents: each is read beside the other, and none is good or bad by itself.
+# Statistics of generated texts and of documents.
 PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
-    "words": ("words a text", "{:.1f}".format),
-    "sentence_words": ("words a sentence", "{:.1f}".format),
-    "unfinished": ("texts without an end", "{:.1%}".format),
-    "names": ("names a text", "{:.1f}".format),
-    "names_kept": ("names that come again", "{:.1%}".format),
-    "repeated_sentences": ("sentences that come again", "{:.1%}".format),
+    "words": ("words per text", "{:.1f}".format),
+    "sentence_words": ("words per sentence", "{:.1f}".format),
+    "unfinished": ("unfinished texts", "{:.1%}".format),
+    "names": ("names per text", "{:.1f}".format),
+    "names_kept": ("names that are repeated", "{:.1%}".format),
+    "repeated_sentences": ("repeated sentences", "{:.1%}".format),
 }
 
-FEW = 3  # names that are read in a sentence
-# Of the model beside baselines, by their intervals; of those without one, by whether their figure is the better one.
-VERDICTS = {"loses": "loses to {}", "ties": "ties with {}", "ahead": "is ahead of {}"}
-UNTOLD = {
-    True: "has no interval beside {}, whose figure is better",
-    False: "has no interval beside {}, whose figure is no better",
-}
+FEW = 3  # baselines that are listed by name
+VERDICTS = {"loses": "worse than", "ahead": "better than", "ties": "not significantly different from"}
+RULE = "not significantly different: the confidence interval of the paired difference includes zero"
 
 
 def show(found: dict[str, Any], by: Sequence[str]) -> None:
-    console = figures()
+    console = stdout_console()
     run = found["run"] or "the checkpoint"
     console.print(f"[bold]{escape(run)}[/] at {found['checkpoint']} on {escape(found['on'])}: {format_size(found)}")
     console.print(main_table(found))
@@ -73,7 +69,7 @@ def show(found: dict[str, Any], by: Sequence[str]) -> None:
         console.print(sentence, markup=False)
     for name in by:
         if not found.get("by", {}).get(name):
-            console.print(f"there are no figures by {name}: they are told {ONLY[name]}", markup=False)
+            console.print(f"--by {name} requires {ONLY[name]}", markup=False)
     for table in tables(found, by):
         console.print()
         console.print(table)
@@ -89,9 +85,9 @@ def figure(name: str, value: float) -> str:
 
 
 def main_table(found: dict[str, Any]) -> Table:
-    """The figures, their intervals, and, where there are such, those without documents that leaked."""
+    """Return the metrics, their confidence intervals, and the metrics without leaked documents, if there are any."""
     unknown, without = found.get("unknown_rate", 0.0) > 0, (found.get("leaked") or {}).get("without")
-    table = plain_table("", "", "95% interval", *(["without leaked"] if without else []))
+    table = plain_table("", "", "95% confidence interval", *(["without leaked documents"] if without else []))
     for name, title in NAMES.items():
         if name not in found or (name.endswith("_spelled") and not unknown):
             continue
@@ -102,7 +98,7 @@ def main_table(found: dict[str, Any]) -> Table:
 
 
 def plain_table(*columns: str) -> Table:
-    """Names to the left, figures to the right."""
+    """Return a table with left-aligned names and right-aligned values."""
     table = Table(box=None, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
@@ -110,44 +106,45 @@ def plain_table(*columns: str) -> Table:
 
 
 def beneath(table: Table, *sentences: str) -> Group:
-    """Sentences that may be long, broken at the width of the console although a table need not fit it."""
+    """Return the table with sentences below it, wrapped at the width of the console."""
     return Group(table, *(Text(sentence, no_wrap=False, overflow="fold") for sentence in sentences))
 
 
 def sentences(found: dict[str, Any]) -> Iterator[str]:
     if "context" in found:
         stride, context = found["stride"], found["context"]
-        windows = "aligned windows, as in training" if stride == context else f"a window every {stride:,} tokens"
-        over = f"; intervals over {found['interval_over']}" if found["interval"] else ""
-        yield f"each token once, {windows}; a window is {context:,} tokens{over}"
+        windows = "aligned as in training" if stride == context else f"one every {stride:,} tokens"
+        over = f"; confidence intervals over {found['interval_over']}" if found["interval"] else ""
+        yield f"windows of {context:,} tokens, {windows}; each token is predicted once{over}"
     if found.get("unknown_rate"):
-        unknown = f"{found['unknown_rate']:.2%} of the tokens but for ends of documents are unknown words"
-        yield f"{unknown}: compare other tokenizers where these are spelled"
+        yield f"unknown words: {found['unknown_rate']:.2%} of the tokens (ends of documents not counted)"
+        yield "to compare with other tokenizers, use the values with unknown words spelled"
     if found.get("lost"):
-        yield f"the tokens do not hold {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
+        yield f"the tokenizer does not preserve {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
         over = found["bits_per_byte"] / found["floor"] - 1
-        yield f"the floor is {found['floor']:.4f} bits per byte, a perfect model's; this is {over:.1%} above"
+        yield f"lower bound: {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"
     if found.get("gap"):
         gap = found["gap"]
-        way = f"{gap['closed']:.1%} of the way there from" if gap["closed"] > 0 else "that is worse than"
-        yield f"{way} {gap['start']:.4f}, which knows only how often each token comes"
+        start = f"a unigram model ({gap['start']:.4f} bits per byte)"
+        closed = f"closes {gap['closed']:.1%} of the gap between {start} and the lower bound"
+        yield f"this model {closed if gap['closed'] > 0 else f'is worse than {start}'}"
     if found.get("overlapping"):
-        told = found["overlapping"]
+        every = found["overlapping"]
         yield (
-            f"over a window at every offset: loss {told['loss']:.4f}, perplexity {format_perplexity(told['perplexity'])}, "
-            "which is exp(mean of batch losses)"
+            f"windows at every offset: loss {every['loss']:.4f}, perplexity {format_perplexity(every['perplexity'])} "
+            "= exp(mean of batch losses)"
         )
     leaked = found.get("leaked")
     if leaked and leaked["documents"]:
-        yield f"{leaked['documents']:,} of {found['documents']:,} documents stand in the training split, word for word"
+        yield f"leaked documents: {leaked['documents']:,} of {found['documents']:,} also occur in the training split"
     elif leaked is None:
-        yield "whether documents stand in the training split is not known: its data is not at hand"
+        yield "leaked documents: unknown, because the training data is not available"
     if "calibration" in found:
         rest = leaked and leaked["without"]
-        also = f" ({rest['calibration']['error']:.1%} without leaked)" if rest else ""
+        also = f" ({rest['calibration']['error']:.1%} without leaked documents)" if rest else ""
         error = f"{found['calibration']['error']:.1%}{also}"
-        yield f"calibration error {error}: the gap between how sure it is and how often right"
+        yield f"calibration error {error}: mean difference between confidence and accuracy"
 
 
 def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]:
@@ -156,9 +153,9 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
         if parts.get(name) and (name in by or name == "set"):
             yield group_table(name, parts[name], (found["overlapping"] or {}).get("sets", []) if name == "set" else [])
     if "position" in by and parts.get("position"):
-        yield part_table("tokens before it", parts["position"])
+        yield part_table("tokens of context", parts["position"])
     if "frequency" in by and parts.get("frequency"):
-        yield part_table("times in training", parts["frequency"])
+        yield part_table("occurrences in training", parts["frequency"])
     if "classes" in found:
         yield class_table(found["classes"])
         if len(found["labels"]) <= MOST_CLASSES:
@@ -169,7 +166,7 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
         yield story_table(found["stories"], found["floor"] is not None)
     for columns in baseline_columns(found):
         rows = baseline_rows(found, columns)
-        yield beneath(baseline_table(rows, columns), format_verdicts(rows, columns[-1]))
+        yield beneath(baseline_table(rows, columns), *verdict_sentences(rows, columns[-1]))
 
 
 def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[str, Any]]) -> Table:
@@ -184,7 +181,7 @@ def group_table(name: str, rows: list[dict[str, Any]], overlapping: list[dict[st
 
 
 def part_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    table = plain_table(title, "tokens", "share, with ends", "loss", "perplexity")
+    table = plain_table(title, "tokens", "share of all tokens", "loss", "perplexity")
     whole = sum(row["tokens"] for row in rows)
     for row in rows:
         if row["from"] is None:
@@ -205,44 +202,45 @@ def class_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def confusion_table(names: list[str], confusion: list[list[int]]) -> Table:
-    table = plain_table("is, and is said to be", *(escape(name) for name in names))
+    table = plain_table("actual / predicted", *(escape(name) for name in names))
     for name, row in zip(names, confusion, strict=True):
         table.add_row(escape(name), *(f"{count:,}" for count in row))
     return table
 
 
 def overlap_table(found: dict[str, Any]) -> Table:
-    bleu, told = found["bleu"], found["overlap"]
-    task, written, reference = told["task"], told["written"], told["reference"]
-    table = plain_table(f"{task['prompts']} texts of {task['tokens']} tokens", "written", "95% interval", "documents")
+    bleu, overlap = found["bleu"], found["overlap"]
+    task, written, reference = overlap["task"], overlap["written"], overlap["reference"]
+    title = f"{task['prompts']} continuations of {task['tokens']} tokens"
+    table = plain_table(title, "generated", "95% confidence interval", "documents")
     for order in ("1", "2", "3", "4"):
         table.add_row(f"BLEU-{order}", f"{bleu[order]:.2f}", between(bleu["interval"][order], "{:.2f}".format))
-    table.add_row("chrF", f"{told['chrf']['score']:.2f}", between(told["chrf"]["interval"], "{:.2f}".format))
-    shares = {"different words (distinct-1)": ("distinct", "1"), "runs of four words again": ("repetition", "4")}
+    table.add_row("chrF", f"{overlap['chrf']['score']:.2f}", between(overlap["chrf"]["interval"], "{:.2f}".format))
+    shares = {"distinct words (distinct-1)": ("distinct", "1"), "repeated 4-grams": ("repetition", "4")}
     for title, (name, order) in shares.items():
         pair = ("" if one[name][order] is None else f"{one[name][order]:.1%}" for one in (written, reference))
         table.add_row(title, next(pair), "", next(pair))
-    perplexities = format_perplexity(told["perplexity"]), format_perplexity(told["reference_perplexity"])
-    table.add_row("perplexity to the model", perplexities[0], "", perplexities[1])
-    table.add_row("tokens a second", f"{told['tokens_per_second']:,.0f}")
+    perplexities = format_perplexity(overlap["perplexity"]), format_perplexity(overlap["reference_perplexity"])
+    table.add_row("perplexity under the model", perplexities[0], "", perplexities[1])
+    table.add_row("tokens/s", f"{overlap['tokens_per_second']:,.0f}")
     return table
 
 
 def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
-    """What must be known to set the figures beside others."""
-    told = found["overlap"]
-    task = told["task"]
-    asked = "" if task["prompts"] == told["asked_prompts"] else f" ({told['asked_prompts']} asked for)"
-    different = f"{told['different_prompts']} different"
-    yield f"prompts: {task['prompts']}{asked}, {different}, the first {task['prompt_tokens']} tokens of documents"
-    yield f"written: {format_generation(told['generate'], task['seed'])}"
-    yield f"BLEU-n: sacrebleu, of the corpus, orders 1 to n, {found['bleu']['signature']}"
-    yield f"chrF: {told['chrf']['signature']}"
-    yield f"BLEU as other reports compute it, 0 to 1, is in the JSON: {', '.join(told['conventions'])}"
+    """Yield what is needed to compare the metrics with others."""
+    overlap = found["overlap"]
+    task = overlap["task"]
+    requested = "" if task["prompts"] == overlap["asked_prompts"] else f" ({overlap['asked_prompts']} requested)"
+    distinct = f"{overlap['different_prompts']} distinct"
+    yield f"prompts: {task['prompts']}{requested}, {distinct}; the first {task['prompt_tokens']} tokens of documents"
+    yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
+    yield f"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, {found['bleu']['signature']}"
+    yield f"chrF: {overlap['chrf']['signature']}"
+    yield f"other definitions of BLEU (0 to 1) are in the JSON output: {', '.join(overlap['conventions'])}"
 
 
 def format_generation(settings: dict[str, Any], seed: int) -> str:
-    """Format how tokens were chosen (sampling, greedy or beams) and every other setting that is not the default."""
+    """Format the decoding strategy (sampling, greedy or beams) and all settings that are not the default."""
     default = asdict(GenerateSettings())
     others = {name for name in default if settings[name] != default[name]} - {
         "prompt",
@@ -256,20 +254,20 @@ def format_generation(settings: dict[str, Any], seed: int) -> str:
     return ", ".join(parts + ([f"seed {seed}"] if drawn else []))
 
 
-def story_table(told: dict[str, Any], of_the_book: bool) -> Table:
-    """`of_the_book`: the documents are its stories, all of them right."""
-    written, reference = told["written"], told["reference"]
-    table = plain_table(f"{written['texts']} whole texts", "written", "documents")
+def story_table(stories: dict[str, Any], is_storybook: bool) -> Table:
+    """`is_storybook`: the documents are stories of the storybook, which are all valid."""
+    written, reference = stories["written"], stories["reference"]
+    table = plain_table(f"{written['texts']} texts", "generated", "documents")
     for name, (title, form) in PROSE.items():
         pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
         table.add_row(title, *pair)
-    if told["valid"] is not None:
-        table.add_row("stories of the book", f"{told['valid']:.1%}", "100.0%" if of_the_book else "-")
+    if stories["valid"] is not None:
+        table.add_row("valid stories", f"{stories['valid']:.1%}", "100.0%" if is_storybook else "-")
     return table
 
 
 def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
-    """The figures of each table of baselines: of tokens, and of labels. The last of them is what it is sorted by."""
+    """Yield the columns of each table of baselines (tokens, labels). The table is sorted by the last one."""
     bits = "bits_per_byte_spelled" if found.get("unknown_rate") else "bits_per_byte"
     for columns in (("perplexity", bits), ("accuracy",)):
         if any(row.get(columns[-1]) is not None for row in found.get("baselines", [])):
@@ -277,42 +275,50 @@ def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The model among them, the best first."""
+    """Return the baselines and the model, the best first."""
     own = {**{key: found[key] for key in columns}, "name": "this model", "own": True}
     rows = [row for row in (*found["baselines"], own) if row.get(columns[-1]) is not None]
     return sorted(rows, key=lambda row: row[columns[-1]], reverse=columns[-1] == "accuracy")
 
 
 def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
-    title, form = ("less its, in points", points) if columns[-1] == "accuracy" else ("loss less its", "{:+.3f}".format)
-    table = plain_table("beside it", *(NAMES[key] for key in columns), f"model's {title}, 95%")
+    form = points if columns[-1] == "accuracy" else "{:+.3f}".format
+    table = plain_table("baseline", *(NAMES[key] for key in columns), "difference, 95% CI")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
         difference = row.get("difference")
-        told = difference and between((difference["low"], difference["high"]), form)
-        table.add_row(escape(row["name"]), *shown, told, style="bold" if row.get("own") else None)
+        interval = difference and between((difference["low"], difference["high"]), form)
+        table.add_row(escape(row["name"]), *shown, interval, style="bold" if row.get("own") else None)
     return table
 
 
-def format_verdicts(rows: list[dict[str, Any]], key: str) -> str:
-    """No more than intervals say; of a row without one, that it has none, and whether its figure is the better one. More than a
-    few are counted: the table has their names."""
+def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
+    """Summarise the comparison with the baselines, by confidence interval where there is one, else by value."""
     (own,) = (row[key] for row in rows if row.get("own"))
-    of, sign = ("accuracy", 1) if key == "accuracy" else ("loss", -1)
-    parts: dict[str, list[str]] = {form: [] for form in (*VERDICTS.values(), *UNTOLD.values())}
-    for row in rows:
-        if not row.get("own"):
-            better = sign * row[key] > sign * own
-            parts[VERDICTS[row["verdict"]] if row["verdict"] else UNTOLD[better]].append(row["name"])
-
-    def format_names(names: list[str]) -> str:
-        return " / ".join(names) if len(names) <= FEW else f"{len(names)} of them"
-
-    return f"by {of} it " + "; ".join(form.format(format_names(names)) for form, names in parts.items() if names)
+    metric, sign, unit = ("accuracy", 1, " in percentage points") if key == "accuracy" else ("loss", -1, "")
+    yield f"difference: {metric} of the model - {metric} of the baseline{unit}, with its 95% confidence interval (CI)"
+    others = [row for row in rows if not row.get("own")]
+    compared: dict[str, list[str]] = {phrase: [] for phrase in VERDICTS.values()}
+    by_value: dict[str, list[str]] = {"worse than": [], "not worse than": []}
+    for row in others:
+        if row["verdict"]:
+            compared[VERDICTS[row["verdict"]]].append(row["name"])
+        else:
+            by_value["worse than" if sign * row[key] > sign * own else "not worse than"].append(row["name"])
+    for prefix, groups in ((f"by {metric}", compared), ("by value, without a confidence interval", by_value)):
+        parts, of = list[str](), f" of {len(others)} baselines"
+        for phrase, names in groups.items():
+            if names:
+                listed = f" ({' / '.join(names)})" if len(names) <= FEW else ""
+                parts.append(f"{phrase} {len(names)}{of if not parts else ''}{listed}")
+        if parts:
+            yield f"{prefix}: {', '.join(parts)}"
+    if compared[VERDICTS["ties"]]:
+        yield RULE
 
 
 def points(share: float) -> str:
-    """The difference of two shares, which is no share of anything: in percentage points."""
+    """Return a difference of shares in percentage points."""
     return f"{100 * share:+.1f}"
 
 

@@ -1,4 +1,4 @@
-"""`lilliput train RECIPE --find-lr`: a trial of learning rates, as a table, a sentence and a plot. No run is made."""
+"""`lilliput train RECIPE --find-lr`: print and plot the loss at increasing learning rates, and suggest one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lilliput.cli.output import chatter, figures, print_json, progress
+from lilliput.cli.output import print_json, progress, stderr_console, stdout_console
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from lilliput.training.learning_rate_finder import Trial
     from lilliput.training.process_group import World
 
-LINES = 12  # of the table, which the plot has in full
+LINES = 12  # of the table; the plot shows all rates
 
 
 def print_rates(arguments: argparse.Namespace, config: Config | None, world: World) -> int:
     """Try learning rates and print them. Only the first process has a `config`."""
     if world.processes > 1:
-        what = f"--find-lr requires one process, got {world.processes}"
-        fix = "run the same without torchrun: the result holds for the same train.batch"
+        what = f"--find-lr requires one process (got {world.processes})"
+        fix = "run the same command without torchrun; the result depends only on train.batch"
         raise UserError(what, None, fix=fix, code="flag.conflict")
     for flag in ("resume", "overwrite"):
         if getattr(arguments, flag):
-            what = f"--find-lr conflicts with --{flag}: it makes no run"
-            raise UserError(what, None, fix="give --find-lr alone, or with --from RUN", code="flag.conflict")
+            what = f"--find-lr and --{flag} cannot be combined"
+            raise UserError(what, None, fix=f"remove --{flag}", code="flag.conflict")
     assert config is not None
     from lilliput.training.learning_rate_finder import find_learning_rate, plot_trial, scaled_rates
 
-    with progress(chatter()) as report:
+    with progress(stderr_console()) as report:
         trial = find_learning_rate(config, arguments.start_from, report)
     rates = scaled_rates(config, trial.factors[trial.steepest])
     plot: Path | None = None
     failure: UserError | None = None
     try:
         plot = plot_trial(trial, config)
-    except UserError as error:  # the figures took minutes, and are found before it
+    except UserError as error:  # raised after the results are printed, because they took minutes
         failure = error
     found = {
         "learning_rates": [factor * config.optimizer.lr for factor in trial.factors],
@@ -61,12 +61,12 @@ def print_rates(arguments: argparse.Namespace, config: Config | None, world: Wor
 
 
 def print_trial(arguments: argparse.Namespace, trial: Trial, found: dict[str, Any]) -> None:
-    console, rates = figures(), found["learning_rates"]
+    console, rates = stdout_console(), found["learning_rates"]
     table = Table(box=None, pad_edge=False)
     for heading in ("optimizer.lr", "loss", "smoothed"):
         table.add_column(heading, justify="right")
     table.add_column()
-    notes = {trial.lowest: "lowest", trial.steepest: "falls fastest"}
+    notes = {trial.lowest: "lowest loss", trial.steepest: "fastest decrease"}
     if trial.diverged:
         notes[len(rates) - 1] = "diverged"
     every = max(1, len(rates) // LINES)
@@ -75,16 +75,16 @@ def print_trial(arguments: argparse.Namespace, trial: Trial, found: dict[str, An
             table.add_row(f"{rate:.1e}", f"{loss:.3f}", f"{smoothed:.3f}", notes.get(index, ""))
     console.print(table)
     factor, settings = trial.factors[trial.steepest], found["settings"]
-    console.print(f"\nThe loss falls fastest at {factor:.2g} times the rates of the settings; try", markup=False)
+    console.print(f"\nthe loss decreases fastest at {factor:.2g} times the current learning rates; try", markup=False)
     console.print(f"  lilliput train {command(arguments, settings)}", markup=False)
     if trial.steepest > len(rates) - 5 and not trial.diverged:
-        console.print("It falls fastest at the end of what was tried: with these rates, --find-lr again looks higher.")
+        console.print("this is near the highest rate tried; run --find-lr again with these rates to try higher ones")
     if found["plot"] is not None:
-        console.print(f"the plot is {found['plot']}", markup=False)
+        console.print(f"plot: {found['plot']}", markup=False)
 
 
 def command(arguments: argparse.Namespace, rates: dict[str, float]) -> str:
-    """What was asked for, with these rates in place of others."""
+    """Return the arguments of the command with these learning rates."""
     words = [arguments.target]
     words += ["--size", arguments.size] if arguments.size else []
     words += ["--from", arguments.start_from] if arguments.start_from else []

@@ -1,7 +1,7 @@
 """`lilliput generate`: text from a trained model, printed while it is generated.
 
-Owns: the flags, which fields of each text are reported, and how they are printed. Does not own: flags from settings
-(`generation_flags`), reading prompts (`prompt_input`), nor generation (`decoding`).
+Owns: the flags and the output. Does not own: flags from settings (`generation_flags`), reading prompts (`prompt_input`), or
+generation (`decoding`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lilliput.cli.generation_flags import (
     check_generation_flags,
     given_flags,
 )
-from lilliput.cli.output import print_json, say
+from lilliput.cli.output import print_json, print_note
 from lilliput.cli.prompt_input import STDIN, as_text, read_prompts
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings.choice_tables import Conflict
@@ -39,29 +39,29 @@ EXAMPLES = """
     lilliput generate demo --prompt "Once upon a time" --samples 3 --seed 1
     lilliput generate demo --top-p 0.9 --repetition-penalty 1.2 --stop "The end"
     lilliput generate demo --beams 5 --n-best 3 --json
-    lilliput generate demo --prompts prompts.txt --batch 32     one prompt on each line; - reads them from a pipe
-    lilliput generate demo --tokens 5 --alternatives 3          what else it might have written, and how sure it was
+    lilliput generate demo --prompts prompts.txt --batch 32     one prompt per line (- for stdin)
+    lilliput generate demo --tokens 5 --alternatives 3          probabilities of the most likely tokens
     lilliput generate runs/demo/checkpoints/step-000500 --temperature 0 --tokens 50
 """
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GenerateFlags:
-    """What is generated and reported; sampling and search are settings of the run."""
+    """Flags of the command, in addition to the `generate` settings of the run."""
 
-    samples: Count = describe("number of texts for each prompt", 1)
-    n_best: Count = describe("number of texts of a beam search to report", 1)
-    batch: Count = describe("number of texts that are generated at a time; each beam counts as one", 32)
+    samples: Count = describe("number of samples per prompt", 1)
+    n_best: Count = describe("number of texts to print per beam search", 1)
+    batch: Count = describe("number of texts generated in parallel; each beam counts as one", 32)
     alternatives: Count | None = describe(
-        "number of most likely tokens to report at each position, with the entropy", None
+        "number of most likely tokens to print at each position, with the entropy", None
     )
-    seed: Seed = describe("text i is sampled with seed + i", 0)
+    seed: Seed = describe("random seed; sample i uses seed + i", 0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_flags(parser, GenerateFlags)
-    parser.add_argument("--prompts", metavar="FILE", help="a prompt on each line of this file; - is stdin")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, when all is written")
+    parser.add_argument("--prompts", metavar="FILE", help="file with one prompt per line (- for stdin)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object when all texts are generated")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     note_long_prompts(writer, prompts)
     write = write_beams if settings.beams else write_texts
     with flags_in_errors():
-        engine = writer.engine_for(settings, say)
+        engine = writer.engine_for(settings, print_note)
         began = time.monotonic()
         samples = write(writer, prompts, settings, task, show=not arguments.json)
     if arguments.json:
@@ -85,27 +85,29 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def count_written(samples: Iterable[dict[str, Any]]) -> int:
-    """Return the tokens of all texts; of a beam search only those of its best text."""
+    """Return the number of generated tokens; in a beam search, those of the best text."""
     return sum(text["tokens"] for text in samples if text["rank"] in (None, 1))
 
 
 def check(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | None]:
-    """Check what needs no torch, and raise all errors at once; return the flags, and the prompts of a file if one is given."""
+    """Check the flags without torch and raise all errors at once; return the flags and the prompts of a file, if given."""
     errors: list[UserError] = []
     task, prompts = check_generation_flags(arguments, GenerateFlags, errors), None
     if arguments.prompts is not None and arguments.prompt is not None:
         errors.append(
-            UserError("--prompt and --prompts were both given", fix="give one of the two", code="flag.conflict")
+            UserError("--prompt and --prompts cannot be combined", fix="remove one of the two", code="flag.conflict")
         )
-    elif arguments.prompts is not None and not (errors and arguments.prompts == STDIN):  # nobody types in vain
-        prompts = gather(errors, lambda: read_prompts(arguments.prompts, say))
+    elif arguments.prompts is not None and not (
+        errors and arguments.prompts == STDIN
+    ):  # do not wait for input after an error
+        prompts = gather(errors, lambda: read_prompts(arguments.prompts, print_note))
     if errors or task is None:
         raise UserErrors(errors)
     return task, prompts
 
 
 def resolve_settings(task: GenerateFlags, run: GenerateSettings, given: dict[str, Any]) -> GenerateSettings:
-    """Return the run's settings with the given ones, if these fit each other and the command's own flags."""
+    """Return the run's settings with the given ones; raise if they conflict with each other or with the flags."""
     errors: list[UserError] = []
     conflicts = conflicts_with_beams(task)
     drop_beams = conflicts and run.beams is not None and "beams" not in given
@@ -120,9 +122,9 @@ def resolve_settings(task: GenerateFlags, run: GenerateSettings, given: dict[str
         raise UserErrors(errors)
     settings, notes = found
     for note in notes:
-        say(note)
+        print_note(note)
     if task.samples > 1 and settings.temperature == 0.0:
-        say(f"at temperature 0 nothing is sampled: the {task.samples} texts are the same")
+        print_note(f"the {task.samples} texts are the same, because temperature 0 is greedy")
     return settings
 
 
@@ -130,8 +132,8 @@ def conflicts_with_beams(task: GenerateFlags) -> list[UserError]:
     """Return errors about the flags that a beam search does not support."""
     found = []
     if task.samples > 1:
-        what = f"--samples {task.samples} draws independent texts, which a beam search does not"
-        fix = f"replace --samples by --n-best {task.samples}, or add --beams none"
+        what = f"--samples {task.samples} is not supported by a beam search"
+        fix = f"use --n-best {task.samples}, or add --beams none"
         found.append(UserError(what, fix=fix, code="flag.conflict"))
     if task.alternatives is not None:
         what = "--alternatives is not supported by a beam search"
@@ -141,11 +143,13 @@ def conflicts_with_beams(task: GenerateFlags) -> list[UserError]:
 
 def note_long_prompts(writer: Writer, prompts: Sequence[str]) -> None:
     context = writer.config.model.context
-    lengths = {prompt: len(writer.encode_prompt(prompt)) for prompt in prompts}  # samples share theirs
+    lengths = {prompt: len(writer.encode_prompt(prompt)) for prompt in prompts}  # samples share prompts
     long = sorted(length for length in lengths.values() if length > context)
     if long:
         which = "the prompt has" if len(lengths) == 1 else f"{len(long)} of {len(lengths)} prompts have up to"
-        say(f"{which} {long[-1]:,} tokens and the model sees {context:,}: it goes on from the last {context // 2:,}")
+        print_note(
+            f"{which} {long[-1]:,} tokens, more than the context of {context:,}: the model sees the last {context // 2:,}"
+        )
 
 
 def write_texts(
@@ -165,7 +169,7 @@ def write_texts(
 def write_beams(
     writer: Writer, prompts: Sequence[str], settings: GenerateSettings, task: GenerateFlags, show: bool
 ) -> list[dict[str, Any]]:
-    """Return the best texts of each prompt; print those of a prompt when its search is done."""
+    """Return the best texts of each prompt, and print them when the search of the prompt ends."""
     samples: list[dict[str, Any]] = []
     found = writer.beams(prompts, task.seed, settings, task.batch, task.n_best)
     for number, best in enumerate(found, start=1):
@@ -192,18 +196,18 @@ def as_object(sample: Sample, task: GenerateFlags, rank: int | None = None) -> d
 
 
 def heading(numbers: str, first: bool) -> str:
-    """What stands above a text that is one of several; nothing above one alone."""
+    """Return the line above one of several texts."""
     return f"{'' if first else chr(10)}--- {numbers}\n" if numbers else ""
 
 
 class Show:
-    """Prints the first unfinished text as it is written, and the others when their turn comes."""
+    """Print the first unfinished text while it is generated, then the next one."""
 
     def __init__(self, prompts: Sequence[str]) -> None:
         self.prompts = prompts
         self.waiting: dict[int, list[Piece]] = {}
         self.row = -1
-        self.shown: list[Piece] = []  # of the text whose turn it is
+        self.shown: list[Piece] = []  # pieces of the current text
         self.next()
 
     def __call__(self, piece: Piece) -> None:
@@ -228,13 +232,10 @@ class Show:
 
 
 def print_alternatives(pieces: Sequence[Piece]) -> None:
-    """Each token with its probability, the entropy of its place in bits, and what else might have come there.
-
-    Aligned and never folded: a line that is too long for a terminal is still a line in a file.
-    """
+    """Print each token with its probability, the entropy at its position and the most likely tokens. Lines are not wrapped."""
     from rich.cells import cell_len
 
-    rows = [["token", "probability", "entropy, bits", "likeliest"]]
+    rows = [["token", "probability", "entropy (bits)", "most likely"]]
     for piece in pieces:
         assert piece.entropy is not None
         others = (f"{quoted(other.token)} {math.exp(other.logprob):.1%}" for other in piece.alternatives)
@@ -251,5 +252,5 @@ def print_alternatives(pieces: Sequence[Piece]) -> None:
 
 
 def quoted(token: str) -> str:
-    """With its spaces and line ends to be seen."""
+    """Return the token in quotation marks, with escaped line ends."""
     return json.dumps(token, ensure_ascii=False)

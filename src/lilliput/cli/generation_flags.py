@@ -1,8 +1,7 @@
-"""Plain flags made of settings, for the commands that generate text: name, type and help come from the settings' types.
+"""Flags from dataclasses of settings, for the commands that generate text.
 
-Owns: the flags of a dataclass of settings, values from flags, and a run's `generate` settings with those given. Does
-not own: the settings and their bounds (`settings.tree`), which of them conflict (`settings.rules`), which are dropped
-(`decoding.generation_settings`), nor dotted settings (`parsing`).
+Owns: adding and checking these flags, and applying them to the `generate` settings of a run. Does not own: the settings
+(`settings.tree`), conflicts (`settings.rules`), dropped settings (`decoding.generation_settings`), dotted settings (`parsing`).
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from lilliput.settings.recipes import Layer
 from lilliput.settings.tree import Config, GenerateSettings
 
 Settings = TypeVar("Settings")
-Given = dict[str, Any]  # name -> text, texts, or a switch: as the user gave it, unchecked
+Given = dict[str, Any]  # name -> text, list of texts or bool, unchecked
 
 
 def add_generation_flags(parser: argparse.ArgumentParser, own: type) -> None:
     """Add the run, the command's own flags, the device and the `generate` settings."""
-    parser.add_argument("run", metavar="RUN", help="a run (its folder or its name in runs/) or a checkpoint's folder")
+    parser.add_argument("run", metavar="RUN", help="run (folder, or name in runs/) or checkpoint folder")
     add_flags(parser, own, with_default=True)
     parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute [auto]"
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
     )
     group = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
     add_flags(group, GenerateSettings, with_default=False)
@@ -44,7 +43,7 @@ def add_generation_flags(parser: argparse.ArgumentParser, own: type) -> None:
 def check_generation_flags(
     arguments: argparse.Namespace, own: type[Settings], errors: list[UserError]
 ) -> Settings | None:
-    """Return the command's own flags; check all of `add_generation_flags` as far as that needs no torch."""
+    """Check all flags of `add_generation_flags`, without torch; return the command's own flags."""
     from lilliput.storage.run_folders import resolve_checkpoint
 
     found = gather(errors, lambda: check_flags(own, given_flags(arguments, own)))
@@ -54,7 +53,7 @@ def check_generation_flags(
 
 
 def add_flags(group: argparse._ActionsContainer, settings: type, with_default: bool) -> None:
-    """Add one flag for each field. Their texts are kept: `check_flags` and `check_generate` check all of them at once."""
+    """Add one flag per field. Values stay strings until `check_flags` and `check_generate` check them together."""
     for field in dataclasses.fields(settings):
         assert isinstance(field.default, FieldInfo)
         kind, about = kinds(settings)[field.name], field.default.description or ""
@@ -62,7 +61,7 @@ def add_flags(group: argparse._ActionsContainer, settings: type, with_default: b
         if kind is bool:
             group.add_argument(flag(field.name), action=argparse.BooleanOptionalAction, help=text)
         elif is_list(kind):
-            several = f'{text}; give it again for more, "" for none'
+            several = f'{text} (repeatable; "" for none)'
             group.add_argument(flag(field.name), action="append", metavar="TEXT", help=several)
         else:
             group.add_argument(flag(field.name), metavar=kind_name(kind), help=text)
@@ -84,7 +83,7 @@ def as_typed(value: Any) -> str:
 
 
 def given_flags(arguments: argparse.Namespace, settings: type) -> Given:
-    """Return what the user gave for these settings."""
+    """Return the flags of these settings that the user gave."""
     values = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(settings)}
     given = {name: value for name, value in values.items() if value is not None}
     return {
@@ -93,7 +92,7 @@ def given_flags(arguments: argparse.Namespace, settings: type) -> Given:
 
 
 def check_flags(flags: type[Settings], given: Given, call: Callable[[str], str] = flag) -> Settings:
-    """Return a command's own flags over their defaults, or raise every error in them; `call`: how the user names one."""
+    """Return a command's own flags with defaults, or raise all errors; `call` returns the user's name of a flag."""
     try:
         return TypeAdapter(flags).validate_python(parse_given(flags, given))
     except ValidationError as error:
@@ -103,7 +102,7 @@ def check_flags(flags: type[Settings], given: Given, call: Callable[[str], str] 
 
 
 def check_generate(given: Given, call: Callable[[str], str] = flag) -> GenerateSettings:
-    """Return the given `generate` settings over the defaults, or raise every error in them."""
+    """Return the given `generate` settings with defaults, or raise all errors."""
     try:
         return TypeAdapter(Config).validate_python({"generate": parse_given(GenerateSettings, given)}).generate
     except ValidationError as error:
@@ -127,7 +126,7 @@ def apply_given(
     call: Callable[[str], str] = flag,
     dropped: Sequence[Conflict] = (),
 ) -> tuple[GenerateSettings, list[str]]:
-    """Return the run's settings with the given ones, and a note on each setting of the run that was dropped."""
+    """Return the run's settings with the given ones, and a note for each dropped setting of the run."""
     checked = check_generate(given, call)
     with flags_in_errors(call):
         settings, left_out = override_settings(run, {name: getattr(checked, name) for name in given}, dropped)

@@ -1,30 +1,28 @@
-"""`lilliput info`: one run, all runs, or what differs between two. Needs no torch."""
+"""`lilliput info`: list runs, show one, or compare two. Needs no torch."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from lilliput.cli.output import figures, print_json, readable
+from lilliput.cli.output import print_json, readable, stdout_console
 from lilliput.errors import UserError
 
 TAKES_SETTINGS = False
 EXAMPLES = """
-    lilliput info
-    lilliput info demo
+    lilliput info                                   list all runs
+    lilliput info demo                              show a run
     lilliput info demo --json
-    lilliput info demo mine
+    lilliput info demo mine                         compare two runs
     lilliput info --schema > recipe.schema.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="*", help="none: list all runs; one: all about it; two: what differs"
-    )
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="run to show, or two runs to compare [list all runs]")
     parser.add_argument("--folder", default="runs", help="folder of runs [runs]")
-    parser.add_argument("--schema", action="store_true", help="the JSON schema of recipes, for editors")
-    parser.add_argument("--json", action="store_true", help="JSON on stdout")
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of recipes")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(recipe_schema())
         return 0
     if len(arguments.runs) > 2:
-        what = f"info compares two runs, got {len(arguments.runs)}"
-        raise UserError(what, None, fix="lilliput info A B", code="flag.value")
+        what = f"info compares two runs (got {len(arguments.runs)})"
+        raise UserError(what, None, fix="run lilliput info A B", code="flag.value")
     show = (print_all, print_one, print_two)[len(arguments.runs)]
     show(arguments)
     return 0
@@ -51,7 +49,7 @@ def print_all(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(found)
     elif not found:
-        figures().print(f"no runs in {arguments.folder}/; lilliput train demo makes one")
+        stdout_console().print(f"no runs in {arguments.folder}/; train one with: lilliput train demo")
     else:
         columns = {"loss": "loss", "bits_per_byte": "bits/byte", "accuracy": "accuracy"}
         if all(run["accuracy"] is None for run in found):
@@ -60,7 +58,7 @@ def print_all(arguments: argparse.Namespace) -> None:
         for run in found:
             shown = (figure(run[name]) for name in columns)
             table.add_row(escape(run["name"]), run["state"], f"{run['steps']:,}", *shown)
-        figures().print(table)
+        stdout_console().print(table)
 
 
 def print_one(arguments: argparse.Namespace) -> None:
@@ -70,12 +68,12 @@ def print_one(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(about)
         return
-    console, parameters, model = figures(), about["parameters"], about["config"]["model"]
+    console, parameters, model = stdout_console(), about["parameters"], about["config"]["model"]
     console.print(f"[bold]{escape(about['name'])}[/]  {escape(about['folder'])}")
     passed = f"{readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes of training"
     console.print(f"  steps       {about['steps']:,}, {passed}")
     if about["validation"]:
-        console.print(f"  validation  {format_loss(about['validation'])} (the best)")
+        console.print(f"  validation  {format_loss(about['validation'])} (best)")
     for name, found in about["tests"].items():
         console.print(f"  test        {escape(name)}: {format_loss(found)}")
     shape = ", ".join(f"{name} {model[name]:,}" for name in ("dim", "layers", "heads", "context", "vocab_size"))
@@ -107,11 +105,11 @@ def print_two(arguments: argparse.Namespace) -> None:
         pair = [about["validation"][name] if about["validation"] else None for about in (first, second)]
         if pair != [None, None]:
             table.add_row(f"validation {name}", *(figure(value) for value in pair))
-    figures().print(table)
+    stdout_console().print(table)
 
 
 def describe_run(name: str, folder: str) -> dict[str, Any]:
-    """All that is known of a run, its counts included."""
+    """Return the summary of a run with its parameter counts."""
     from lilliput.model.counting import count
     from lilliput.settings.loading import config_from_dict
     from lilliput.storage.checkpoints import CONFIG

@@ -1,4 +1,4 @@
-"""Output that the commands share: figures on stdout, notes on stderr.
+"""Shared output of the commands: results on stdout, notes on stderr.
 
 Owns: the two consoles, JSON output, progress bars, line breaks, and the format of numbers.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from lilliput.data.progress import Report
 
 
-def chatter(quiet: bool = False) -> Console:
-    """Return the console of the error stream; only a terminal is one, also where FORCE_COLOR is set."""
+def stderr_console(quiet: bool = False) -> Console:
+    """Return the console of stderr. FORCE_COLOR does not make a terminal of a pipe."""
     terminal = sys.stderr.isatty()
     return Console(stderr=True, highlight=False, soft_wrap=not terminal, quiet=quiet, force_terminal=terminal)
 
 
-def say(text: str) -> None:
-    """A sentence for whoever looks on."""
-    chatter().print(text, markup=False)
+def print_note(text: str) -> None:
+    """Print a note to stderr."""
+    stderr_console().print(text, markup=False)
 
 
-def figures() -> Console:
+def stdout_console() -> Console:
     terminal = sys.stdout.isatty()
     return Console(highlight=False, soft_wrap=not terminal, force_terminal=terminal)
 
@@ -47,7 +47,7 @@ def print_json(value: Any) -> None:
 
 
 class SpeedColumn(ProgressColumn):
-    """Megabytes a second, once there is something to tell."""
+    """Speed in MB/s, from 0.01 MB/s on."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -56,7 +56,7 @@ class SpeedColumn(ProgressColumn):
 
 @contextmanager
 def progress(console: Console) -> Iterator[Report]:
-    """A bar for what is being done, on a terminal only; sentences everywhere."""
+    """Show a progress bar on a terminal; print notes (`done` and `total` 0) everywhere."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -92,10 +92,7 @@ def readable(count: float) -> str:
 
 
 class LineWrapper:
-    """Break text that comes in pieces into lines of at most `width` columns (None: no limit), between words.
-
-    A word is returned when it is complete.
-    """
+    """Wrap streamed text between words at `width` columns (None: no limit). A word is returned when it is complete."""
 
     def __init__(self, width: int | None) -> None:
         self.width = width
@@ -120,7 +117,7 @@ class LineWrapper:
             self.column, self.space = 0, ""
             return word
         if word.isspace():
-            self.space = self.space + word if self.column else ""  # no line begins with the space before its first word
+            self.space = self.space + word if self.column else ""  # no line begins with a space
             return ""
         before, self.space = self.space, ""
         if self.column and self.column + cell_len(before + word) > self.width:

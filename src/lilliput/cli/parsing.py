@@ -1,8 +1,7 @@
-"""Flags, plain and dotted.
+"""Parsing of flags and dotted settings.
 
-Owns: one parser for all commands, whose errors name the nearest valid flag; taking dotted settings
-(`--model.layers 8`) out of the arguments of the commands that accept them; the help text of the settings, from
-their types.
+Owns: the parser of all commands, with errors that name the nearest valid flag; dotted settings (`--model.layers 8`) of the
+commands that accept them; the help text of the settings.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, NoReturn, Protocol
 
 from lilliput.errors import UserError, nearest
 
-LEFT = 40  # columns of the settings' names and kinds in the help
+LEFT = 40  # columns of the names and types of settings in the help
 
 
 class Command(Protocol):
@@ -34,22 +33,20 @@ class Command(Protocol):
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise the one error that argparse reports by its text alone: a required argument is missing."""
-        raise UserError(message, None, fix=f"{self.prog} --help", code="flag.missing")
+        """Raise an error for a missing required argument, the only one that argparse reports here."""
+        raise UserError(message, None, fix=f"run {self.prog} --help", code="flag.missing")
 
     def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Return the arguments and the words that are unknown; a flag may stand between RUN and TEXT."""
+        """Return the arguments and the unknown words; flags and positional arguments may be mixed."""
         try:
             return self.parse_known_intermixed_args(words)
         except argparse.ArgumentError as error:
-            code, fix = "flag.value", f"{self.prog} --help"
+            code, fix = "flag.value", f"run {self.prog} --help"
             for name, value in itertools.pairwise([*words, None]):
                 if name == error.argument_name and (value is None or value.startswith("-")):
                     code, dashed = "flag.missing", value
-                    if (
-                        dashed and dashed.split("=")[0] not in self._option_string_actions
-                    ):  # a value that looks like a flag
-                        fix = f"{name}={shlex.quote(dashed)}"
+                    if dashed and dashed.split("=")[0] not in self._option_string_actions:  # a value with a dash
+                        fix = f"use {name}={shlex.quote(dashed)}"
             raise UserError(str(error), None, fix=fix, code=code) from None
 
 
@@ -64,13 +61,13 @@ def parse(command: str, summary: str, module: Command, argv: list[str]) -> argpa
         exit_on_error=False,
         add_help=False,
     )
-    parser.add_argument("-h", "--help", action="store_true", help="show this and leave")
+    parser.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     parser.add_argument(
         "--plugin",
         action="append",
         default=[],
         metavar="FILE.py",
-        help="load choices that FILE.py registers (repeatable)",
+        help="load a Python file that registers choices (repeatable)",
     )
     load_plugins(argv)
     module.add_arguments(parser)
@@ -87,7 +84,7 @@ def parse(command: str, summary: str, module: Command, argv: list[str]) -> argpa
 
 
 def load_plugins(argv: list[str]) -> None:
-    """Load the plugins of a command line, before anything else is read from it: they add names of choices."""
+    """Load the plugins of a command line before it is parsed, because they add names of choices."""
     from lilliput.settings.plugins import load_plugin
 
     for index, word in enumerate(argv):
@@ -98,7 +95,7 @@ def load_plugins(argv: list[str]) -> None:
 
 def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
-        fix = f"lilliput {command} --help; quote text that has spaces"
+        fix = f"run lilliput {command} --help, or quote text with spaces"
         return UserError(f"unexpected argument {word!r}", None, fix=fix, code="flag.unknown")
     known: Iterable[str] = flags
     if takes_settings:
@@ -107,12 +104,12 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
         known = [*flags, *(f"--{name}" for name in setting_types())]
     name = word.split("=")[0]
     close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
-    fix = "--" + close.removeprefix("--") if close else f"lilliput {command} --help"
+    fix = f"use --{close.removeprefix('--')}" if close else f"run lilliput {command} --help"
     return UserError(f"unknown flag {name}", None, fix=fix, code="flag.unknown")
 
 
 def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Settings (a dotted name, or one of the two without a dot) and the arguments that are left."""
+    """Return the settings (dotted names, `name` and `seed`) and the other arguments."""
     from lilliput.settings.loading import setting_types
 
     kinds = setting_types()
@@ -135,15 +132,15 @@ def take_settings(argv: list[str], flags: list[str]) -> tuple[dict[str, str], li
             elif given:
                 value = argv[index]
                 index += 1
-            elif name in kinds:  # a name that is none is refused as such, with the nearest one
-                what, fix = f"--{name} requires a value", f"--{name} VALUE"
+            elif name in kinds:  # an unknown name is reported later, with the nearest one
+                what, fix = f"--{name} requires a value", f"use --{name} VALUE"
                 raise UserError(what, None, fix=fix, code="flag.missing", setting=name)
         settings[name] = value
     return settings, rest
 
 
 def settings_help() -> str:
-    """Every setting with its kind, default and meaning."""
+    """Return the type, description and default of every setting."""
     import dataclasses
 
     from pydantic.fields import FieldInfo
@@ -152,17 +149,18 @@ def settings_help() -> str:
     from lilliput.settings.tree import SIZES, Config
 
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
-    lines = ["", "settings (in a recipe, [model] layers = 8 says the same as --model.layers 8):"]
+    lines = ["", "settings (--model.layers 8 is [model] layers = 8 in a recipe):"]
     for name, kind in setting_types().items():
         section, _, inner = name.rpartition(".")
         owner = getattr(default, section) if section else default
         field = next(field for field in dataclasses.fields(owner) if field.name == inner)
         about = field.default.description if isinstance(field.default, FieldInfo) else ""
         value = getattr(owner, inner)
-        shown = "none" if value is None else str(value).lower() if isinstance(value, bool) else value
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        shown = str(shown).lower() if isinstance(value, bool) else "none" if shown in (None, "") else shown
         left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
         wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
-        if len(left) > LEFT - 2:  # two spaces before the meaning
+        if len(left) > LEFT - 2:  # two spaces before the description
             lines, left = [*lines, left], ""
         lines += [f"{left:{LEFT}}{wrapped[0]}", *(" " * LEFT + line for line in wrapped[1:])]
     sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())
@@ -171,7 +169,7 @@ def settings_help() -> str:
 
 
 def kind_name(kind: Any) -> str:
-    """A type as a newcomer reads it: 8, 0.1, a|b|c."""
+    """Return a type as shown in the help: N, X, a|b|c."""
     from lilliput.settings.choice_tables import OneOf
 
     origin, inner = typing.get_origin(kind), typing.get_args(kind)

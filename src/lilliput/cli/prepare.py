@@ -1,4 +1,4 @@
-"""`lilliput prepare`: text in, token files and a report out."""
+"""`lilliput prepare`: tokenise a corpus and print its statistics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lilliput.cli.output import chatter, figures, print_json, progress
+from lilliput.cli.output import print_json, progress, stderr_console, stdout_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,18 +18,18 @@ EXAMPLES = """
     lilliput prepare mytext.txt --duplicates near
     lilliput prepare demo --json
 """
-MOST_LABELS = 12  # classes that are told in a table
+MOST_LABELS = 12  # labels listed per split
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help="a recipe (its path or name), a file or folder of texts, or a data set's name")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object on stdout")
+    parser.add_argument("target", help="recipe (path or name), text file, folder, or name of a dataset")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
         "--duplicates",
         choices=["near"],
-        help="also look for documents that are nearly equal, in a pass of its own (equal ones are always counted)",
+        help="also find near duplicates (exact duplicates are always counted)",
     )
-    parser.add_argument("--rebuild", action="store_true", help="prepare anew, whatever the cache holds")
+    parser.add_argument("--rebuild", action="store_true", help="ignore the cache")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from lilliput.settings.loading import load_config
 
     config = load_config(arguments.target, arguments.settings, origin="command line")
-    with progress(chatter()) as report:
+    with progress(stderr_console()) as report:
         prepared = prepare(config, report, rebuild=arguments.rebuild)
         found = prepared.report(config.model.context)
         if config.vectors.source is not None:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
         return 0
-    console = figures()
+    console = stdout_console()
     console.print(split_table(found))
     for sentence in sentences(found):
         console.print(printable(sentence), markup=False)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def split_table(found: dict[str, Any]) -> Table:
-    """A column for each split: names of figures are long, and test sets may be many."""
+    """Return a table with one column per split."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, show_header=True)
@@ -77,14 +77,12 @@ def split_table(found: dict[str, Any]) -> Table:
         ("bytes per token", found["bytes_per_token"], ".2f"),
         ("tokens per word", found["tokens_per_word"], ".2f"),
         ("unknown tokens", found["unknown_rate"], ".2%"),
-        (f"documents longer than the context, {cut['context']:,} tokens", cut["documents"], ".1%"),
-        ("tokens beyond a document's first context", cut["tokens"], ".1%"),
-        ("documents equal to an earlier one", duplicates["within"], ",d"),
-        ("documents equal to one of train", duplicates["across"], ",d"),
+        (f"documents longer than the context ({cut['context']:,} tokens)", cut["documents"], ".1%"),
+        ("tokens after the first context of a document", cut["tokens"], ".1%"),
+        ("duplicates within the split", duplicates["within"], ",d"),
+        ("duplicates of training documents", duplicates["across"], ",d"),
     ]
-    rows += [
-        (f"{what} documents, left out", found[what], ",d") for what in ("empty", "dropped") if any(found[what].values())
-    ]
+    rows += [(f"{kind} documents", found[kind], ",d") for kind in ("empty", "dropped") if any(found[kind].values())]
     for name, values, form in rows:
         shown = (values.get(split) for split in found["documents"])
         table.add_row(name, *("" if value is None else format(value, form) for value in shown))
@@ -92,16 +90,18 @@ def split_table(found: dict[str, Any]) -> Table:
 
 
 def sentences(found: dict[str, Any]) -> list[str]:
-    """What the table has no place for, a line each."""
+    """Return the lines below the table."""
     longest = ", ".join(f"{one['tokens']:,} ({one['split']} {one['document']:,})" for one in found["longest"])
     lines = [
         found["source"],
         f"{found['tokenizer']} tokenizer, vocabulary {found['vocab_size']:,}{', lossy' if found['lossy'] else ''}",
-        f"longest documents, in tokens: {longest}",
+        f"longest documents (tokens): {longest}",
     ]
     for split, words in found["unknown_words"].items():
         if words:
-            lines.append(f"unknown in {split}: {', '.join(f'{word} {count:,}' for word, count in words)}")
+            lines.append(
+                f"most frequent unknown words in {split}: {', '.join(f'{word} {count:,}' for word, count in words)}"
+            )
     for split, labels in (found["labels"] or {}).items():
         rest = f" and {len(labels) - MOST_LABELS:,} more" if len(labels) > MOST_LABELS else ""
         listed = ", ".join(f"{name} {count:,}" for name, count in list(labels.items())[:MOST_LABELS])
@@ -110,20 +110,20 @@ def sentences(found: dict[str, Any]) -> list[str]:
         lines += format_vectors(found["vectors"])
     if "near_duplicates" in found:
         lines += format_near_duplicates(found["near_duplicates"])
-    lines.append(f"kept in {found['folder']}")
+    lines.append(f"prepared data: {found['folder']}")
     return lines
 
 
 def format_vectors(vectors: dict[str, Any]) -> list[str]:
-    stages = ", ".join(
-        f"{stage}: {share['types']:.1%} of the words and {share['tokens']:.1%} of the text"
+    stages = "; ".join(
+        f"{stage} {share['types']:.1%} of the vocabulary, {share['tokens']:.1%} of the text"
         for stage, share in sorted(vectors["coverage"].items(), key=lambda stage: stage[1]["types"])
     )
-    lines = [
-        f"vectors: {vectors['rows']:,} of width {vectors['width']:,} ({vectors['kind']}); covered by stage, {stages}"
-    ]
+    lines = [f"vectors: {vectors['rows']:,} of width {vectors['width']:,} ({vectors['kind']}); coverage: {stages}"]
     if uncovered := vectors["most_frequent_uncovered"]:
-        lines.append(f"without a vector: {', '.join(f'{word} {count:,}' for word, count in uncovered)}")
+        lines.append(
+            f"most frequent words without a vector: {', '.join(f'{word} {count:,}' for word, count in uncovered)}"
+        )
     lines += [
         f"  {word}: {', '.join(f'{name} {cosine:.2f}' for name, cosine in near)}"
         for word, near in vectors["neighbours"].items()
@@ -133,26 +133,25 @@ def format_vectors(vectors: dict[str, Any]) -> list[str]:
 
 
 def format_near_duplicates(near: dict[str, Any]) -> list[str]:
-    within = ", ".join(f"{count:,} of {split}" for split, count in near["within"].items())
-    across = ", ".join(f"{count:,} of {split}" for split, count in near["across"].items())
+    within = ", ".join(f"{split} {count:,}" for split, count in near["within"].items())
+    across = ", ".join(f"{split} {count:,}" for split, count in near["across"].items())
     memory = "" if near["memory_bytes"] is None else f", {near['memory_bytes'] / 1e6:,.0f} MB of memory"
     lines = [
-        f"near duplicates (similarity {near['threshold']:g} or more): {within} have an earlier twin in their split, "
-        f"{across} have one in train; data.drop_duplicates near would leave out {near['dropped']:,} training documents",
-        f"found in {near['seconds']:,.1f} s, {near['megabytes_per_second']:,.1f} MB/s{memory}",
+        f"near duplicates (similarity {near['threshold']:g} or more): {within} within the split; "
+        f"{across} of a training document; data.drop_duplicates near would drop {near['dropped']:,} training documents",
+        f"search time {near['seconds']:,.1f} s, {near['megabytes_per_second']:,.1f} MB/s{memory}",
     ]
     for pair in near["closest"]:
         (one, other), (first, second) = pair["splits"], pair["documents"]
-        lines.append(f"  {pair['similarity']:.3f}  {one} {first:,}: {plain(pair['openings'][0])}")
-        lines.append(f"         {other} {second:,}: {plain(pair['openings'][1])}")
+        lines.append(f"  {pair['similarity']:.3f}  {one} {first:,}: {one_line(pair['openings'][0])}")
+        lines.append(f"         {other} {second:,}: {one_line(pair['openings'][1])}")
     return lines
 
 
-def plain(text: str) -> str:
-    """On one line."""
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
 def printable(text: str) -> str:
-    """Without what would move a terminal's cursor or change its colours: words of a text are anybody's."""
+    """Replace control characters: a corpus may contain terminal escape sequences."""
     return "".join(one if one.isprintable() else "\ufffd" for one in text)

@@ -1,4 +1,4 @@
-"""`lilliput report`: a run or a study as a page to read, print and hand in."""
+"""`lilliput report`: write the HTML and Markdown report of a run or a study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lilliput.cli.error_flags import flags_in_errors
-from lilliput.cli.output import figures, print_json
+from lilliput.cli.output import print_json, stdout_console
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 TAKES_SETTINGS = False
 EXAMPLES = """
-    lilliput report demo                          a run: figures, curves, texts, heads, settings
-    lilliput report window                        a study, as far as it has come
-    lilliput report demo --out demo.html          somewhere else, with demo.md beside it
+    lilliput report demo                          report of a run
+    lilliput report window                        report of a study, complete or not
+    lilliput report demo --out demo.html          write demo.html and demo.md
     lilliput report demo --json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="RUN|STUDY", help="a run or a study: its folder, or its name in runs/")
-    parser.add_argument("--out", metavar="FILE", help="the .html file to write [report.html in its folder]")
+    parser.add_argument("target", metavar="RUN|STUDY", help="run or study (folder, or name in runs/)")
+    parser.add_argument("--out", metavar="FILE", help=".html file to write [report.html in the folder of the run]")
     parser.add_argument("--folder", default="runs", help="folder of runs and studies [runs]")
-    parser.add_argument("--json", action="store_true", help="where the files are, as one JSON object on stdout")
+    parser.add_argument("--json", action="store_true", help="print the paths as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_report_path(page: Path) -> None:
-    """Print where a report is, and how to open it."""
+    """Print the path of a report and the command that opens it."""
     opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
     place = shlex.quote(str(page))
-    figures().print(f"report  {place}  (open it with  {opener} {place})", markup=False, soft_wrap=True)
+    stdout_console().print(f"report  {place}  (open with: {opener} {place})", markup=False, soft_wrap=True)
 
 
 def find_study_folder(target: str, folder: str) -> Path | None:
-    """The folder of a study that was begun; None where the target is something else."""
+    """Return the folder of a started study; None if the target is not one."""
     from lilliput.studies.study_results import STUDY
 
     for place in (Path(target), Path(folder) / target):
@@ -75,7 +75,7 @@ def find_study_folder(target: str, folder: str) -> Path | None:
 
 
 def find_trained(target: str, folder: str) -> Run:
-    """Return a run, also by one of its checkpoints; where the target is a study that was not run, say how to run it."""
+    """Return a run, given by its name, folder or checkpoint; raise a specific error for a study that was not run."""
     from lilliput.storage.run_folders import Run, find_run
     from lilliput.studies.study_files import shipped_studies
 
@@ -86,8 +86,8 @@ def find_trained(target: str, folder: str) -> Run:
             raise
         if target in shipped_studies() and not os.path.exists(target):
             quick = find_study_folder(f"{target}-quick", folder)
-            fix = f"lilliput report {quick.name}" if quick else f"lilliput study {target}"
-            what = f"study {target} was not run yet"
+            fix = f"run lilliput report {quick.name}" if quick else f"run lilliput study {target}"
+            what = f"study {target} was not run"
             raise UserError(what, f"{folder}/{target}", fix=fix, code="study.incomplete") from None
         raise
     return found if isinstance(found, Run) else Run.open(found.folder.absolute().parents[1])

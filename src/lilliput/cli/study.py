@@ -1,5 +1,4 @@
-"""`lilliput study`: techniques side by side, from a grid of settings to a report; or the list of those that are
-shipped."""
+"""`lilliput study`: run a study (a grid of settings over several seeds) and report it, or list the shipped studies."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lilliput.cli.output import chatter, figures, print_json
+from lilliput.cli.output import print_json, stderr_console, stdout_console
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,28 +25,28 @@ if TYPE_CHECKING:
 
 TAKES_SETTINGS = False
 EXAMPLES = """
-    lilliput study                                 the shipped studies and their questions
-    lilliput study window --dry-run                its runs, its budget and about how long it takes
-    lilliput study window --quick                  its short form: minutes, one seed, no claims
-    lilliput study window                          all of it; the same again goes on where it was stopped
-    lilliput study window --seeds 1,2,3,4,5        more seeds: what is done already is kept
-    lilliput study mine.toml --folder elsewhere    a study of your own, kept in elsewhere/mine
+    lilliput study                                 list the shipped studies
+    lilliput study window --dry-run                print its runs, budget and estimated time
+    lilliput study window --quick                  run a short version (minutes, one seed)
+    lilliput study window                          run the study, or resume it
+    lilliput study window --seeds 1,2,3,4,5        use more seeds; finished runs are kept
+    lilliput study mine.toml --folder elsewhere    run your own study in elsewhere/mine
 """
-STARTING = 6.0  # seconds: a process that imports torch, reads a model and judges a small split
-WORDS = 10_000  # assumed of a vocabulary that is known only when the text is read
-QUIET = 10.0  # seconds between lines of progress elsewhere than on a terminal
+STARTING = 6.0  # seconds to import torch, load a model and evaluate a small split
+WORDS = 10_000  # assumed vocabulary size if it depends on the corpus
+QUIET = 10.0  # seconds between progress lines if stderr is not a terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", nargs="?", help="a study (its path, or the name of a shipped one); none: list those")
-    parser.add_argument("--quick", action="store_true", help="the study's short form, in a folder of its own")
-    parser.add_argument("--seeds", help="seeds in place of the study's own, as in 1,2,3")
-    parser.add_argument("--folder", default="runs", help="folder in which the study's folder is [runs]")
-    parser.add_argument("--overwrite", action="store_true", help="begin anew: what is in the study's folder is removed")
+    parser.add_argument("study", nargs="?", help="study (path, or name of a shipped one) [list the shipped studies]")
+    parser.add_argument("--quick", action="store_true", help="run the short version of the study, in a separate folder")
+    parser.add_argument("--seeds", help="seeds, such as 1,2,3 [those of the study]")
+    parser.add_argument("--folder", default="runs", help="parent of the study folder [runs]")
     parser.add_argument(
-        "--dry-run", action="store_true", help="tell what would be run and about how long it would take"
+        "--overwrite", action="store_true", help="delete the results in the study folder and start again"
     )
-    parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on stdout")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and the estimated time; do not run")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,12 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder) / study.folder_name
     if arguments.dry_run:
         return print_plan(study, folder, arguments.json)
-    console, command = chatter(), repeat(arguments)
+    console, command = stderr_console(), repeat(arguments)
     try:
         with showing(console) as report:
             outcome = run_study(study, folder, report, arguments.overwrite, command)
     except Interrupted as stopped:
-        console.print(f"stopped; what is done is kept; go on with\n  {command}", markup=False)
+        console.print(f"stopped; finished work is kept; resume with\n  {command}", markup=False)
         return 128 + stopped.number
     return print_outcome(outcome, arguments.json)
 
@@ -75,17 +74,17 @@ def run(arguments: argparse.Namespace) -> int:
 def parse_seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
-        what = f"--seeds is {text!r}, expected whole numbers from 0, separated by commas"
-        raise UserError(what, None, fix="--seeds 1,2,3", code="flag.value")
+        what = f"--seeds must be integers from 0, separated by commas (got {text!r})"
+        raise UserError(what, None, fix="use --seeds 1,2,3", code="flag.value")
     seeds = [int(word) for word in words]
     if len(set(seeds)) < len(seeds):
-        fix = f"--seeds {','.join(map(str, dict.fromkeys(seeds)))}"
-        raise UserError(f"--seeds is {text!r}, expected each seed once", None, fix=fix, code="flag.value")
+        fix = f"use --seeds {','.join(map(str, dict.fromkeys(seeds)))}"
+        raise UserError(f"--seeds must be different from each other (got {text!r})", None, fix=fix, code="flag.value")
     return seeds
 
 
 def repeat(arguments: argparse.Namespace) -> str:
-    """The command that goes on with the same study."""
+    """Return the command that resumes the study."""
     words = ["lilliput", "study", arguments.study]
     words += ["--quick"] if arguments.quick else []
     words += ["--seeds", arguments.seeds] if arguments.seeds is not None else []
@@ -99,7 +98,7 @@ def list_studies(arguments: argparse.Namespace) -> int:
     ]
     if given:
         raise UserError(
-            f"{given[0]} requires a study", None, fix=f"lilliput study window {given[0]}", code="flag.missing"
+            f"{given[0]} requires a study", None, fix=f"run lilliput study window {given[0]}", code="flag.missing"
         )
     from rich.table import Table
 
@@ -115,13 +114,13 @@ def list_studies(arguments: argparse.Namespace) -> int:
     table = Table(box=None, pad_edge=False, show_header=False)
     for one in found:
         table.add_row(one["name"], one["question"] or one["title"])
-    console = figures()
+    console = stdout_console()
     console.print(table)
-    console.print("lilliput study NAME --quick runs one in minutes, without --quick in full")
+    console.print("run a study in minutes with: lilliput study NAME --quick")
     return 0
 
 
-# What would be done.
+# Plan
 
 
 def print_plan(study: Study, folder: Path, as_json: bool) -> int:
@@ -151,29 +150,29 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     if as_json:
         print_json(about)
         return 0
-    console = figures()
+    console = stdout_console()
     console.print(study.title, style="bold", markup=False)
     if study.question:
         console.print(study.question, markup=False)
     for axis in study.axes:
         for label, settings in axis.values.items():
-            changes = ", ".join(f"{name} {value}" for name, value in settings.items()) or "as the recipe says"
-            mark = " (what the others are compared with)" if label == axis.compare else ""
+            changes = ", ".join(f"{name} {value}" for name, value in settings.items()) or "unchanged recipe"
+            mark = " (reference)" if label == axis.compare else ""
             console.print(f"  {axis.name}  {label}: {changes}{mark}", markup=False)
     budgets = {budget_of(cell) for cell in cells(study)}
-    budget = f"each of {' '.join(map(str, budgets.pop()[::-1]))}" if len(budgets) == 1 else "of the budgets above"
-    console.print(f"runs          {len(trainings)}, {budget}", markup=False)
+    budget = f" of {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
+    console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(f"measurements  {about['measurements']} of {', '.join(study.measure)}", markup=False)
-    console.print(f"time          about {clock(seconds)} in all", markup=False)
-    console.print(f"kept in       {folder}" + (f" ({measured} are measured already)" if measured else ""), markup=False)
+    console.print(f"measurements  {about['measurements']} ({', '.join(study.measure)})", markup=False)
+    console.print(f"time          about {clock(seconds)}", markup=False)
+    console.print(f"folder        {folder}" + (f" ({measured} rows are finished)" if measured else ""), markup=False)
     for one in lacking:
-        console.print(f"not yet: {one}", style="yellow", markup=False)
+        console.print(f"missing data: {one}", style="yellow", markup=False)
     return 0
 
 
 def find_lack(settings: DataSettings) -> str | None:
-    """Why this data cannot be read; the hub, which a plan does not ask, is believed."""
+    """Return the error of unreadable data, or None. Datasets of the Hugging Face hub are not checked."""
     from lilliput.data.corpora import open_corpus
     from lilliput.settings.source_names import is_hub_name
 
@@ -187,7 +186,7 @@ def find_lack(settings: DataSettings) -> str | None:
 
 
 def expect(pace: Pace, job: Training | Measurement) -> float:
-    """Seconds: as it took before, else by the FLOPs of a training, and the start of a process."""
+    """Return the estimated seconds of a job: as measured before, else from the FLOPs, plus the start of a process."""
     from lilliput.studies.job_plan import Training
 
     known = pace.expect(job)
@@ -209,12 +208,12 @@ def training_seconds(config: Config, settings: dict[str, Any]) -> float:
     return expected_seconds(config, settings.get("budget.flops"))
 
 
-# What is being done.
+# Progress
 
 
 @contextmanager
 def showing(console: Console) -> Iterator[Report]:
-    """One bar for the whole on a terminal; lines elsewhere."""
+    """Show one progress bar for the study on a terminal, else print lines."""
     from rich.progress import BarColumn, Progress, TextColumn
 
     bar = Progress(
@@ -247,9 +246,9 @@ def showing(console: Console) -> Iterator[Report]:
             for line in event.lines:
                 console.print(f"  {line}", markup=False)
         elif isinstance(event, Stopping):
-            console.print("finishing this step, then saving (again: stop at once)")
+            console.print("finishing this step and saving; press Ctrl-C again to stop now")
         elif isinstance(event, Waiting):
-            console.print(f"{event.what}: waiting for it", markup=False)
+            console.print(f"waiting: {event.what}", markup=False)
 
     with bar:
         yield report
@@ -263,7 +262,7 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-# What was found.
+# Result
 
 
 def print_outcome(outcome: StudyResult, as_json: bool) -> int:
@@ -292,7 +291,7 @@ def print_outcome(outcome: StudyResult, as_json: bool) -> int:
         }
         print_json(about)
         return 1 if missing else 0
-    console = figures()
+    console = stdout_console()
     for line in verdict:
         console.print(line, markup=False)
     for one in failed:
@@ -300,7 +299,7 @@ def print_outcome(outcome: StudyResult, as_json: bool) -> int:
     if missing:
         rows = ", ".join(f"{'/'.join(cell.values())} with seed {seed}" for cell, seed in missing)
         console.print(
-            f"missing {len(missing)} of {len(missing) + len(outcome.rows)}: {rows}; the same command tries again",
+            f"missing {len(missing)} of {len(missing) + len(outcome.rows)}: {rows}; run the same command again to retry",
             markup=False,
         )
     if page is not None:

@@ -1,4 +1,4 @@
-"""`lilliput train`: from a recipe or a text to a run, with a bar, and a way back after every interruption."""
+"""`lilliput train`: train a run from a recipe or a text, with progress bar, signals and resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lilliput.cli.output import chatter, figures, print_json, progress, readable
+from lilliput.cli.output import print_json, progress, readable, stderr_console, stdout_console
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 TAKES_SETTINGS = True
 EXAMPLES = """
-    lilliput train demo                                       the built-in recipe
-    lilliput train mytext.txt --train.minutes 10              a model of your own text
-    lilliput train texts/ --size small --name mine            a folder of texts, a larger model
-    lilliput train demo --optimizer.lr 1e-3 --name slower     any setting by its dotted name
-    lilliput train demo --resume                              go on where it was stopped
-    lilliput train letters.txt --from demo                    fine-tune: demo's weights and tokenizer
-    lilliput train demo --dry-run                             settings, parameters, memory and time, and nothing else
-    lilliput train demo --find-lr                             try learning rates from low to high, and suggest one
+    lilliput train demo                                       train a shipped recipe
+    lilliput train mytext.txt --train.minutes 10              train on your own text
+    lilliput train texts/ --size small --name mine            train a larger model on a folder of texts
+    lilliput train demo --optimizer.lr 1e-3 --name slower     change a setting by its dotted name
+    lilliput train demo --resume                              resume an interrupted run
+    lilliput train letters.txt --from demo                    fine-tune the weights of a run
+    lilliput train demo --dry-run                             print settings, parameters, memory and time only
+    lilliput train demo --find-lr                             find a learning rate
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", help="recipe (path or name), text file, .jsonl file or folder; with --resume, a run")
+    parser.add_argument("--size", help="model size: nano, tiny, small or base (listed below)")
+    parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing run of the same name")
     parser.add_argument(
-        "target", help="a recipe (its path or name), a text file, a .jsonl file, a folder, or with --resume a run"
+        "--from", dest="start_from", metavar="RUN", help="start from the weights and tokenizer of RUN (fine-tuning)"
     )
-    parser.add_argument("--size", help="nano, tiny, small or base: expands to explicit model settings")
-    parser.add_argument("--resume", action="store_true", help="go on exactly where the run was")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run of that name")
     parser.add_argument(
-        "--from", dest="start_from", metavar="RUN", help="start from its weights and tokenizer, with a fresh optimizer"
+        "--dry-run", action="store_true", help="print settings, parameters, memory and time; do not train"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be trained and what it costs")
     parser.add_argument(
         "--find-lr",
         action="store_true",
-        help="try a hundred learning rates, from low to high, and suggest one; no run is made",
+        help="try 100 increasing learning rates and suggest one; do not create a run",
     )
-    parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on stdout")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def train(arguments: argparse.Namespace) -> int:
     from lilliput.training.process_group import open_world
 
     with open_world() as world:
-        # Only the first process reads recipes and runs: the others may be on machines that have neither.
+        # Only the first process reads recipes and runs; other machines may not have them.
         start = requested_start(arguments) if world.first else None
         if arguments.dry_run:
             from lilliput.cli.dry_run import print_costs
@@ -75,7 +75,7 @@ def train(arguments: argparse.Namespace) -> int:
             return print_rates(arguments, start.config if start else None, world)
         from lilliput.training.session import start_session
 
-        console = chatter(quiet=not world.first)
+        console = stderr_console(quiet=not world.first)
         with ExitStack() as stack:
             with progress(console) as report:
                 session = stack.enter_context(start_session(start, report, world))
@@ -91,12 +91,12 @@ def train(arguments: argparse.Namespace) -> int:
     else:
         from lilliput.cli.training_summary import summarise
 
-        summarise(session, figures(), console)
+        summarise(session, stdout_console(), console)
     return 0
 
 
 def requested_start(arguments: argparse.Namespace) -> RunStart:
-    """Return how the run starts; raise for flags that exclude each other."""
+    """Return how the run starts; raise for conflicting flags."""
     resume, overwrite, start_from = arguments.resume, arguments.overwrite, arguments.start_from
     exclusive = [
         {"--resume": resume, "--overwrite": overwrite},
@@ -106,7 +106,7 @@ def requested_start(arguments: argparse.Namespace) -> RunStart:
     ]
     for flags in exclusive:
         if all(flags.values()):
-            what = f"{' and '.join(flags)} exclude each other"
+            what = f"{' and '.join(flags)} cannot be combined"
             raise UserError(what, None, fix=f"remove {' or '.join(flags)}", code="flag.conflict")
     from lilliput.training.run_start import CommandSettings, resolve_start
 
@@ -115,17 +115,17 @@ def requested_start(arguments: argparse.Namespace) -> RunStart:
 
 
 def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
-    """Return the error with the flags of this command that fix it, where there are any."""
+    """Return the error with a fix that names flags of this command, if there are any."""
     fixes = {
         "run.exists": "add --resume, --name NEW or --overwrite",
-        "run.name": "give the run another name with --name NAME, or another place with --log.folder FOLDER",
-        "setting.changed": f"use the saved settings, or start a new run with --name NEW --from {error.where}",
-        "data.changed": "restore the data, or start a new run with --name NEW --from RUN",
+        "run.name": "add --name NAME or --log.folder FOLDER",
+        "setting.changed": f"remove the changed setting, or use --name NEW --from {error.where} to start a new run",
+        "data.changed": "use the original data, or use --name NEW --from RUN to start a new run",
     }
     if arguments.resume:
         fixes |= {
             "run.missing": "remove --resume to start the run",
-            "checkpoint.damaged": "replace --resume by --overwrite to start the run again",
+            "checkpoint.damaged": "replace --resume with --overwrite to train the run again",
         }
     if arguments.start_from is not None:
         fixes |= {"checkpoint.mismatch": "train on documents with the same labels, or remove --from"}
@@ -135,7 +135,7 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
 
 
 def follow(session: Session, console: Console) -> int | None:
-    """Train with a bar; the number of the signal that ended it early, or None."""
+    """Train with a progress bar; return the number of the signal that stopped the training, or None."""
     from rich.markup import escape
 
     from lilliput.training.events import Evaluated, Finished
@@ -164,14 +164,14 @@ def follow(session: Session, console: Console) -> int | None:
         received.append(number)
         trainer.stop()
         if world.launch is not None:
-            return  # torchrun hands on to all what one of them has got already, and kills those who take 30 s
+            return  # torchrun forwards the signal to all processes, and kills those that take more than 30 s
         if not training:
-            return  # it is ending already: what is left is to tell how to go on
+            return  # it is ending already
         if len(received) > 1:
             raise KeyboardInterrupt
-        console.print("finishing this step, then saving (again: stop at once)")
+        console.print("finishing this step and saving; press Ctrl-C again to stop now")
 
-    # Of any other task the loss is no nats of the text alone.
+    # In other tasks the loss is not only that of the text.
     observer = ConsoleObserver(console, trainer.train.bytes_per_prediction if task == "language" else None)
     seconds = config.log.sample_seconds if task != "classifier" else None
     sampled = time.monotonic()
@@ -193,15 +193,15 @@ def follow(session: Session, console: Console) -> int | None:
             observer.close()
         if not interrupted:
             return None
-        kept = f"step {last.step:,} is saved" if (last := session.run.last) else "nothing is saved yet"
+        kept = f"step {last.step:,} is saved" if (last := session.run.last) else "no checkpoint is saved"
         command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
-        console.print(f"stopped at step {trainer.step:,}; {kept}; go on with\n  {command}", markup=False)
-        return received[-1] if received else signal.SIGTERM  # another process's
+        console.print(f"stopped at step {trainer.step:,}; {kept}; resume with\n  {command}", markup=False)
+        return received[-1] if received else signal.SIGTERM  # of another process
 
 
 @contextmanager
 def listening(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Signals that ask to stop go to the handler."""
+    """Call the handler on SIGINT and SIGTERM."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

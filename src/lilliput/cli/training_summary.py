@@ -1,4 +1,4 @@
-"""The closing summary of a training: figures, three texts of a model that writes, where it all is, what to try next."""
+"""The summary after training: metrics, three samples, the run folder and the next commands."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from lilliput.storage.run_folders import Run
     from lilliput.training.session import Session
 
-STORIES = 100  # judged for validity: enough for two digits, written in seconds
+STORIES = 100  # checked for validity: enough for two digits, generated in seconds
 
 
-def summarise(session: Session, console: Console, chatter: Console) -> None:
+def summarise(session: Session, console: Console, notes: Console) -> None:
     run, config = session.run, session.trainer.config
     console.rule(f"[bold]{escape(run.name)}[/]", align="left")
     print_validation(run, console)
     print_tests(run, console)
     print_warnings(run, console)
-    writes = config.model.task != "classifier"
-    if writes:
-        show_texts(run, config, console, chatter)
+    generates = config.model.task != "classifier"
+    if generates:
+        show_samples(run, config, console, notes)
     folder = shlex.quote(str(run.folder))
-    console.print(f"the run is in {folder}; next:", markup=False)
+    console.print(f"run folder: {folder}; next commands:", markup=False)
     generate = f"lilliput generate {folder} --prompt {shlex.quote(config.generate.prompt or 'Once')} --samples 3"
     commands = [
-        *([generate] if writes else []),
+        *([generate] if generates else []),
         f"lilliput info {folder}",
         f"lilliput report {folder}",
         f"lilliput train {'mytext.txt' if config.model.task == 'language' else 'mylabels.tsv'} --from {folder}",
-        *(["lilliput train mytext.txt"] if writes else []),
+        *(["lilliput train mytext.txt"] if generates else []),
     ]
     for command in commands:
         console.print(f"  {command}", markup=False)
@@ -47,7 +47,7 @@ def summarise(session: Session, console: Console, chatter: Console) -> None:
 def print_validation(run: Run, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
-    console.print(f"validation loss   {found['loss']:.4f} {format_unit(found)} ({format_size(found)}, the whole split)")
+    console.print(f"validation loss   {found['loss']:.4f} {format_unit(found)} ({format_size(found)}, whole split)")
     if found["accuracy"] is not None:
         console.print(f"accuracy          {found['accuracy']:.1%}")
     if found["perplexity"] is None:
@@ -57,7 +57,7 @@ def print_validation(run: Run, console: Console) -> None:
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         console.print(
-            f"the floor         {found['floor']:.4f} bits per byte, a perfect model's; this is {over:.1%} above"
+            f"lower bound       {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"
         )
 
 
@@ -69,7 +69,7 @@ def print_tests(run: Run, console: Console) -> None:
 
 
 def print_warnings(run: Run, console: Console) -> None:
-    """Print the warnings again: those of the first minutes have left the screen."""
+    """Print the warnings again, because early ones have scrolled away."""
     for event in run.metrics():
         if event["event"] == "warning":
             console.print(Text(f"warning           step {event['step']:,}: {event['text']}", style="yellow"))
@@ -78,30 +78,32 @@ def print_warnings(run: Run, console: Console) -> None:
 def format_unit(found: dict[str, Any]) -> str:
     """Return the unit of a loss."""
     if found["documents"] is None:
-        return "nats a token"
-    return "nats a document" if found["perplexity"] is None else "nats a token and a document, as weighed"
+        return "nats/token"
+    return "nats/document" if found["perplexity"] is None else "= weighted sum of nats/token and nats/document"
 
 
 def format_size(found: dict[str, Any]) -> str:
-    """Return how much was evaluated: tokens where they are predicted, documents where their label is."""
+    """Return the number of evaluated tokens (language models) and documents (classifiers)."""
     tokens, documents = f"{found['tokens']:,} tokens", f"{found['documents'] or 0:,} documents"
     if found["documents"] is None:
         return tokens
     return documents if found["perplexity"] is None else f"{tokens}, {documents}"
 
 
-def show_texts(run: Run, config: Config, console: Console, chatter: Console) -> None:
-    """Three, and of the storybook how many of a hundred are right."""
+def show_samples(run: Run, config: Config, console: Console, notes: Console) -> None:
+    """Print three samples; for the storybook, also the share of valid stories."""
     from lilliput.decoding.writer import load
     from lilliput.evaluation.generated_stories import story_validity
 
     writer = load(run.folder)
     if config.data.source == STORYBOOK:
-        with chatter.status(f"writing {STORIES} stories to judge them"):
-            judged = story_validity(writer, STORIES, seed=1)
+        with notes.status(f"generating {STORIES} stories to check them"):
+            validity = story_validity(writer, STORIES, seed=1)
         temperature = config.generate.temperature
-        console.print(f"valid stories     {judged.share:.0%} of {judged.count} written at temperature {temperature}")
-    with chatter.status("writing"):
+        console.print(
+            f"valid stories     {validity.share:.0%} of {validity.count} generated at temperature {temperature}"
+        )
+    with notes.status("generating"):
         samples = writer.samples([config.generate.prompt] * 3, seed=1001)
     for number, sample in enumerate(samples, start=1):
         console.rule(f"[dim]{number}[/]", align="left", style="dim")

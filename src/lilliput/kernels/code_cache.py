@@ -19,7 +19,7 @@ from typing import Any
 from llvmlite import binding  # type: ignore[import-untyped]
 
 from lilliput.devices import cache_folder
-from lilliput.storage.atomic_files import beside
+from lilliput.storage.atomic_files import temporary_path
 
 SOURCES = sorted(Path(__file__).parent.glob("*.py"))  # shared by all kernels
 Report = Callable[[str], None]
@@ -95,7 +95,7 @@ def read_code(path: Path) -> tuple[str, bytes] | None:
 
 def write_code(path: Path, name: str, code: bytes) -> bool:
     """Write atomically, since other processes may read or write the same file; return whether it was written."""
-    new = beside(path)
+    new = temporary_path(path)
     try:
         new.write_bytes(b"\n".join((digest_code(name.encode("ascii"), code), name.encode("ascii"), code)))
         os.replace(new, path)

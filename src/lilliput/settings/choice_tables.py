@@ -1,9 +1,9 @@
-"""Tables of choices: the named values of a setting, each with what it builds, what it costs and what it conflicts with.
+"""Tables of choices: the named values of a setting, each with the part it builds, its cost and its conflicts.
 
 Owns: `Choice`, `ChoiceTable`, and `TABLES`, one table for each setting whose value is a name that selects a part. Does not
 own: the entries. They are in the modules of `HOMES`, which need neither torch nor tokenizers, so that help and dry runs
-stay fast; the part itself is imported when it is first built. To add a choice, write the part and one entry; from
-outside, one class and one call of `register`.
+stay fast; the part itself is imported when it is first built. To add a choice, write the part and one entry; a plugin
+calls `register`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def no_rules(config: Config) -> list[Conflict]:
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """One value of a setting. `builds` makes the part, or names it as "package.module:attribute"; `rules` returns the
-    conflicts of a configuration that selects this value. Subclasses add what the part costs."""
+    conflicts of a configuration that selects this value. Subclasses add the cost of the part."""
 
     name: str
     builds: str | Callable[..., Any]
     rules: Rules = no_rules
 
     def load(self) -> Any:
-        """Return what makes the part; a built-in part is imported here."""
+        """Return the callable that builds the part; a built-in part is imported here."""
         if not isinstance(self.builds, str):
             return self.builds
         module, _, attribute = self.builds.partition(":")
@@ -98,7 +98,7 @@ class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
     def unknown(self, name: str) -> UserError:
         close = nearest(name, self)
         return UserError(
-            f"{self.setting} has no choice {name!r} (expected one of {', '.join(self) or 'none: nothing is registered'})",
+            f"{self.setting} must be one of {', '.join(self) or 'the registered names: there are none'} (got {name!r})",
             None,
             fix=f"set {self.setting} to {close}"
             if close
@@ -127,8 +127,8 @@ TABLES: dict[str, ChoiceTable[Any]] = {setting: ChoiceTable(setting, home) for s
 def register(setting: str, name: str, builds: Callable[..., Any], **facts: Any) -> None:
     """Add a choice to the table of a setting: `register("model.norm", "scale", ScaleNorm)`.
 
-    `facts` are the other fields of the table's entries (`rules`, counts); counts that are not given are taken from the
-    part itself, built without memory.
+    `facts` are the other fields of the table's entries (`rules`, counts). Missing counts are taken from the part itself,
+    built without memory.
     """
     if setting not in TABLES:
         raise UserError(

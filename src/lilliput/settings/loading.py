@@ -78,7 +78,7 @@ def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise UserErrors(
             [
                 UserError(
-                    f"{name} is {json.dumps(value)}, and the setting was removed",
+                    f"the setting {name} was removed (got {json.dumps(value)})",
                     where,
                     fix=fix,
                     code="setting.removed",
@@ -132,8 +132,8 @@ def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = 
         value = parse_flag(value, types[name]) if name in from_flags else value
         value = with_none(value) if admits_none(types[name]) else value
         if isinstance(value, bool) and types[name] is not bool:
-            what = f"{name} needs a value, got the switch {str(value).lower()}"
-            errors.append(UserError(what, where, fix=f"give {name} a value", code="setting.value", setting=name))
+            what = f"{name} requires a value (got {str(value).lower()})"
+            errors.append(UserError(what, where, fix=f"set {name} to a value", code="setting.value", setting=name))
             continue
         section, _, inner = name.rpartition(".")
         target = nested.setdefault(section, {}) if section else nested
@@ -198,12 +198,20 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
         names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
         close = nearest(value, names)
     return UserError(
-        f"{name} {' or '.join(requirements)}, got {value!r}",
+        f"{name} {' or '.join(requirements)} (got {value!r})",
         where,
-        fix=f"set {name} to {close if close else 'a valid value'}",
+        fix=f"set {name} to {close or valid_values(list(requirements))}",
         code="setting.choice" if is_choice else "setting.value",
         setting=name,
     )
+
+
+def valid_values(requirements: list[str]) -> str:
+    """Return the values that requirements of the form "must be ..." allow, for the text of a fix."""
+    if not all(requirement.startswith("must be ") for requirement in requirements):
+        return "a valid value"
+    values = [requirement.removeprefix("must be ") for requirement in requirements]
+    return " or ".join(f"a value {value}" if value.startswith(("greater", "less")) else value for value in values)
 
 
 def sentence(message: str) -> str:
@@ -211,7 +219,7 @@ def sentence(message: str) -> str:
     message = re.sub(r"^(Input|Value|Tuple|List|String) |,? (unable to|got a|after validation).*", "", message)
     message = message.replace("should", "must").replace("a valid integer", "an integer")
     message = message.replace("a valid boolean", "true or false").replace("a valid ", "a ")
-    return message.replace("Field required", "must have a value")
+    return message.replace("a tuple", "a list").replace("Field required", "must have more values")
 
 
 def admits_none(kind: Any) -> bool:

@@ -32,7 +32,9 @@ def load_plugin(path: str | Path) -> None:
         )
     spec = importlib.util.spec_from_file_location(f"lilliput_plugin_{len(LOADED)}_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise UserError("a plugin is a Python file", str(path), fix="name a file that ends in .py", code="file.format")
+        raise UserError(
+            "the plugin is not a Python file", str(path), fix="name a file that ends in .py", code="file.format"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

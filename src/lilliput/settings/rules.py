@@ -10,7 +10,13 @@ from __future__ import annotations
 from lilliput.settings.choice_tables import TABLES, Choice, Conflict
 from lilliput.settings.tree import BUDGETS, Config, GenerateSettings
 
-SHAPE_A_DRAW = ("final_temperature", "top_k", "top_p", "min_p", "typical")  # of `generate.*`: nothing without a draw
+SHAPE_A_DRAW = (
+    "final_temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical",
+)  # `generate.*` settings without effect unless tokens are sampled
 
 
 def conflicts(config: Config) -> list[Conflict]:
@@ -37,16 +43,16 @@ def shape_rules(config: Config) -> list[Conflict]:
         what = f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}"
         found.append(Conflict("model.kv_heads", what, "set model.kv_heads to a divisor of model.heads"))
     if isinstance(model.window, tuple) and not model.window:
-        what = "model.window is an empty list, expected one width per layer or a pattern of widths"
+        what = "model.window must be a width or a list of widths (got an empty list)"
         found.append(Conflict("model.window", what, "set model.window to a width, a list of widths or none"))
     if model.tied and vectors.width not in (None, model.dim):
         what = f"a tied head requires vectors of width model.dim (got {vectors.width}, model.dim {model.dim})"
         found.append(Conflict("model.tied", what, "set model.tied to false"))
     if model.tied and vectors.source is not None and vectors.frozen:
-        what = "a tied head trains the vectors that it shares, but vectors.frozen is true"
+        what = "a tied head requires trainable vectors (got vectors.frozen true)"
         found.append(Conflict("model.tied", what, "set vectors.frozen to false or model.tied to false"))
     if model.tied and config.optimizer.head_lr is not None:
-        what = "optimizer.head_lr has no effect: a tied head is the table of the embedding"
+        what = "optimizer.head_lr has no effect on a tied head"
         found.append(Conflict("optimizer.head_lr", what, "set optimizer.embedding_lr instead"))
     return found
 
@@ -55,10 +61,10 @@ def data_rules(config: Config) -> list[Conflict]:
     tests, found = config.data.tests, list[Conflict]()
     names = [name for name, equals, source in (test.partition("=") for test in tests) if equals and source]
     if len(names) < len(tests) or len({*names, "train", "validation", ""}) < len(names) + 3:
-        what = f"a test set is name=source with a unique name other than train and validation (got {', '.join(tests)})"
+        what = f"a test set must be name=source with a unique name other than train and validation (got {', '.join(tests)})"
         found.append(Conflict("data.tests", what, "write each test set as name=source"))
     if not all(name.replace("-", "_").isidentifier() for name in names):
-        what = f"the name of a test set consists of letters, digits, _ and - (got {', '.join(names)})"
+        what = f"names of test sets must consist of letters, digits, _ and - (got {', '.join(names)})"
         found.append(Conflict("data.tests", what, "rename the test set"))
     return found
 
@@ -70,7 +76,7 @@ def tokenizer_rules(config: Config) -> list[Conflict]:
     if len(set(used)) < len(used):
         ids = ", ".join(f"{name} {number}" for name, number in specials.items())
         what = f"special tokens must have different ids (got {ids})"
-        found.append(Conflict("tokenizer.sos_id", what, "give each special token its own id"))
+        found.append(Conflict("tokenizer.sos_id", what, "set a different id for each special token"))
     if tokenizer.vocabulary is not None and tokenizer.kind != "word":
         what = f"a vocabulary file requires tokenizer.kind word (got {tokenizer.kind})"
         found.append(
@@ -86,7 +92,7 @@ def training_rules(config: Config) -> list[Conflict]:
         found.append(Conflict("train.recompute_every", what, "set train.recompute to block or feed-forward"))
     given = [f"train.{budget}" for budget in BUDGETS if getattr(train, budget) is not None]
     if len(given) != 1:
-        what = f"a run has exactly one budget (got {' and '.join(given) or 'none'})"
+        what = f"a run must have exactly one budget (got {' and '.join(given) or 'none'})"
         found.append(Conflict("train.steps", what, f"set one of {', '.join(f'train.{name}' for name in BUDGETS)}"))
     return found
 
@@ -97,7 +103,7 @@ def bigram_rules(config: Config) -> list[Conflict]:
     if not config.train.pair_updates:
         return []
     if model.tied:
-        what = "bigram counts require an untied head: a tied one cannot represent the order of a pair"
+        what = "bigram counts require an untied head"
         found.append((what, "set model.tied to false"))
     if not TABLES["model.initialisation"][model.initialisation].identity_blocks or model.norm_placement != "pre":
         what = "bigram counts require blocks that are the identity at the start"

@@ -1,6 +1,6 @@
-"""What a setting that names an input may hold: a path, a built-in corpus or a data set on the hub.
+"""Names of inputs: a path, a built-in corpus or a dataset on the Hugging Face hub.
 
-Owns: the names that are not paths, and resolving the paths of a recipe. Does not own: reading a source (`data.corpora`).
+Owns: names that are not paths, and resolving the paths of a recipe. Does not own: reading a source (`data.corpora`).
 """
 
 from __future__ import annotations

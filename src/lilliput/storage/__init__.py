@@ -1,1 +1,1 @@
-"""What is on disk: atomic files, checkpoints, the state format and run folders."""
+"""Files on disk: atomic files, checkpoints, the state format and run folders."""

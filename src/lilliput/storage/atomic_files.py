@@ -1,8 +1,7 @@
-"""Files and folders that are there whole or not at all, whatever happens while they are written.
+"""Atomic writes: a file or folder is complete or absent, whatever interrupts the write.
 
-Owns: flushing, renaming into place, what an interrupted write leaves behind, strict JSON, and the sentences
-about disks that are full or closed. Does not own: what is written (`checkpoints`, `run_folders`,
-`data.prepare`). Needs nothing but Python.
+Owns: flushing, renaming into place, cleaning up after interrupted writes, strict JSON, and errors about disks that are
+full or read-only. Does not own: the content (`checkpoints`, `run_folders`, `data.prepare`). Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from typing import Any
 
 from lilliput.errors import UserError
 
-# What is on its way in, out, and out to make place for another. Only the last kind holds something that may be needed:
-# a kill between the two renames of a replacement leaves the place empty and the old one here.
+# Prefixes of temporary names. Only a replaced entry may be needed again: a kill between the two renames of a replacement
+# leaves its old content here and nothing at its place.
 WRITING, REMOVING, REPLACED = ".writing-", ".removing-", ".replaced-"
 
-DEEPEST = 100  # levels of nested brackets; parsers recurse, and each has another limit of its own
+DEEPEST = 100  # levels of nested brackets; recursive parsers have different limits
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as signed bytes
 _NO_BRACKETS = bytes({*range(256)} - {*b"[{]}"})
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """JSON for people and programs: indented, strict (no NaN), ASCII (a path need not be valid Unicode)."""
+    """Return indented, strict (no NaN), ASCII JSON; a path need not be valid Unicode."""
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode("ascii")
 
 
@@ -69,13 +68,14 @@ def parse_object(data: bytes) -> dict[str, Any]:
     raise ValueError("not a JSON object")
 
 
-def beside(place: Path) -> Path:
+def temporary_path(place: Path) -> Path:
+    """Return a new path in the same folder, which `clean_leftovers` removes."""
     return place.with_name(f"{WRITING}{place.name}-{secrets.token_hex(4)}")
 
 
 def free_bytes(folder: Path) -> int:
     usage = shutil.disk_usage(folder)
-    return usage.free if usage.total else sys.maxsize  # some network file systems tell nothing
+    return usage.free if usage.total else sys.maxsize  # some network file systems report 0
 
 
 def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserError:
@@ -86,7 +86,7 @@ def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserE
         if needed is not None:
             free = free_bytes(next(folder for folder in path.absolute().parents if folder.is_dir()))
             why += f" (needed {needed:,} bytes, free {free:,} bytes)"
-        fix = "free some space and run it again; existing files are unchanged"
+        fix = "free some space and run the command again; existing files are unchanged"
     elif error.errno == errno.EROFS:
         why = "the file system is read-only"
     elif error.errno in (errno.EACCES, errno.EPERM):
@@ -98,7 +98,7 @@ def cannot_write(error: OSError, path: Path, needed: int | None = None) -> UserE
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a loss of power, where the system can (Windows has no such call)."""
+    """Flush the entries of a folder to disk, so that they survive a power loss (not possible on Windows)."""
     if sys.platform == "win32":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -119,8 +119,8 @@ def write_flushed(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """A small file that holds, at every moment, all of the old bytes or all of the new ones."""
-    temporary = beside(path)
+    """Write a small file atomically: at every moment it has all of the old bytes or all of the new ones."""
+    temporary = temporary_path(path)
     try:
         write_flushed(temporary, data)
         os.replace(temporary, path)
@@ -133,7 +133,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def put_folder(new: Path, place: Path) -> None:
-    """Renames a complete folder into its place; `clean_leftovers` then removes what was there, or brings it back."""
+    """Rename a complete folder to `place`; `clean_leftovers` then removes the old folder, or restores it."""
     if place.exists():
         os.rename(place, place.with_name(f"{REPLACED}{place.name}"))
     os.rename(new, place)
@@ -141,9 +141,9 @@ def put_folder(new: Path, place: Path) -> None:
 
 
 def clean_leftovers(parent: Path, name: str | None = None) -> None:
-    """Removes what interrupted writes (of `name`) left in `parent`, and puts back what was moved away for nothing.
+    """Remove what interrupted writes (of `name`) left in `parent`, and restore entries whose replacement is missing.
 
-    For the one process that may write there; as far as the system lets it, since nobody depends on it.
+    Only for the process that may write there. Errors of the system are ignored, because nothing depends on the result.
     """
     leftover = re.compile(rf"\.(writing|removing|replaced)-({re.escape(name) if name else '.+'})(-[0-9a-f]{{8}})?")
     with suppress(OSError):

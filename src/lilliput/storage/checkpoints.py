@@ -1,17 +1,16 @@
-"""One checkpoint folder: written whole or not at all, and never read without being verified.
+"""One checkpoint folder: written atomically and verified before it is read.
 
-Owns: the six files of a checkpoint, the manifest's format, verifying. Does not own: how files get to the disk
-(`atomic_files`), which checkpoints a run keeps or prefers (`run_folders`), nor what the tensors mean
-(`training`). Needs torch only to write or load tensors.
+Owns: the six files of a checkpoint, the format of the manifest, verification. Does not own: atomic writes (`atomic_files`),
+the choice of checkpoints to keep (`run_folders`), or the meaning of the tensors (`training`). Imports torch only to write
+or load tensors.
 
-`manifest.json`, format 1, holds no space and no line end. Let BODY be the JSON object, keys sorted, ASCII only:
+`manifest.json`, format 1, contains no white space. Let BODY be the JSON object, keys sorted, ASCII only:
     {"files":{"config.json":{"bytes":812,"sha256":"..."},...},"format":1,"step":500}
-with the five other files in it; a classifier's has "labels", too, the names of its classes. The manifest is BODY
-without its
-last brace, then
-    ,"this_sha256":"<SHA-256 of BODY, 64 small hexadecimal digits>"}
-which is again an object with sorted keys. The check compares bytes before anything is parsed, so that no bit is free;
-later formats keep this envelope, so that "newer" can be told from "damaged".
+with the five other files; that of a classifier also has "labels", the names of its classes. The manifest is BODY without
+its last brace, then
+    ,"this_sha256":"<SHA-256 of BODY, 64 lower-case hexadecimal digits>"}
+which is again an object with sorted keys. The check compares bytes before anything is parsed, so that every changed bit is
+found. Later formats keep this envelope, so that "newer" can be distinguished from "damaged".
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from lilliput.errors import UserError
 from lilliput.storage.atomic_files import (
     REPLACED,
-    beside,
     cannot_write,
     clean_leftovers,
     free_bytes,
@@ -38,19 +36,20 @@ from lilliput.storage.atomic_files import (
     parse_object,
     put_folder,
     sync_folder,
+    temporary_path,
     write_flushed,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lilliput.storage.run_folders import Run  # for its folder and its marks; nothing of it at run time
+    from lilliput.storage.run_folders import Run
 
 FORMAT = 1
 MODEL, STATE, STATE_JSON = "model.safetensors", "state.safetensors", "state.json"
 CONFIG, TOKENIZER, MANIFEST = "config.json", "tokenizer.json", "manifest.json"
 FILES = (CONFIG, MODEL, STATE_JSON, STATE, TOKENIZER)
-LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # looking at a folder in a file manager must not damage it
+LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that file managers create
 
 NAME = re.compile(r"step-(\d{6,})")
 
@@ -72,21 +71,21 @@ def _seal(body: bytes) -> bytes:
     return body[:-1] + b',"this_sha256":"' + hashlib.sha256(body).hexdigest().encode("ascii") + b'"}'
 
 
-_SEAL_LENGTH = len(_seal(b"{}")) - 1  # all that follows BODY without its brace
+_SEAL_LENGTH = len(_seal(b"{}")) - 1  # bytes after BODY without its brace
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that needs nothing else: weights, state, settings, tokenizer. Nothing of it is believed unverified."""
+    """A self-contained folder: weights, state, settings, tokenizer. Every file is verified when it is read."""
 
     folder: Path
     step: int
-    # The manifest's entries once all files have been found to match them; what is loaded later is held against these.
+    # Entries of the manifest, once all files match them; files that are loaded later are compared with these.
     _verified: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Any folder with a manifest; its name is free (the step is then the manifest's)."""
+        """Open any folder with a manifest. If its name is not a step, the step is that of the manifest."""
         named = NAME.fullmatch(folder.name)
         return cls(folder, int(cls(folder, int(named[1]) if named else -1)._read_manifest()["step"]))
 
@@ -98,11 +97,11 @@ class Checkpoint:
         return sum(entry.stat().st_size for entry in self.folder.iterdir())
 
     def verify(self) -> None:
-        """Reads every byte of the folder; raises a UserError that names the first file that is not as written."""
+        """Read every byte of the folder; raise a UserError that names the first file that was changed."""
         self._verify({})
 
     def labels(self) -> list[str] | None:
-        """The names of a classifier's classes, in their order."""
+        """Return the class names of a classifier, in order."""
         names: list[str] | None = self._read_manifest().get("labels")
         return names
 
@@ -139,7 +138,7 @@ class Checkpoint:
         return load(self._contents(STATE))
 
     def _contents(self, name: str) -> bytes:
-        """The bytes of a file, read once: what has been hashed is what gets parsed, whatever happens to the disk."""
+        """Return the verified bytes of a file. It is read once, so that the hashed bytes are those that are parsed."""
         data = self._read(name)
         if self._verified:
             self._compare(name, self._verified[name], len(data), hashlib.sha256(data).hexdigest())
@@ -179,13 +178,13 @@ class Checkpoint:
         body = data[:-_SEAL_LENGTH] + b"}"
         if data != _seal(body):
             raise self._damaged(MANIFEST, "does not match its own SHA-256")
-        content = parse_object(body)  # sealed, so it is what a Lilliput wrote
+        content = parse_object(body)  # the hash matches, so Lilliput wrote it
         if content["format"] != FORMAT:
-            what = f"checkpoint {self.folder.name} has format {content['format']}, expected format {FORMAT}"
+            what = f"checkpoint {self.folder.name} must have format {FORMAT} (got {content['format']})"
             fix = "use the version of Lilliput that wrote it"
             raise UserError(what, str(self.folder / MANIFEST), fix=fix, code="checkpoint.mismatch")
         if self.step not in (-1, content["step"]):
-            raise self._damaged(MANIFEST, f"is of step {content['step']}")
+            raise self._damaged(MANIFEST, f"has step {content['step']}")
         return content
 
     def _read(self, name: str) -> bytes:
@@ -201,7 +200,7 @@ class Checkpoint:
     def _damaged(self, name: str, defect: str) -> UserError:
         fix = "use another checkpoint"
         if self.folder.parent.name == "checkpoints":
-            fix += f"; `lilliput info {self.folder.parent.parent}` verifies all of them"
+            fix += f" (lilliput info {self.folder.parent.parent} verifies all of them)"
         what = f"checkpoint {self.folder.name} is damaged: {name} {defect}"
         return UserError(what, str(self.folder / name), fix=fix, code="checkpoint.damaged")
 
@@ -212,7 +211,7 @@ def looks_like_checkpoint(folder: Path) -> bool:
 
 
 def list_checkpoints(parent: Path) -> list[Checkpoint]:
-    """Ascending by step, unverified, without leftovers; a replaced one counts while its place is empty."""
+    """Return the checkpoints by step, unverified; a replaced one counts if its replacement is missing."""
     found: dict[int, Path] = {}
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in sorted(parent.iterdir()):  # ".replaced-" sorts before "step-", which wins
@@ -233,9 +232,9 @@ def save_checkpoint(
     tokenizer_json: str,
     labels: Sequence[str] | None = None,
 ) -> Checkpoint:
-    """Writes `checkpoints/step-000500` and marks it `last`; one of the same step is replaced.
+    """Write `checkpoints/step-000500` and mark it as `last`; replace a checkpoint of the same step.
 
-    Whatever fails, the other checkpoints are as they were. For the process that holds the run's lock.
+    An error leaves the other checkpoints unchanged. The caller must hold the lock of the run.
     """
     from safetensors.torch import save
 
@@ -245,7 +244,7 @@ def save_checkpoint(
     needed += 4096 * (len(FILES) + 2)  # each file's last block, the manifest, the folder
     parent = run.checkpoints_folder
     place = parent / step_name(step)
-    temporary = beside(place)
+    temporary = temporary_path(place)
     entries: dict[str, dict[str, int | str]] = {}
     try:
         try:
@@ -255,7 +254,7 @@ def save_checkpoint(
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             temporary.mkdir()
             for name in FILES:
-                # Not `save_file`: from memory a full disk is an OSError, and the hash is of the bytes that were meant.
+                # Not `save_file`: a full disk must raise an OSError, and the hash must be of the bytes in memory.
                 data = texts[name] if name in texts else save(_apart(model if name == MODEL else state))
                 write_flushed(temporary / name, data)
                 entries[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -263,7 +262,7 @@ def save_checkpoint(
             sync_folder(temporary)
             put_folder(temporary, place)
         finally:
-            clean_leftovers(parent)  # before the free bytes are told
+            clean_leftovers(parent)  # before the free bytes are reported
     except OSError as error:
         raise cannot_write(error, place, needed) from error
     run.mark_last(checkpoint := Checkpoint(place, step))
@@ -271,7 +270,7 @@ def save_checkpoint(
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Dense tensors that share no memory, as safetensors asks: tied weights and views of others are copied."""
+    """Return dense tensors that share no memory, as safetensors requires; tied weights and views are copied."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Nested settings as dotted names. A module of its own because runs are listed without pydantic and checked with it."""
+"""Nested settings as dotted names. A separate module, because listing runs must not import pydantic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"model": {"dim": 8}} -> {"model.dim": 8}; a tuple is what JSON makes of it, a list."""
+    """{"model": {"dim": 8}} -> {"model.dim": 8}; a tuple becomes a list, as in JSON."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

@@ -1,19 +1,15 @@
-"""Run folders: found, listed, created, locked, cut and pruned; the store that training writes its checkpoints through.
+"""Run folders: create, find, list, lock, truncate, prune and summarise.
 
-Owns: `config.json`, `metrics.jsonl` (reading and cutting it; observers append), `last`, `best`, the lock,
-which checkpoints are kept, and the facts about a run that need no torch. Does not own: the inside of a
-checkpoint (`checkpoints`), the settings' meaning (`settings.tree`), counts of parameters (`model`), nor any
-printing.
+Owns: `config.json`, `metrics.jsonl` (reading and truncating it; observers append), `last`, `best`, the choice of
+checkpoints to keep, and summaries that need no torch. Does not own: the content of a checkpoint (`checkpoints`), the
+meaning of settings (`settings.tree`), parameter counts (`model`), or printing.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import math
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,15 +21,15 @@ from lilliput.storage import atomic_files as files
 from lilliput.storage import checkpoints as store
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.dotted_names import flatten
+from lilliput.storage.run_lock import hold_lock, is_locked, locked_error
 
 METRICS, CHECKPOINTS, LAST, BEST, LOCK = "metrics.jsonl", "checkpoints", "last", "best", ".lock"
-FIGURES = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documents")  # of an evaluation or a test
-PATIENCE = 0.3  # seconds; a listing that looks at the lock holds it for microseconds
+FIGURES = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documents")  # of an evaluation
 
 
 @dataclass(frozen=True)
 class Run:
-    """A folder with settings, a log and checkpoints. Reading needs no lock; whoever trains holds `lock()`."""
+    """A folder with settings, a log and checkpoints. Reading needs no lock; training holds `lock()`."""
 
     folder: Path
 
@@ -41,23 +37,28 @@ class Run:
     def create(
         cls, folder: Path, config: Mapping[str, Any], overwrite: bool, first: Callable[[Run], object] | None = None
     ) -> Run:
-        """A new run, or the refusal of an existing one; nothing is touched until the new folder is complete.
+        """Create a run, or raise if it exists. An old run is replaced only when the new folder is complete.
 
-        `first` may put into it what it must have from its first moment.
+        `first` may write files that the run must have from the start.
         """
         if folder.is_symlink():
             folder = folder.resolve()  # replace what it points to, not the link
         files.clean_leftovers(folder.parent, folder.name)
-        run, new, old, data = cls(folder), files.beside(folder), looks_like_run(folder), files.json_bytes(config)
+        run, new, old, data = (
+            cls(folder),
+            files.temporary_path(folder),
+            looks_like_run(folder),
+            files.json_bytes(config),
+        )
         if old and not overwrite:
             fix = "resume it, overwrite it or choose another name"
             raise UserError(f"run {run.name} exists already", str(folder), fix=fix, code="run.exists")
         if old and run.is_locked():
-            raise run._busy()
-        # A config.json alone may be anybody's; what is not surely a run is never removed.
+            raise locked_error(folder / LOCK)
+        # A config.json alone may belong to another program; only a folder that is certainly a run is removed.
         old = old and ((folder / CHECKPOINTS).is_dir() or (folder / METRICS).is_file())
         if not old and folder.is_dir() and any(folder.iterdir()):
-            what = f"folder {run.name} exists and is not a run; it is not overwritten"
+            what = f"folder {run.name} exists and is not a run"
             raise UserError(what, str(folder), fix="choose another name", code="run.name", setting="name")
         try:
             try:
@@ -79,7 +80,7 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         if not looks_like_run(folder):
-            fix = "list the runs with `lilliput info`"
+            fix = "run lilliput info to list the runs"
             raise UserError(f"{folder} is not the folder of a run", None, fix=fix, code="run.missing")
         return cls(folder)
 
@@ -100,10 +101,8 @@ class Run:
         try:
             return files.parse_object(self._read(path))
         except ValueError as error:
-            what, fix = (
-                f"{CONFIG} of run {self.name} is damaged: {error}",
-                f"copy the {CONFIG} of a checkpoint of the run",
-            )
+            what = f"{CONFIG} of run {self.name} is damaged: {error}"
+            fix = f"copy the {CONFIG} of a checkpoint of the run"
             raise UserError(what, str(path), fix=fix, code="file.damaged") from error
 
     def _read(self, path: Path) -> bytes:
@@ -114,7 +113,7 @@ class Run:
             raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Ascending by step; leftovers of interrupted writes are none."""
+        """Return the checkpoints in ascending order of step, without leftovers of interrupted writes."""
         return store.list_checkpoints(self.checkpoints_folder)
 
     @property
@@ -138,7 +137,7 @@ class Run:
         return None
 
     def newest_valid(self, damaged: Callable[[Checkpoint, UserError], None] | None = None) -> Checkpoint | None:
-        """The newest checkpoint that verifies; `damaged` is told each newer one that does not, and why."""
+        """Return the newest valid checkpoint; call `damaged` with each newer one and its error."""
         for checkpoint in reversed(self.checkpoints()):
             try:
                 checkpoint.verify()
@@ -150,16 +149,16 @@ class Run:
         return None
 
     def prune(self, keep: int) -> list[str]:
-        """Removes all checkpoints but `best`, `last` and the newest `keep`; gives the names of those removed.
+        """Remove all checkpoints except `best`, `last` and the newest `keep`; return the names of those removed.
 
-        Any after `last` were found damaged by a resume: not counted, and replaced when training comes to their step.
+        Checkpoints after `last` are damaged (a resume skipped them): they are not counted, and training replaces them.
         """
         last, best, found = self.last, self.best, self.checkpoints()
         written = [checkpoint for checkpoint in found if last is None or checkpoint.step <= last.step]
         older = written[: max(len(written) - keep, 0)]
         leaving = [checkpoint for checkpoint in older if checkpoint not in (last, best)]
         for checkpoint in leaving:
-            with suppress(OSError):  # renamed first: what is half removed must not look damaged
+            with suppress(OSError):  # renamed first: a half-removed checkpoint must not look damaged
                 os.rename(checkpoint.folder, self.checkpoints_folder / f"{files.REMOVING}{checkpoint.name}")
         files.clean_leftovers(self.checkpoints_folder)
         return [checkpoint.name for checkpoint in leaving if not checkpoint.folder.exists()]
@@ -176,10 +175,10 @@ class Run:
         return [event for _, event in lines if event is not None]
 
     def cut_metrics(self, step: int) -> int:
-        """Removes what came after update `step`, and damaged lines; gives how many. Open the file only afterwards.
+        """Remove events after step `step` and damaged lines; return their number. Open the file only afterwards.
 
-        What followed the update within its step (saving, evaluation, the end) is removed too: a resumed run redoes it. Warnings
-        that the update itself gave come before all that, and stay.
+        Events that follow the optimizer step within `step` (saving, evaluation, end) are removed too, because a resumed run
+        repeats them. Warnings of the optimizer step come first and stay.
         """
         lines, kept, after = list(self._metrics_lines()), list[bytes](), False
         for line, event in lines:
@@ -193,7 +192,7 @@ class Run:
         return len(lines) - len(kept)
 
     def rewind(self, checkpoint: Checkpoint) -> None:
-        """Makes `checkpoint` the newest thing that the log, `last` and `best` know of, to go on from there."""
+        """Remove everything after `checkpoint` from the log, `last` and `best`, to resume from it."""
         self.cut_metrics(checkpoint.step)
         self.mark_last(checkpoint)
         best = self.best
@@ -211,60 +210,14 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Held while training: a second process is refused. Also cleans up after one that was killed."""
-        try:
-            handle = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise files.cannot_write(error, self.folder / LOCK) from error
-        try:
-            deadline = time.monotonic() + PATIENCE
-            while not _take_lock(handle, exclusive=True):
-                if time.monotonic() > deadline:
-                    raise self._busy()
-                time.sleep(0.02)
-            with suppress(OSError):  # only for the message of `_busy`
-                os.ftruncate(handle, 0)
-                os.lseek(handle, 0, os.SEEK_SET)
-                os.write(handle, str(os.getpid()).encode("ascii"))
+        """Hold the lock of the run while training, and remove what a killed process left behind."""
+        with hold_lock(self.folder / LOCK):
             files.clean_leftovers(self.folder)
             files.clean_leftovers(self.checkpoints_folder)
             yield
-        finally:
-            os.close(handle)  # and thereby unlocks, as does any death of the process; the file stays
 
     def is_locked(self) -> bool:
-        try:
-            handle = os.open(self.folder / LOCK, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            return not _take_lock(handle, exclusive=False)
-        finally:
-            os.close(handle)
-
-    def _busy(self) -> UserError:
-        process = ""
-        with suppress(OSError, ValueError):
-            process = f" (process {int((self.folder / LOCK).read_text('ascii'))})"
-        what = f"run {self.name} is being trained by another process{process}"
-        return UserError(what, str(self.folder), fix="wait until it ends, or choose another name", code="run.locked")
-
-
-def _take_lock(handle: int, exclusive: bool) -> bool:
-    """False if another process holds it; True also on file systems that know no locks, where none can be kept."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(handle, 1 << 20, os.SEEK_SET)  # a locked byte cannot be read there, and the first ones are
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    return True
+        return is_locked(self.folder / LOCK)
 
 
 def looks_like_run(folder: Path) -> bool:
@@ -272,7 +225,7 @@ def looks_like_run(folder: Path) -> bool:
 
 
 def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run | Checkpoint:
-    """A run's or a checkpoint's folder, or the name of a run in `runs_folder`; a path comes before a name."""
+    """Find the folder of a run or a checkpoint, or a run in `runs_folder` by name; paths have precedence."""
     given, runs = str(path_or_name), Path(runs_folder)
     places = [Path(given), runs / given] if given else []
     for place in places:
@@ -282,14 +235,14 @@ def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run 
             return Run(place)
     names = [run.name for run in _runs_in(runs)]
     close = nearest(Path(given).name, names)
-    fix = "list the runs with `lilliput info`" if names else "train one with `lilliput train`"
+    fix = "run lilliput info to list the runs" if names else "run lilliput train to train one"
     fix = f"use {close}" if close else fix
     there = next((place for place in places if os.path.exists(place)), None)
     if there is None:
-        where = f"neither a path nor a name in {runs}"
-        raise UserError(f"there is no run or checkpoint {given!r}", where, fix=fix, code="run.missing")
+        what = f"run or checkpoint {given!r} does not exist"
+        raise UserError(what, f"current folder and {runs}", fix=fix, code="run.missing")
     if os.path.isfile(there):
-        what = f"{given} is a file, expected the folder of a run or a checkpoint"
+        what = f"expected the folder of a run or a checkpoint (got the file {given})"
         raise UserError(what, str(there), fix=fix, code="run.missing")
     inside = [run.folder for run in _runs_in(there)]
     fix = f"use {inside[0]}" if inside else fix
@@ -303,7 +256,7 @@ def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs
         return found
     checkpoint = found.best or found.last or next(reversed(found.checkpoints()), None)
     if checkpoint is None:
-        what, fix = f"run {found.name} has no checkpoint yet", "resume its training"
+        what, fix = f"run {found.name} has no checkpoint", "resume its training"
         raise UserError(what, str(found.folder), fix=fix, code="run.no-checkpoint")
     return checkpoint
 
@@ -317,7 +270,7 @@ def _runs_in(folder: Path) -> list[Run]:
 
 
 def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
-    """One small object for each run, by name; a run whose log is damaged is listed as such, beside the others."""
+    """Return a summary of each run, by name; a run with a damaged log has the state "damaged"."""
     return [_summary(run) for run in _runs_in(Path(folder))]
 
 
@@ -337,7 +290,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "state": "empty" if state == "interrupted" and not events and not found else state,
         "steps": max([event["step"] for event in events] + [checkpoint.step for checkpoint in found], default=0),
         "tokens_seen": next((event["tokens"] for event in reversed(progress) if "tokens" in event), 0),
-        # To the last update, as in a study: to judge the whole split is not training.
+        # Until the last step, as in a study: the final evaluation is not training.
         "seconds": next((event["seconds"] for event in reversed(updates) if "seconds" in event), 0.0),
         "loss": validation.get("loss"),
         "bits_per_byte": validation.get("bits_per_byte"),
@@ -346,19 +299,19 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def best_validation(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The evaluation of least loss, among those of the whole split if there is one: a sample's loss is an estimate."""
+    """Return the evaluation with the lowest loss; evaluations of the whole split have precedence over samples."""
     known = [event for event in events if event["event"] == "evaluation" and event.get("loss") is not None]
     known = [event for event in known if math.isfinite(event["loss"])]
     known = [event for event in known if event.get("whole")] or known
     best = min(known, key=lambda event: float(event["loss"]), default=None)
     if best is None:
         return None
-    told = {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
-    return told | {"weights": best.get("weights", best["step"])}  # which older logs lack
+    kept = {key: best.get(key) for key in (*FIGURES, "step", "whole", "floor")}
+    return kept | {"weights": best.get("weights", best["step"])}  # older logs have no "weights"
 
 
 def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Those of each test set by its name; of one measured again, the last."""
+    """Return the metrics of each test set by name; the last ones if it was evaluated several times."""
     tests = [event for event in events if event["event"] == "test"]
     return {event["name"]: {key: event.get(key) for key in (*FIGURES, "step", "weights")} for event in tests}
 
@@ -368,21 +321,21 @@ def describe(run: Run, verify: bool = True) -> dict[str, Any]:
     summary, events, best, last = _summary(run), run.metrics(), run.best, run.last
     checkpoints = []
     for checkpoint in run.checkpoints():
-        told: dict[str, Any] = {"name": checkpoint.name, "step": checkpoint.step, "bytes": checkpoint.size()}
-        told |= {"best": checkpoint == best, "last": checkpoint == last, "verified": None, "problem": None}
+        entry: dict[str, Any] = {"name": checkpoint.name, "step": checkpoint.step, "bytes": checkpoint.size()}
+        entry |= {"best": checkpoint == best, "last": checkpoint == last, "verified": None, "problem": None}
         if verify:
             try:
                 checkpoint.verify()
             except UserError as error:
-                told["problem"] = error.what
-            told["verified"] = told["problem"] is None
-        checkpoints.append(told)
+                entry["problem"] = error.what
+            entry["verified"] = entry["problem"] is None
+        checkpoints.append(entry)
     kept = {key: summary[key] for key in ("name", "folder", "state", "steps", "tokens_seen", "seconds")}
     found = {"validation": best_validation(events), "tests": figures_of_tests(events)}
     return kept | {"config": run.config()} | found | {"checkpoints": checkpoints}
 
 
 def differences(config_a: Mapping[str, Any], config_b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Settings that differ, by dotted name: [a, b]; one that a side does not have is None there."""
+    """Return the settings that differ, by dotted name, as [a, b]; a missing setting is None."""
     a, b = flatten(config_a), flatten(config_b)
     return {name: [a.get(name), b.get(name)] for name in [*a, *(b.keys() - a.keys())] if a.get(name) != b.get(name)}

@@ -1,7 +1,7 @@
-"""Anything with a state_dict as tensors and JSON, and back: no pickle.
+"""Convert state_dicts to tensors and JSON, and back, without pickle.
 
-Owns: taking a nested state apart into tensors by path and a JSON skeleton, seeds that need no state, and what
-is told of the machine. Does not own: files (`checkpoints`).
+Owns: splitting a nested state into tensors by path and a JSON skeleton, seeds that need no state, and the description of
+the machine. Does not own: files (`checkpoints`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def take_apart(state: Any, path: str = "") -> tuple[Any, dict[str, Tensor]]:
-    """A JSON skeleton and the tensors it names. Dict keys that are integers (torch's optimizers) are kept as such."""
+    """Return a JSON skeleton and the tensors it names. Integer keys (of torch optimizers) stay integers."""
     if isinstance(state, Tensor):
         return {"tensor": path}, {path: state.detach()}
     if isinstance(state, dict):
@@ -30,7 +30,9 @@ def take_apart(state: Any, path: str = "") -> tuple[Any, dict[str, Tensor]]:
         parts = [take_apart(value, f"{path}.{index}") for index, value in enumerate(state)]
         kind = "tuple" if isinstance(state, tuple) else "list"
         return {kind: [part[0] for part in parts]}, {name: tensor for part in parts for name, tensor in part[1].items()}
-    assert state is None or isinstance(state, bool | int | float | str), f"{path}: {type(state)} has no place in JSON"
+    assert state is None or isinstance(state, bool | int | float | str), (
+        f"{path}: {type(state)} cannot be written as JSON"
+    )
     return state, {}
 
 
@@ -47,7 +49,7 @@ def put_together(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def random_seed(seed: int, step: int, micro_batch: int, rank: int) -> int:
-    """The seed of dropout in one micro-batch: nothing of it has to be saved (splitmix64's mixing)."""
+    """Return the dropout seed of one micro-batch, so that no generator state is saved (mixing of splitmix64)."""
     mixed = 0
     for part in (seed, step, micro_batch, rank):
         mixed = (mixed ^ part) + 0x9E3779B97F4A7C15 & (2**64 - 1)
@@ -58,13 +60,13 @@ def random_seed(seed: int, step: int, micro_batch: int, rank: int) -> int:
 
 
 def describe_machine(processes: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """What a bit-for-bit resume depends on besides the checkpoint; `dtype` is of products."""
+    """Return what a bit-for-bit resume depends on in addition to the checkpoint; `dtype` is that of products."""
     software = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     return software | {"processes": processes, "device": device.type, "precision": str(dtype).removeprefix("torch.")}
 
 
 def peak_memory() -> int | None:
-    """The most memory that this process has held, in bytes; None where the system does not tell."""
+    """Return the peak memory of this process in bytes; None where the system does not report it."""
     if sys.platform == "win32":
         return None
     import resource

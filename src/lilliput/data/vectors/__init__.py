@@ -39,7 +39,14 @@ from lilliput.data.vectors.vector_files import VectorFile, open_vectors
 from lilliput.errors import UserError
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
-from lilliput.storage.atomic_files import beside, cannot_write, clean_leftovers, put_folder, sync_folder, write_flushed
+from lilliput.storage.atomic_files import (
+    cannot_write,
+    clean_leftovers,
+    put_folder,
+    sync_folder,
+    temporary_path,
+    write_flushed,
+)
 
 FORMAT = 1
 TRAIN = "train"  # the source that is no file
@@ -156,7 +163,7 @@ def _make(
 
 def _write(folder: Path, recipe: dict[str, Any], lookup: Lookup, about: dict[str, Any]) -> None:
     clean_leftovers(folder.parent, folder.name)
-    work = beside(folder)
+    work = temporary_path(folder)
     work.mkdir()
     try:
         for name, values in (("table.npy", lookup.table), ("covered.npy", lookup.covered)):
