@@ -66,13 +66,13 @@ def sight_masks(kind: str, tokens: int, keys: int) -> tuple[Visibility, Tensor]:
 @pytest.mark.parametrize("kind", ["all", "lower", "mask", "shared mask"])
 def test_attend_is_softmax_over_visible_keys(kind: str, kv_heads: int) -> None:
     tokens, keys = (5, 5) if kind == "lower" else (5, 7)
-    sight, mask = sight_masks(kind, tokens, keys)
+    visibility, mask = sight_masks(kind, tokens, keys)
     parts = [draw(2, 4, tokens, 8, seed=1), draw(2, kv_heads, keys, 8, seed=2), draw(2, kv_heads, keys, 8, seed=3)]
     ours, theirs = ([part.clone().requires_grad_() for part in parts] for _ in range(2))
-    fast = attend(*ours, sight)
+    fast = attend(*ours, visibility)
     slow, weights = explicit(*theirs, mask)
     assert_same(fast, slow)
-    assert_same(attention_weights(ours[0], ours[1], sight), weights)
+    assert_same(attention_weights(ours[0], ours[1], visibility), weights)
     towards = draw(*fast.shape, seed=4)
     (fast * towards).sum().backward()
     (slow * towards).sum().backward()
@@ -127,19 +127,19 @@ def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: i
     pos = torch.arange(40).expand(2, -1).clone()
     pos[0, 13:] -= 13
     state = PassState(ids, True, pos if packed else None, doc if packed else None, None, None)
-    sight = state.sight(window, state.pos)
-    assert sight.starts is not None
+    visibility = state.visibility(window, state.pos)
+    assert visibility.starts is not None
     q, k, v = (draw(2, 2, 40, 16, seed=seed).float().requires_grad_() for seed in range(3))
     assert can_attend(q, k, v) == (find_openmp_parallel() is not None)
-    by_mask = attention_weights(q, k, sight) @ v
-    assert_same(attend(q, k, v, sight, learns=True), by_mask, 1e-6)
-    assert_same(attend(q, k, v, sight), by_mask, 1e-6)
+    by_mask = attention_weights(q, k, visibility) @ v
+    assert_same(attend(q, k, v, visibility, training=True), by_mask, 1e-6)
+    assert_same(attend(q, k, v, visibility), by_mask, 1e-6)
 
 
-def expand(sight: Visibility, tokens: int, keys: int, rows: int) -> Tensor:
+def expand(visibility: Visibility, tokens: int, keys: int, rows: int) -> Tensor:
     full = torch.ones(tokens, keys, dtype=torch.bool)
-    full = full.tril() if sight.lower else full
-    return full.expand(rows, -1, -1) if sight.mask is None else sight.mask[:, 0].expand(rows, -1, -1)
+    full = full.tril() if visibility.lower else full
+    return full.expand(rows, -1, -1) if visibility.mask is None else visibility.mask[:, 0].expand(rows, -1, -1)
 
 
 @given(
@@ -162,7 +162,7 @@ def test_sight_through_a_cache_is_the_predicate(
         state = PassState(draw_ids(2, tokens), True, None if real.all() else pos, None, cache, None)
         k = pos[:, None, :, None].double()  # a key is its position
         k, _, k_pos = layer.update(k, k, state.pos)
-        seen = expand(state.sight(window, k_pos), tokens, k.shape[2], 2)
+        seen = expand(state.visibility(window, k_pos), tokens, k.shape[2], 2)
         cache.advance(tokens)
         assert cache.lengths == [length + count for length, count in zip(before, counts, strict=True)]
         for row, token in real.nonzero().tolist():
@@ -179,7 +179,7 @@ def test_sight_without_a_cache_is_the_predicate(
 ) -> None:
     doc = None if documents is None else torch.tensor(documents)
     state = PassState(draw_ids(2, 6), causal, None, doc, None, None)
-    seen = expand(state.sight(window, state.pos), 6, 6, 2)
+    seen = expand(state.visibility(window, state.pos), 6, 6, 2)
     expected = torch.ones(2, 6, 6, dtype=torch.bool) if doc is None else doc[:, :, None] == doc[:, None, :]
     for q in range(6):
         for k in range(6):

@@ -26,7 +26,7 @@ from helpers.tiny_models import VARIANTS, assert_same, draw, draw_ids, gradients
 from lilliput.errors import UserError
 from lilliput.model import recompute
 from lilliput.model.attention import Capture, PassState
-from lilliput.model.recompute import measure_kept, run_again, use_compile, use_recompute
+from lilliput.model.recompute import measure_kept, run_recomputed, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
 
 KINDS = ("block", "feed-forward")
@@ -266,16 +266,16 @@ def test_segments_in_segments() -> None:
     inner = scale_by(weight)
 
     def nested(x: Tensor, state: PassState) -> Tensor:
-        return inner(run_again(inner, inner(x, state), state), state).exp()
+        return inner(run_recomputed(inner, inner(x, state), state), state).exp()
 
     def deep(x: Tensor, state: PassState) -> Tensor:
-        return run_again(nested, x.tanh(), state) * weight
+        return run_recomputed(nested, x.tanh(), state) * weight
 
     def straight(x: Tensor, state: PassState) -> Tensor:
         return inner(inner(inner(x.tanh(), state), state), state).exp() * weight
 
     found = []
-    for part in (straight, lambda x, state: run_again(deep, x, state)):
+    for part in (straight, lambda x, state: run_recomputed(deep, x, state)):
         torch.manual_seed(0)
         found.append(torch.autograd.grad(part(x, NOW).sum(), (x, weight)))
     for actual, expected in zip(found[1], found[0], strict=True):
@@ -287,7 +287,7 @@ def test_an_input_that_needs_no_gradient() -> None:
     torch.manual_seed(0)
     (expected,) = torch.autograd.grad(scale_by(weight)(x, NOW).sum(), weight)
     torch.manual_seed(0)
-    (found,) = torch.autograd.grad(run_again(scale_by(weight), x, NOW).sum(), weight)
+    (found,) = torch.autograd.grad(run_recomputed(scale_by(weight), x, NOW).sum(), weight)
     assert torch.equal(found, expected)
 
 
@@ -303,7 +303,7 @@ def test_an_exception_in_the_middle_leaves_everything_as_it_was() -> None:
     torch.manual_seed(0)
     expected = torch.autograd.grad(part(x, NOW).sum(), (x, weight))
     torch.manual_seed(0)
-    loss, failing[0] = run_again(part, x, NOW).sum(), True
+    loss, failing[0] = run_recomputed(part, x, NOW).sum(), True
     state = torch.get_rng_state()
     with torch.no_grad():
         with pytest.raises(KeyboardInterrupt):
@@ -341,7 +341,7 @@ def changing(*parts: Part) -> Part:
 )
 def test_a_part_that_does_something_else_is_refused(again: Part, told: str) -> None:
     x = draw(4, 5).requires_grad_()
-    out = run_again(changing(lambda x, state: x.sin().exp(), again), x, NOW)
+    out = run_recomputed(changing(lambda x, state: x.sin().exp(), again), x, NOW)
     with pytest.raises(RuntimeError, match=f"did not do the same again: .*{told}"):
         out.sum().backward()
 
@@ -359,7 +359,7 @@ def test_a_weight_that_was_changed_in_between_is_refused() -> None:
 def test_an_input_that_was_changed_in_between_is_refused() -> None:
     x = draw(4, 5).requires_grad_()
     stream = x * 2.0
-    out = run_again(lambda x, state: x.sin(), stream, NOW).sum()
+    out = run_recomputed(lambda x, state: x.sin(), stream, NOW).sum()
     stream.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
