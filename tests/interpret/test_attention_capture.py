@@ -1,4 +1,4 @@
-"""What is shown is what was applied: while reading, padded, cut, and at every token that is written."""
+"""Captured weights equal those of a forward pass: of a text, with padding, truncated, and during generation."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ WINDOWED = {"window": (3, None), "kv_heads": 1, "positions": "rotary"}
 
 
 def weights_of(writer: Writer, ids: list[int]) -> list[np.ndarray]:
-    """Of a plain pass over these ids, and nothing of ours."""
+    """Return the weights of a plain pass over these ids."""
     capture = Capture()
     with torch.inference_mode():
         writer.model(torch.tensor([ids]), capture=capture)
     return [capture.weights[layer][0][0].numpy() for layer in range(2)]
 
 
-def assert_sound(attention: AttentionMaps, writer: Writer) -> None:
-    """Rows of tokens sum to 1 over what the predicate lets them see; padding has none."""
+def check_rows(attention: AttentionMaps, writer: Writer) -> None:
+    """Check that rows sum to 1 over visible tokens, and that masked cells and padding are 0."""
     real = np.ones(len(attention.tokens)) if attention.padding is None else 1.0 - attention.padding
     for place in range(len(attention.weights)):
         weights, mask = attention.weights[place], attention.mask(place)
@@ -43,7 +43,7 @@ def assert_sound(attention: AttentionMaps, writer: Writer) -> None:
     "changes", [{}, WINDOWED, ENCODER, ENCODER | WINDOWED], ids=["plain", "window", "encoder", "both"]
 )
 @pytest.mark.parametrize("pad", [False, True])
-def test_reading(changes: dict[str, Any], pad: bool) -> None:
+def test_capture_of_a_text(changes: dict[str, Any], pad: bool) -> None:
     writer = small_writer(**changes)
     found = capture_text(writer, TEXT, pad=pad)
     start = [] if changes.get("task") else [writer.tokenizer.start]
@@ -52,7 +52,7 @@ def test_reading(changes: dict[str, Any], pad: bool) -> None:
     assert found.tokens[:real] == [writer.tokenizer.token(id_) for id_ in ids]
     assert (found.padding is not None) == pad
     assert len(found.tokens) == (32 if pad else real)
-    assert_sound(found, writer)
+    check_rows(found, writer)
     for layer, expected in enumerate(weights_of(writer, ids)):
         assert np.allclose(found.weights[layer][:, :real, :real], expected, rtol=0, atol=1e-12)
         at, one = torch.arange(real)[None], torch.ones(1, real)
@@ -73,18 +73,18 @@ def test_layers_and_heads_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, ENCODER], ids=["decoder", "encoder"])
-def test_a_text_longer_than_the_context_shows_where_it_was_cut(changes: dict[str, Any]) -> None:
+def test_text_longer_than_the_context_is_truncated(changes: dict[str, Any]) -> None:
     writer = small_writer(**changes)
     text = "The old bear went to the garden gate and sang."
     found = capture_text(writer, text)
     assert len(found.tokens) == 32
     read = "".join(found.tokens[0 if changes else 1 :])
     assert read + "".join(found.after) == text
-    assert_sound(found, writer)
+    check_rows(found, writer)
 
 
 @pytest.mark.parametrize("text", ["", "A"])
-def test_nothing_to_look_at(text: str) -> None:
+def test_text_of_fewer_than_two_tokens_is_an_error(text: str) -> None:
     assert refused(lambda: capture_text(small_writer(**ENCODER), text)).code == "attention.text"
     if not text:
         assert refused(lambda: capture_text(small_writer(), text)).code == "attention.text"
@@ -92,24 +92,22 @@ def test_nothing_to_look_at(text: str) -> None:
 
 @pytest.mark.parametrize("changes", [{}, WINDOWED, {"window": 5}], ids=["full", "pattern", "window"])
 @pytest.mark.parametrize(("text", "tokens"), [("A bee", 12), ("", 5), ("A bee saw", 60), ("The old bear " * 4, 30)])
-def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
-    changes: dict[str, Any], text: str, tokens: int
-) -> None:
-    """Also where the text outgrows the context, again and again: every row against a fresh pass over what was in view."""
+def test_rows_of_generated_text_equal_new_passes(changes: dict[str, Any], text: str, tokens: int) -> None:
+    """Compare every row with a new pass over the tokens in the context, also after the text exceeds the context."""
     writer = small_writer(**changes)
-    how = dataclasses.replace(writer.config.generate, bad_words=(), temperature=1.0)
-    found = capture_text(writer, text, generate=tokens, seed=4, settings=how)
-    sample = writer.samples([text], seed=4, settings=dataclasses.replace(how, tokens=tokens))[0]
+    settings = dataclasses.replace(writer.config.generate, bad_words=(), temperature=1.0)
+    found = capture_text(writer, text, generate=tokens, seed=4, settings=settings)
+    sample = writer.samples([text], seed=4, settings=dataclasses.replace(settings, tokens=tokens))[0]
     written = [piece.token for piece in sample.pieces]
     assert found.written == written
     prompt = [writer.tokenizer.token(id_) for id_ in writer.encode_prompt(text)]
     assert [*found.before, *found.tokens] == [*prompt, *written[:-1]]
     assert found.prompt == len(prompt) - len(found.before)
-    assert_sound(found, writer)
+    check_rows(found, writer)
     ids = list(found.ids or [])
     start, context = 0, 32
     for row in range(found.prompt - 1, len(ids)):
-        if row + 1 - start > context:  # the rule of `decoding.stream`: the last half goes on
+        if row + 1 - start > context:  # the rule of `decoding.stream`: continue from the last half
             start = row + 1 - context // 2
         for layer, expected in enumerate(weights_of(writer, ids[start : row + 1])):
             got = found.weights[layer][:, row]
@@ -117,7 +115,7 @@ def test_a_row_is_what_the_model_looked_at_when_it_chose_the_next_token(
             assert not got[:, :start].any() and not found.mask(layer)[row, :start].any()
 
 
-def test_writing_asks_for_what_can_be_watched() -> None:
+def test_generation_requires_a_language_model_without_beams() -> None:
     writer = small_writer()
     beams = dataclasses.replace(writer.config.generate, beams=2, temperature=0.0)
     error = refused(lambda: capture_text(writer, "A", generate=3, settings=beams))

@@ -1,4 +1,4 @@
-"""What any model must bring, what is refused, and how tokens are written."""
+"""AttentionMaps: labels of tokens, checks of arrays, masks, and tensors of any kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lilliput.model.attention_mask import visible
         ("", "<empty>"),
     ],
 )
-def test_what_cannot_be_seen_is_shown(token: str, shown: str) -> None:
+def test_labels_show_invisible_characters(token: str, shown: str) -> None:
     assert label(token) == shown
 
 
@@ -43,9 +43,9 @@ def even(count: int, heads: int = 2) -> np.ndarray:
         ({"weights": []}, "attention.weights", []),
         ({"weights": [even(4)]}, "attention.weights", ["layer 0", "(2, 4, 4)", "(heads, 3, 3)"]),
         ({"weights": [even(3)[0]]}, "attention.weights", ["layer 0", "(3, 3)", "(heads, 3, 3)"]),
-        ({"layers": [4, 7, 9]}, "attention.weights", ["3 layers", "2"]),
-        ({"heads": [1]}, "attention.weights", ["layer 0", "2 heads", "1"]),
-        ({"ids": [1]}, "attention.weights", ["1 ids", "3"]),
+        ({"layers": [4, 7, 9]}, "attention.weights", ["`layers`", "2", "(got 3)"]),
+        ({"heads": [1]}, "attention.weights", ["layer 0", "`heads`", "2", "(got 1)"]),
+        ({"ids": [1]}, "attention.weights", ["`ids`", "3", "(got 1)"]),
         ({"visible": [np.ones((3, 3), bool)] * 3}, "attention.weights", ["`visible`", "3", "2"]),
         ({"visible": [np.ones((2, 3), bool)]}, "attention.weights", ["`visible`", "layer 0", "(2, 3)"]),
         ({"visible": [np.tri(3, dtype=bool)]}, "attention.weights", ["layer 0", "mask"]),
@@ -59,7 +59,7 @@ def even(count: int, heads: int = 2) -> np.ndarray:
         ({"prompt": 4}, "attention.weights", ["`prompt`", "4", "3"]),
     ],
 )
-def test_what_does_not_fit_is_refused(parts: dict[str, Any], code: str, facts: list[str]) -> None:
+def test_invalid_arrays_are_an_error(parts: dict[str, Any], code: str, facts: list[str]) -> None:
     arguments = {"tokens": ["a", "b", "c"], "weights": [even(3), even(3)]} | parts
     error = refused(lambda: AttentionMaps(**arguments))
     assert error.code == code and all(fact in error.what for fact in facts)
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused(parts: dict[str, Any], code: str, facts: l
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 2, (1, None)])
-def test_sight_is_the_models_own_predicate(causal: bool, window: Any) -> None:
+def test_masks_equal_those_of_the_model(causal: bool, window: Any) -> None:
     padding = [False, False, False, False, True]
     real = torch.tensor([[1, 1, 1, 1, 0]])
     pos = torch.tensor([[0, 1, 2, 3, -1]])
@@ -80,7 +80,7 @@ def test_sight_is_the_models_own_predicate(causal: bool, window: Any) -> None:
         assert np.array_equal(found.weights[place][0], weights[place])
 
 
-def test_tensors_of_any_kind_are_taken() -> None:
+def test_tensors_of_any_dtype_and_arrays() -> None:
     graph = torch.softmax(torch.zeros(1, 2, 3, 3, requires_grad=True), dim=-1)
     for weights in (graph, graph[0].bfloat16(), graph.detach().double(), graph.detach().numpy()):
         found = attention_of(["a", "b", "a"], [weights])

@@ -1,4 +1,4 @@
-"""The page as a file: what is packed comes out again, and nothing in it can be anything but data."""
+"""The attention page as a file: packing of weights, escaping of tokens, no network access."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from lilliput.interpret.head_scores import Tally
 
 
 def block(text: str, name: str) -> bytes:
-    found = re.search(rf'id="{name}">([^<]*)<', text)
-    assert found
-    return zlib.decompress(base64.b64decode(found[1]))
+    match = re.search(rf'id="{name}">([^<]*)<', text)
+    assert match
+    return zlib.decompress(base64.b64decode(match[1]))
 
 
 def about(text: str) -> dict[str, Any]:
-    found = re.search(r'id="about">([^<]*)<', text)
-    assert found
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    match = re.search(r'id="about">([^<]*)<', text)
+    assert match
+    data: dict[str, Any] = json.loads(match[1])
+    return data
 
 
 @pytest.mark.parametrize(("most", "levels", "tolerance"), [(10**9, 65_535, 1.6e-5), (0, 255, 4e-3)])
-def test_weights_come_out_as_they_went_in(
+def test_weights_unpack_to_their_original_values(
     most: int, levels: int, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "MANY_CELLS", most)
     attention = draw_attention(list("abcdefg"), window=3, padded=2)
     text = page_of(attention)
-    told, mask = about(text), attention.mask(0)
-    assert told["levels"] == levels
+    data, mask = about(text), attention.mask(0)
+    assert data["levels"] == levels
     bits = np.unpackbits(np.frombuffer(block(text, "mask-0"), np.uint8))[: mask.size]
     assert np.array_equal(bits.reshape(mask.shape).astype(bool), mask)
     for place in range(2):
@@ -52,7 +52,7 @@ def test_weights_come_out_as_they_went_in(
             assert np.allclose((whole / levels) ** 2, expected, rtol=0, atol=tolerance)
 
 
-def test_layers_that_see_the_same_share_a_mask() -> None:
+def test_layers_with_equal_masks_share_one() -> None:
     one, other = (draw_attention(list("abcd"), layers=1, window=window) for window in (None, 2))
     weights, masks = [*one.weights, *other.weights, *one.weights], [one.mask(0), other.mask(0), one.mask(0)]
     text = page_of(AttentionMaps(list("abcd"), weights, masks))
@@ -60,7 +60,7 @@ def test_layers_that_see_the_same_share_a_mask() -> None:
     assert text.count('id="mask-') == 2
 
 
-def test_what_a_token_spells_is_never_markup() -> None:
+def test_tokens_are_escaped() -> None:
     evil = ["</script><script>alert(1)</script>", "<!--", "{{style}}", "&amp;", '"', "\u2028"]
     text = page_of(draw_attention(evil, title="<b>{{about}}</b>"))
     assert "alert(1)" not in text.replace("alert(1)\\u003c/script>", "")
@@ -69,27 +69,26 @@ def test_what_a_token_spells_is_never_markup() -> None:
     assert about(text)["title"] == "<b>{{about}}</b>"
 
 
-def test_a_page_asks_nobody_for_anything() -> None:
+def test_page_loads_nothing() -> None:
     text = page_of(draw_attention(list("abc")))
-    assert set(re.findall(r"https?://[^\s\"')]+", text)) == {"http://www.w3.org/2000/svg"}, (
-        "the name of SVG is no address"
-    )
+    # The SVG namespace is a name, not an address that is loaded.
+    assert set(re.findall(r"https?://[^\s\"')]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"""(src|href)\s*=|url\(|@import|fetch\(|XMLHttp|WebSocket""", text)
     assert "default-src 'none'" in text
 
 
-def test_scores_are_those_of_the_text_or_of_documents() -> None:
+def test_page_has_the_scores_of_the_text_or_of_documents() -> None:
     attention = draw_attention(list("abc.abc"))
-    told = about(page_of(attention))
-    assert told["surveyed"] is None
-    assert told["summary"] == [one.as_dict() for one in summarise(attention)]
+    data = about(page_of(attention))
+    assert data["surveyed"] is None
+    assert data["summary"] == [one.as_dict() for one in summarise(attention)]
     tally = Tally().add(draw_attention(list("aabb"), seed=5)).add(draw_attention(list("ab"), seed=6))
-    told = about(page_of(attention, tally))
-    assert told["surveyed"] == {"texts": 2, "tokens": 6}
-    assert told["summary"] == [one.as_dict() for one in tally.heads()]
+    data = about(page_of(attention, tally))
+    assert data["surveyed"] == {"texts": 2, "tokens": 6}
+    assert data["summary"] == [one.as_dict() for one in tally.heads()]
 
 
-def test_written_whole_and_the_same_each_time(tmp_path: Path) -> None:
+def test_page_is_reproducible_and_write_errors_name_the_file(tmp_path: Path) -> None:
     attention = draw_attention(["half \ud800 pair", "b"])
     size = write_page(attention, tmp_path / "a.html")
     assert size == (tmp_path / "a.html").stat().st_size
@@ -99,5 +98,5 @@ def test_written_whole_and_the_same_each_time(tmp_path: Path) -> None:
     assert error.where == str(tmp_path / "a.html" / "c.html")
 
 
-def test_a_template_is_filled_once() -> None:
+def test_inserted_parts_are_not_expanded() -> None:
     assert fill("a{{x}}b{{y}}", {"x": "{{y}}", "y": "1"}) == "a{{y}}b1"

@@ -1,4 +1,4 @@
-"""docs/attention.md: its definitions are those that are computed, and its Python runs."""
+"""docs/attention.md: its definitions are those of the code, and its Python example runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from lilliput.interpret.head_score_definitions import SCORES
 GUIDE = (Path(__file__).parents[2] / "docs" / "attention.md").read_text("utf-8")
 
 
-def test_every_score_is_defined_in_the_same_words() -> None:
-    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", GUIDE, flags=re.MULTILINE))
-    assert {name: text.replace("*", "") for name, text in told.items()} == {
+def test_guide_has_the_definitions_of_the_scores() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", GUIDE, flags=re.MULTILINE))
+    assert {name: text.replace("*", "") for name, text in rows.items()} == {
         name: score.definition for name, score in SCORES.items()
     }
 
 
-def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process: to import transformers once more would take longer than all else here."""
+def test_python_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run it in this process: importing transformers again takes longer than all other tests of this file."""
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "guide.py").write_text(code)

@@ -1,4 +1,4 @@
-"""The scores against plain loops over their definitions, and on heads whose scores are known."""
+"""Scores of heads compared with plain loops over their definitions, and for heads with known scores."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LENGTHS = [5, 40, 1, 9, 31, 32]  # of documents
 
 
 def by_loops(attention: AttentionMaps, place: int, head: int) -> dict[str, float | None]:
-    """One token and one key at a time, from the definitions."""
+    """Compute the scores from their definitions, one query and one key at a time."""
     weights, mask, tokens = attention.weights[place][head], attention.mask(place), list(attention.tokens)
-    told: dict[str, list[float]] = {name: [] for name in SCORES}
+    scores: dict[str, list[float]] = {name: [] for name in SCORES}
     for t in range(len(tokens)):
         keys = [k for k in range(len(tokens)) if mask[t, k]]
         if len(keys) < 2:
             continue
-        told["entropy"].append(-sum(weights[t, k] * math.log2(weights[t, k]) for k in keys if weights[t, k] > 0))
-        told["distance"].append(sum(weights[t, k] * abs(t - k) for k in keys))
+        scores["entropy"].append(-sum(weights[t, k] * math.log2(weights[t, k]) for k in keys if weights[t, k] > 0))
+        scores["distance"].append(sum(weights[t, k] * abs(t - k) for k in keys))
         wanted = {
             "previous": [k for k in keys if k == t - 1],
             "first": [k for k in keys if k == 0 and t != 0],
@@ -42,13 +42,13 @@ def by_loops(attention: AttentionMaps, place: int, head: int) -> dict[str, float
         }
         for name, targets in wanted.items():
             if targets:
-                told[name].append(sum(weights[t, k] for k in targets))
-    return {name: sum(found) / len(found) if found else None for name, found in told.items()}
+                scores[name].append(sum(weights[t, k] for k in targets))
+    return {name: sum(found) / len(found) if found else None for name, found in scores.items()}
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 2, 4])
-def test_scores_are_their_definitions(causal: bool, window: int | None) -> None:
+def test_scores_equal_their_definitions(causal: bool, window: int | None) -> None:
     attention = draw_attention(TOKENS, causal=causal, window=window, padded=1, seed=3)
     found = summarise(attention)
     assert [(one.layer, one.head) for one in found] == [(layer, head) for layer in range(2) for head in range(3)]
@@ -59,8 +59,8 @@ def test_scores_are_their_definitions(causal: bool, window: int | None) -> None:
         assert all(score is None for score in expected.values()) == (window == 1)
 
 
-def test_texts_are_added_token_by_token() -> None:
-    """Two texts of unlike length: sums over all tokens, not a mean of means."""
+def test_scores_of_two_texts_weight_tokens_equally() -> None:
+    """The score of two texts of different lengths is a mean over all tokens, not a mean of means."""
     long, short = draw_attention(TOKENS[:-1], seed=1), draw_attention(TOKENS[:4], seed=2)
     both = Tally().add(long).add(short)
     assert (both.texts, both.tokens) == (2, 18)
@@ -69,7 +69,7 @@ def test_texts_are_added_token_by_token() -> None:
     assert score == pytest.approx((13 * parts[0] + 3 * parts[1]) / 16, abs=1e-12)
 
 
-def test_an_even_head_is_what_its_weights_would_say() -> None:
+def test_baseline_equals_scores_of_uniform_weights() -> None:
     attention = draw_attention(TOKENS, window=5, padded=1)
     (first, second) = Tally().add(attention).even()
     mask = attention.mask(0)
@@ -80,19 +80,19 @@ def test_an_even_head_is_what_its_weights_would_say() -> None:
 
 
 KNOWN: list[tuple[str, Callable[[int], int], dict[str, float]]] = [
-    ("looks back by one", lambda t: max(0, t - 1), {"entropy": 0.0, "distance": 1.0, "previous": 1.0}),
-    ("looks at the first", lambda t: 0, {"entropy": 0.0, "distance": 3.0, "first": 1.0}),
-    ("looks where it last was", lambda t: t - 3 if t > 2 else 0, {"same": 1.0, "induction": 0.0}),
-    ("looks behind that", lambda t: t - 2 if t > 2 else 0, {"same": 0.0, "induction": 1.0}),
+    ("previous token", lambda t: max(0, t - 1), {"entropy": 0.0, "distance": 1.0, "previous": 1.0}),
+    ("first token", lambda t: 0, {"entropy": 0.0, "distance": 3.0, "first": 1.0}),
+    ("same token", lambda t: t - 3 if t > 2 else 0, {"same": 1.0, "induction": 0.0}),
+    ("induction", lambda t: t - 2 if t > 2 else 0, {"same": 0.0, "induction": 1.0}),
 ]
 
 
-@pytest.mark.parametrize(("name", "aim", "scores"), KNOWN, ids=[name for name, _, _ in KNOWN])
-def test_heads_that_do_one_thing(name: str, aim: Callable[[int], int], scores: dict[str, float]) -> None:
+@pytest.mark.parametrize(("name", "target", "scores"), KNOWN, ids=[name for name, _, _ in KNOWN])
+def test_heads_with_one_target(name: str, target: Callable[[int], int], scores: dict[str, float]) -> None:
     tokens = list("abcabc")
     weights = np.zeros((1, len(tokens), len(tokens)))
     for t in range(len(tokens)):
-        weights[0, t, aim(t)] = 1.0
+        weights[0, t, target(t)] = 1.0
     (found,) = summarise(AttentionMaps(tokens, [weights], [np.tri(len(tokens), dtype=np.bool_)]))
     assert {name: found.scores[name] for name in scores} == scores
     assert found.scores["punctuation"] is None
@@ -104,17 +104,17 @@ def test_punctuation(token: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", " ", "\n", "a.", "$", "+", "5", "<|endoftext|>", "<0xE2>"])
-def test_no_punctuation(token: str) -> None:
+def test_not_punctuation(token: str) -> None:
     assert not is_punctuation(token)
 
 
-def test_numbers_of_equal_spelling_are_told_apart_by_their_ids() -> None:
+def test_tokens_of_equal_text_differ_by_id() -> None:
     weights = np.full((1, 3, 3), 1 / 3)
     assert summarise(AttentionMaps(["x", "x", "y"], [weights]))[0].scores["same"] == pytest.approx(1 / 3)
     assert summarise(AttentionMaps(["x", "x", "y"], [weights], ids=[1, 2, 3]))[0].scores["same"] is None
 
 
-def test_sorted_by_what_is_asked_for() -> None:
+def test_sort_heads() -> None:
     heads = [
         HeadSummary(1, 0, {"entropy": 2.0, "induction": 0.5}),
         HeadSummary(0, 1, {"entropy": 1.0, "induction": None}),
@@ -128,7 +128,7 @@ def test_sorted_by_what_is_asked_for() -> None:
     }
 
 
-def test_the_csv_has_all_of_it() -> None:
+def test_csv_has_heads_and_baseline() -> None:
     tally = Tally().add(draw_attention(["a", "b", "a"], layers=1, heads=2))
     rows = list(csv.DictReader(io.StringIO(csv_of(tally.heads(), tally.even()))))
     assert [row["head"] for row in rows] == ["0", "1", "even"]
@@ -140,7 +140,7 @@ def test_the_csv_has_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("task", ["language", "classifier"])
-def test_every_document_from_its_beginning(task: str) -> None:
+def test_documents_are_truncated_to_the_context(task: str) -> None:
     writer = small_writer(task=task, classes=3 if task == "classifier" else None)
     file = token_file(LENGTHS)
     found = summarise_documents(writer, file)
@@ -155,13 +155,13 @@ def test_every_document_from_its_beginning(task: str) -> None:
         assert one.scores == pytest.approx(other.scores, abs=1e-12)
 
 
-def test_a_sample_depends_on_its_seed_alone() -> None:
+def test_selected_documents_depend_only_on_the_seed() -> None:
     writer, file = small_writer(), token_file(list(range(3, 30)))
-    told: list[tuple[str, int, int | None]] = []
+    reports: list[tuple[str, int, int | None]] = []
     one = summarise_documents(
-        writer, file, 5, seed=1, report=lambda what, done, total: told.append((what, done, total))
+        writer, file, 5, seed=1, report=lambda what, done, total: reports.append((what, done, total))
     )
-    assert one.texts == 5 and told[-1] == ("looking at documents", 5, 5)
+    assert one.texts == 5 and reports[-1][1:] == (5, 5)
     again, other = (summarise_documents(writer, file, 5, seed=seed) for seed in (1, 2))
     assert again.heads() == one.heads() != other.heads()
     chosen = summarise_documents(writer, file, 5, seed=1, layers=[1], heads=[0])
@@ -170,7 +170,7 @@ def test_a_sample_depends_on_its_seed_alone() -> None:
     assert head.scores == pytest.approx(expected.scores, abs=1e-12)
 
 
-def test_documents_without_two_tokens() -> None:
+def test_documents_of_one_token_are_skipped() -> None:
     writer = small_writer(task="classifier", classes=3)
     assert refused(lambda: summarise_documents(writer, token_file([1, 1]))).code == "attention.text"
     assert np.isfinite(summarise_documents(writer, token_file([1, 2])).heads()[0].scores["entropy"] or 0.0)

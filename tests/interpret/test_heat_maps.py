@@ -1,4 +1,4 @@
-"""The pictures: every token has its label, and what is not a weight does not look like one."""
+"""Heat maps: labels, layout, and the colours of weights, masked cells and padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENS = ["<|endoftext|>", "Once", " upon", " a", "\n", "$x$", " 日", "averyver
 
 
 def pixels(figure: Figure) -> np.ndarray:
-    """(height, width, 3), as it is drawn; whatever matplotlib warns of fails the test."""
+    """Return the drawn figure as (height, width, 3); a warning of matplotlib fails the test."""
     out = io.BytesIO()
     figure.savefig(out, format="rgba", dpi=60)
     width, height = (int(inches * 60) for inches in figure.get_size_inches())
@@ -25,7 +25,7 @@ def pixels(figure: Figure) -> np.ndarray:
 
 
 def cell(figure: Figure, image: np.ndarray, row: int, column: int, map_: int = 0) -> tuple[float, ...]:
-    """The colour in the middle of a cell."""
+    """Return the colour at the centre of a cell."""
     x, y = figure.axes[map_].transData.transform((column, row)) * 60 / figure.dpi
     return tuple(image[image.shape[0] - 1 - int(y), int(x)].tolist())
 
@@ -35,9 +35,9 @@ def near(colour: tuple[float, ...], name: str) -> bool:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_unseen_and_padding_have_colours_of_their_own(causal: bool) -> None:
+def test_colours_of_masked_cells_and_padding(causal: bool) -> None:
     attention = draw_attention(TOKENS, causal=causal, padded=1)
-    attention.weights[0][0, 3, :] = np.eye(9)[1]  # all on one
+    attention.weights[0][0, 3, :] = np.eye(9)[1]  # all weight on one token
     figure = draw_heads(attention, 0, [0])
     image = pixels(figure)
     assert near(cell(figure, image, 3, 1), "#08285e")
@@ -47,7 +47,7 @@ def test_unseen_and_padding_have_colours_of_their_own(causal: bool) -> None:
     assert near(cell(figure, image, 8, 2), PADDING)
 
 
-def test_labels_are_read_as_they_stand() -> None:
+def test_labels() -> None:
     figure = draw_heads(draw_attention(TOKENS, padded=1), 1, [2])
     pixels(figure)
     shown = ["<|endoftext…", "Once", "·upon", "·a", "↵", "$x$", "·□", "averyveryve…", "<pad>"]
@@ -57,8 +57,8 @@ def test_labels_are_read_as_they_stand() -> None:
 
 
 @pytest.mark.parametrize(("heads", "rows"), [(1, 1), (2, 1), (5, 2), (12, 3)])
-def test_a_layer_is_a_grid_of_its_heads(heads: int, rows: int) -> None:
-    attention = draw_attention(list("abcd"), heads=heads, layers=1, title="all of them")
+def test_heads_of_a_layer_form_a_grid(heads: int, rows: int) -> None:
+    attention = draw_attention(list("abcd"), heads=heads, layers=1, title="all heads")
     figure = draw_layer(attention, 0)
     maps = figure.axes[:-1]  # the last is the scale
     assert len(maps) == heads
@@ -70,7 +70,7 @@ def test_a_layer_is_a_grid_of_its_heads(heads: int, rows: int) -> None:
         assert not any(one.overlaps(other) for other in boxes[number + 1 :])
 
 
-def test_a_long_text_has_fewer_labels() -> None:
+def test_long_text_labels_every_tenth_token() -> None:
     figure = draw_heads(draw_attention([f"w{n}" for n in range(200)], layers=1, heads=1), 0, [0])
     pixels(figure)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()][:2] == ["0 w0", "10 w10"]
@@ -78,21 +78,22 @@ def test_a_long_text_has_fewer_labels() -> None:
 
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("count", [3, 12, 40])
-def test_no_words_run_out_of_the_picture(count: int, heads: int) -> None:
+def test_text_stays_inside_the_figure(count: int, heads: int) -> None:
     tokens, before = [f"w{n}" for n in range(count)], ["x"] * 1200
     attention = draw_attention(tokens, 1, heads, before=before, prompt=2, last="d", title="a long title " * 20)
     figure = draw_layer(attention, 0)
     pixels(figure)
     boxes = [text.get_window_extent() for text in figure.texts]
     assert all(figure.bbox.contains(*corner) for box in boxes for corner in (box.min, box.max))
-    assert not any(boxes[-1].overlaps(axis.get_tightbbox()) for axis in figure.axes), "the notes stand below the maps"
+    assert not any(boxes[-1].overlaps(axis.get_tightbbox()) for axis in figure.axes), "the notes are below the maps"
 
 
-def test_where_the_text_was_cut_and_the_writing_begins() -> None:
-    def words(attention: AttentionMaps) -> str:
+def test_notes_state_truncation_and_generation() -> None:
+    def notes(attention: AttentionMaps) -> str:
         return " ".join(" ".join(text.get_text().split()) for text in draw_layer(attention, 0).texts)
 
-    assert "cut" not in words(draw_attention(list("abc"))) and "dashed" not in words(draw_attention(list("abc")))
-    told = words(draw_attention(list("abc"), before=["x"] * 1200, after=["y"], prompt=2, last="d", padded=0))
-    assert "tokens before it that were not seen: 1,200" in told and "tokens after it that were not seen: 1" in told
-    assert "dashed: the model's own writing begins" in told
+    plain = notes(draw_attention(list("abc")))
+    assert "truncated" not in plain and "dashed" not in plain
+    text = notes(draw_attention(list("abc"), before=["x"] * 1200, after=["y"], prompt=2, last="d", padded=0))
+    assert "1,200 tokens before" in text and "1 tokens after" in text
+    assert "dashed: generated text begins" in text

@@ -1,4 +1,4 @@
-"""Products by oneDNN, against float64; on other processors the layer is torch's own."""
+"""The linear layer by oneDNN compared with float64; on other processors it is torch's own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_equal_to_float64(shape: tuple[int, ...], bias: bool) -> None:
 
 
 @pytest.mark.skipif(find_product() is None, reason="not on this processor")
-def test_who_is_given_to_it() -> None:
+def test_inputs_that_onednn_computes() -> None:
     weight = torch.zeros(3, 8)
     assert can_multiply(torch.zeros(2, UNIT, 8), weight)
-    assert not can_multiply(torch.zeros(2, UNIT - 1, 8), weight), "any other number of rows would be another shape"
+    assert not can_multiply(torch.zeros(2, UNIT - 1, 8), weight), "the number of rows must be a multiple of UNIT"
     assert not can_multiply(torch.zeros(2, UNIT, 8, dtype=torch.float64), weight.double())
     assert not can_multiply(torch.zeros(0, UNIT, 8), weight)
     with torch.autocast("cpu", torch.bfloat16):

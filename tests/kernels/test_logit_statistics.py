@@ -1,4 +1,4 @@
-"""Peaks and norms: machine code against NumPy, plain Python and float64."""
+"""Peaks and norms of logits: compiled code compared with NumPy, plain Python and float64."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def draw_logits(rows: int, width: int, seed: int, banned: float = 0.3) -> np.nda
     random = np.random.default_rng(seed)
     logits = (4 * random.normal(size=(rows, width))).astype(np.float32)
     logits[random.random(logits.shape) < banned] = -np.inf
-    logits[np.arange(rows), random.integers(0, width, rows)] = 1.5  # no processor takes a row's last token
+    logits[np.arange(rows), random.integers(0, width, rows)] = 1.5  # every row has at least one finite logit
     return logits
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_machine_code_finds_what_numpy_finds_in_float64(width: int) -> None:
+def test_compiled_statistics_equal_numpy_in_float64(width: int) -> None:
     logits = draw_logits(7, width, seed=width)
     found, exact = logit_statistics(logits), statistics_in_numpy(logits.astype(np.float64))
     assert np.array_equal(found.peaks, exact.peaks)
@@ -37,13 +37,13 @@ def test_machine_code_finds_what_numpy_finds_in_float64(width: int) -> None:
 
 
 @given(row=st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=200))
-def test_a_peak_is_the_largest_of_its_set(row: list[float]) -> None:
+def test_peak_is_the_largest_of_its_set(row: list[float]) -> None:
     for values in (np.array([row], np.float32), np.array([row], np.float64)):
         expected = [max(values[0, own::SETS].tolist(), default=-math.inf) for own in range(SETS)]
         assert logit_statistics(values).peaks.tolist() == find_peaks(values).tolist() == [expected]
 
 
-def test_large_and_small_logits_neither_overflow_nor_vanish() -> None:
+def test_large_logits_do_not_overflow() -> None:
     for size in (1e3, 1e30):
         logits = np.array([[size, size, -size], [-size, -size, -size]], np.float32)
         expected = [float(logits[0, 0]) + math.log(2), -float(logits[0, 0]) + math.log(3)]
@@ -51,8 +51,8 @@ def test_large_and_small_logits_neither_overflow_nor_vanish() -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_rows_survey_does_not_depend_on_its_batch(width: int) -> None:
-    """Bit for bit in float32, so that engines whose rows do not depend on it have texts that do not."""
+def test_statistics_do_not_depend_on_the_batch(width: int) -> None:
+    """Bit for bit in float32, so that generated texts do not depend on the batch either."""
     logits = draw_logits(9, width, seed=1)
     together = logit_statistics(logits)
     for row in range(9):
@@ -61,8 +61,8 @@ def test_a_rows_survey_does_not_depend_on_its_batch(width: int) -> None:
         assert alone.norms[0] == together.norms[row]
 
 
-def test_views_are_read_where_they_stand() -> None:
-    """Rows further apart than they are wide, backwards, and columns that are not next to each other; nothing beyond is read."""
+def test_non_contiguous_views() -> None:
+    """Rows with a stride, reversed rows, and columns with a stride."""
     whole = draw_logits(6, 200, seed=2, banned=0.0)
     for view in (whole[:, 3:98], whole[::-1, :70], whole[::2], whole[:, ::3], whole.T):
         found, exact = logit_statistics(view), statistics_in_numpy(view.astype(np.float64))
@@ -71,8 +71,8 @@ def test_views_are_read_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_logits_that_are_no_numbers_are_told(wrong: float) -> None:
-    """All of a row, or some; machine code looks over a single NaN."""
+def test_nan_or_infinite_logits_are_an_error(wrong: float) -> None:
+    """In all or some places of a row; compiled code ignores a single NaN."""
     for dtype, places in itertools.product((np.float32, np.float64), (slice(None), [0], [-1])):
         for width in (1, 70, 300):
             logits = draw_logits(3, width, seed=1).astype(dtype)
@@ -81,7 +81,7 @@ def test_logits_that_are_no_numbers_are_told(wrong: float) -> None:
                 assert refused(partial(logit_statistics, logits)).code == "model.not-finite"
 
 
-def test_a_row_without_a_token_is_a_defect() -> None:
+def test_row_without_a_finite_logit_fails_an_assertion() -> None:
     for dtype in (np.float32, np.float64):
-        with pytest.raises(AssertionError, match="last token"):
+        with pytest.raises(AssertionError, match="finite logit"):
             logit_statistics(np.full((2, 70), -np.inf, dtype))

@@ -1,4 +1,4 @@
-"""Compiled attention and its gradients, against the predicate in float64."""
+"""Compiled attention and its gradients, compared with explicit attention weights in float64."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lilliput.model.attention_mask import Visibility
 from lilliput.model.language_loss import IGNORED, language_loss
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" and find_openmp_parallel() is None, reason="torch's threads were not found here"
+    sys.platform != "linux" and find_openmp_parallel() is None, reason="torch's OpenMP library was not found"
 )
 
 
 def projection(rows: int, heads: int, kv_heads: int, tokens: int, size: int) -> Tensor:
-    """(B, T, H + 2G, D), of which q, k and v are views."""
+    """Return (B, T, H + 2G, D), of which q, k and v are views."""
     return torch.randn(rows, tokens, heads + 2 * kv_heads, size, generator=torch.Generator().manual_seed(1))
 
 
@@ -31,7 +31,7 @@ def split(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tenso
 
 
 def by_weights(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
-    """What the predicate says, with all weights made."""
+    """Compute attention with explicit weights."""
     place = torch.arange(q.shape[2])
     mask = (place[:, None] >= place) & (place >= starts[:, :, None])  # (B, T, K)
     return attention_weights(q, k, Visibility(mask[:, None])) @ v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
@@ -39,22 +39,21 @@ def by_weights(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
 
 def outcome(attend: object, qkv: Tensor, heads: int, kv_heads: int, starts: Tensor) -> tuple[Tensor, Tensor]:
     assert callable(attend)
-    given = qkv.detach().clone().requires_grad_()
-    out = attend(*split(given, heads, kv_heads), starts)
-    wanted = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out.dtype)
-    out.backward(wanted)
-    assert given.grad is not None
-    return out.detach(), given.grad
+    leaf = qkv.detach().clone().requires_grad_()
+    out = attend(*split(leaf, heads, kv_heads), starts)
+    out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out.dtype))
+    assert leaf.grad is not None
+    return out.detach(), leaf.grad
 
 
 def documents(rows: int, tokens: int) -> Tensor:
-    """Three documents and padding in each row, of other lengths in each."""
+    """Return the first keys of rows with three documents and padding, of different lengths in each row."""
     starts = torch.zeros(rows, tokens, dtype=torch.int64)
     for row in range(rows):
         first, second, end = (tokens * share // 100 for share in (20 + 5 * row, 55, 90 - 7 * row))
         starts[row, first:second] = first
         starts[row, second:end] = second
-        starts[row, end:] = torch.arange(end, tokens) + 1  # sees nothing
+        starts[row, end:] = torch.arange(end, tokens) + 1  # no visible keys
     return starts
 
 
@@ -69,14 +68,14 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("rows", "heads", "kv_heads", "tokens", "size"), SHAPES)
-@pytest.mark.parametrize("sight", ["all", "window", "documents"])
+@pytest.mark.parametrize("mask", ["all", "window", "documents"])
 def test_equal_to_the_weights_in_float64(
-    rows: int, heads: int, kv_heads: int, tokens: int, size: int, sight: str
+    rows: int, heads: int, kv_heads: int, tokens: int, size: int, mask: str
 ) -> None:
     starts = torch.zeros(1, tokens, dtype=torch.int64)
-    if sight == "window":
+    if mask == "window":
         starts = (torch.arange(tokens) - 16).clamp(min=0)[None]
-    elif sight == "documents":
+    elif mask == "documents":
         starts = documents(rows, tokens)
     qkv = projection(rows, heads, kv_heads, tokens, size)
     exact = outcome(by_weights, qkv.double(), heads, kv_heads, starts)
@@ -93,7 +92,7 @@ def test_large_scores_do_not_overflow() -> None:
         torch.testing.assert_close(one.double(), other, atol=2e-3, rtol=1e-4)
 
 
-def test_the_same_bits_alone_in_a_batch_and_with_any_number_of_threads() -> None:
+def test_bits_do_not_depend_on_batch_or_threads() -> None:
     qkv, starts = projection(4, 3, 1, 70, 32), documents(4, 70)
     whole, before = outcome(attend_compiled, qkv, 3, 1, starts), torch.get_num_threads()
     try:
@@ -106,7 +105,7 @@ def test_the_same_bits_alone_in_a_batch_and_with_any_number_of_threads() -> None
     assert torch.equal(whole[0][2:3], alone)
 
 
-def test_what_it_is_not_for_is_left_to_torch() -> None:
+def test_unsupported_inputs_use_torch() -> None:
     q, k, v = split(projection(1, 2, 2, 8, 16), 2, 2)
     assert can_attend(q, k, v)
     assert not can_attend(q.double(), k.double(), v.double())
@@ -116,15 +115,15 @@ def test_what_it_is_not_for_is_left_to_torch() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_net_that_learns_has_the_gradients_of_float64(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With windows, shared heads and rotation; a net that is judged does not ask for the kernel."""
-    asked: list[Tensor] = []
+def test_gradients_of_a_model_equal_float64(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With windows, grouped heads and rotary positions; evaluation does not use the kernel."""
+    calls: list[Tensor] = []
 
-    def watched(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
-        asked.append(starts)
+    def recorded(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+        calls.append(starts)
         return attend_compiled(q, k, v, starts)
 
-    monkeypatch.setattr(attention, "attend_compiled", watched)
+    monkeypatch.setattr(attention, "attend_compiled", recorded)
     model = tiny_model(dim=64, heads=4, kv_heads=2, layers=2, context=48, window=(7, None), positions="rotary").train()
     ids, doc = draw_ids(2, 48), torch.ones(2, 48, dtype=torch.long)
     doc[0, 20:], doc[:, 40:] = 2, 0
@@ -134,13 +133,13 @@ def test_a_net_that_learns_has_the_gradients_of_float64(packed: bool, monkeypatc
     targets = draw_ids(2, 48, seed=1).masked_fill(doc == 0, IGNORED) if packed else draw_ids(2, 48, seed=1)
     language_loss(model, ids, targets, *place).goal.backward()
     exact = gradients(model)
-    assert not asked
+    assert not calls
     model.float().zero_grad()
     language_loss(model, ids, targets, *place).goal.backward()
-    assert len(asked) == 2
+    assert len(calls) == 2
     for name, gradient in gradients(model).items():
         scale = float(exact[name].abs().max())
         torch.testing.assert_close(gradient.double(), exact[name], atol=1e-5 * scale, rtol=1e-4)
     with torch.no_grad():
         language_loss(model.eval(), ids, targets, *place)
-    assert len(asked) == 2
+    assert len(calls) == 2

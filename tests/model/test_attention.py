@@ -1,4 +1,4 @@
-"""One predicate is the truth; every faster path is tied to it."""
+"""Attention: every kernel and every form of the mask is compared with the definition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ positions = st.lists(st.integers(-1, 6), min_size=1, max_size=5)
 
 
 @given(q=positions, k=positions, causal=st.booleans(), window=st.none() | st.integers(1, 5), data=st.data())
-def test_visible_is_its_definition(
+def test_visible_equals_its_definition(
     q: list[int], k: list[int], causal: bool, window: int | None, data: st.DataObject
 ) -> None:
     q_doc = data.draw(st.lists(st.integers(0, 2), min_size=len(q), max_size=len(q)))
@@ -36,7 +36,7 @@ def test_visible_is_its_definition(
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax over the visible keys alone, one query at a time; `mask` is (B, T, K)."""
+    """Compute softmax over the visible keys, one query at a time; `mask` is (B, T, K)."""
     rows, heads, tokens, dim = q.shape
     out = torch.zeros_like(q)
     weights = q.new_zeros(rows, heads, tokens, k.shape[2])
@@ -52,27 +52,27 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Ten
     return out, weights
 
 
-def sight_masks(kind: str, tokens: int, keys: int) -> tuple[Visibility, Tensor]:
+def make_visibility(kind: str, tokens: int, keys: int) -> tuple[Visibility, Tensor]:
     if kind == "all":
         return Visibility(), torch.ones(2, tokens, keys, dtype=torch.bool)
     if kind == "lower":
         return Visibility(lower=True), torch.ones(2, tokens, keys, dtype=torch.bool).tril()
     mask = draw(2 if kind == "mask" else 1, tokens, keys, seed=7) > 0.3
-    mask[0, 1] = mask[0, -1] = False  # two queries that see nothing
+    mask[0, 1] = mask[0, -1] = False  # two queries without visible keys
     return Visibility(mask[:, None]), mask.expand(2, -1, -1)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["all", "lower", "mask", "shared mask"])
-def test_attend_is_softmax_over_visible_keys(kind: str, kv_heads: int) -> None:
+def test_attend_equals_softmax_over_visible_keys(kind: str, kv_heads: int) -> None:
     tokens, keys = (5, 5) if kind == "lower" else (5, 7)
-    sight, mask = sight_masks(kind, tokens, keys)
+    visibility, mask = make_visibility(kind, tokens, keys)
     parts = [draw(2, 4, tokens, 8, seed=1), draw(2, kv_heads, keys, 8, seed=2), draw(2, kv_heads, keys, 8, seed=3)]
     ours, theirs = ([part.clone().requires_grad_() for part in parts] for _ in range(2))
-    fast = attend(*ours, sight)
+    fast = attend(*ours, visibility)
     slow, weights = explicit(*theirs, mask)
     assert_same(fast, slow)
-    assert_same(attention_weights(ours[0], ours[1], sight), weights)
+    assert_same(attention_weights(ours[0], ours[1], visibility), weights)
     towards = draw(*fast.shape, seed=4)
     (fast * towards).sum().backward()
     (slow * towards).sum().backward()
@@ -81,8 +81,8 @@ def test_attend_is_softmax_over_visible_keys(kind: str, kv_heads: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_blind_queries_give_zeros_in_every_block_of_the_kernel(dtype: torch.dtype) -> None:
-    """Longer than the kernel's blocks (512 keys): blind in all of them, or in the first only."""
+def test_queries_without_visible_keys_give_zeros(dtype: torch.dtype) -> None:
+    """With more keys than a block of the kernel (512): no visible key in all blocks, or in the first block."""
     q, k, v = (draw(1, 2, n, 16, seed=n).to(dtype).requires_grad_() for n in (70, 600, 600))
     mask = draw(1, 1, 70, 600, seed=5) > 0.0
     mask[..., 3, :] = mask[..., 69, :] = False
@@ -102,10 +102,10 @@ def test_blind_queries_give_zeros_in_every_block_of_the_kernel(dtype: torch.dtyp
     shuffled=st.none() | st.randoms(use_true_random=False),
     window=st.none() | st.integers(1, 7),
 )
-def test_first_keys_say_what_the_predicate_says(
+def test_first_keys_equal_the_mask(
     lengths: list[int], padding: int, shuffled: random.Random | None, window: int | None
 ) -> None:
-    """Documents one after the other, and padding; or all of it in any order, which may be beyond first keys."""
+    """For consecutive documents and padding, and for shuffled tokens, where `first_keys` may return None."""
     tokens = [(at, number) for number, length in enumerate(lengths, start=1) for at in range(length)]
     tokens += [(-1, 0)] * padding
     if shuffled is not None:
@@ -120,26 +120,26 @@ def test_first_keys_say_what_the_predicate_says(
 
 @pytest.mark.parametrize("window", [None, 9])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_pass_attends_by_compiled_loops_as_by_the_mask(packed: bool, window: int | None) -> None:
-    """In training in float32, and only there; the weights that are told are made from the mask."""
+def test_compiled_attention_equals_the_mask(packed: bool, window: int | None) -> None:
+    """Compiled attention is used in training in float32."""
     ids, doc = draw_ids(2, 40), torch.ones(2, 40, dtype=torch.long)
     doc[0, 13:], doc[:, 35:] = 2, 0
     pos = torch.arange(40).expand(2, -1).clone()
     pos[0, 13:] -= 13
     state = PassState(ids, True, pos if packed else None, doc if packed else None, None, None)
-    sight = state.sight(window, state.pos)
-    assert sight.starts is not None
+    visibility = state.visibility(window, state.pos)
+    assert visibility.starts is not None
     q, k, v = (draw(2, 2, 40, 16, seed=seed).float().requires_grad_() for seed in range(3))
     assert can_attend(q, k, v) == (find_openmp_parallel() is not None)
-    by_mask = attention_weights(q, k, sight) @ v
-    assert_same(attend(q, k, v, sight, learns=True), by_mask, 1e-6)
-    assert_same(attend(q, k, v, sight), by_mask, 1e-6)
+    by_mask = attention_weights(q, k, visibility) @ v
+    assert_same(attend(q, k, v, visibility, training=True), by_mask, 1e-6)
+    assert_same(attend(q, k, v, visibility), by_mask, 1e-6)
 
 
-def expand(sight: Visibility, tokens: int, keys: int, rows: int) -> Tensor:
+def expand(visibility: Visibility, tokens: int, keys: int, rows: int) -> Tensor:
     full = torch.ones(tokens, keys, dtype=torch.bool)
-    full = full.tril() if sight.lower else full
-    return full.expand(rows, -1, -1) if sight.mask is None else sight.mask[:, 0].expand(rows, -1, -1)
+    full = full.tril() if visibility.lower else full
+    return full.expand(rows, -1, -1) if visibility.mask is None else visibility.mask[:, 0].expand(rows, -1, -1)
 
 
 @given(
@@ -147,10 +147,10 @@ def expand(sight: Visibility, tokens: int, keys: int, rows: int) -> Tensor:
     window=st.none() | st.integers(1, 7),
     padding_first=st.booleans(),
 )
-def test_sight_through_a_cache_is_the_predicate(
+def test_visibility_with_a_cache_equals_the_mask(
     chunks: list[tuple[int, int]], window: int | None, padding_first: bool
 ) -> None:
-    """Whatever two rows take, a token sees just the keys that the predicate allows of all that its row ever took."""
+    """For any sequence of passes, the visible keys are those of the mask over all tokens of the row."""
     layer = LayerCache(2, 1, 1, window, torch.zeros(1, dtype=torch.float64))
     cache = Cache([layer], 2)
     for counts in chunks:
@@ -162,7 +162,7 @@ def test_sight_through_a_cache_is_the_predicate(
         state = PassState(draw_ids(2, tokens), True, None if real.all() else pos, None, cache, None)
         k = pos[:, None, :, None].double()  # a key is its position
         k, _, k_pos = layer.update(k, k, state.pos)
-        seen = expand(state.sight(window, k_pos), tokens, k.shape[2], 2)
+        seen = expand(state.visibility(window, k_pos), tokens, k.shape[2], 2)
         cache.advance(tokens)
         assert cache.lengths == [length + count for length, count in zip(before, counts, strict=True)]
         for row, token in real.nonzero().tolist():
@@ -174,12 +174,12 @@ def test_sight_through_a_cache_is_the_predicate(
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 3, 6, 9])
 @pytest.mark.parametrize("documents", [None, [[1, 1, 1, 2, 2, 0], [1, 2, 3, 3, 3, 3]]])
-def test_sight_without_a_cache_is_the_predicate(
+def test_visibility_without_a_cache_equals_the_mask(
     causal: bool, window: int | None, documents: list[list[int]] | None
 ) -> None:
     doc = None if documents is None else torch.tensor(documents)
     state = PassState(draw_ids(2, 6), causal, None, doc, None, None)
-    seen = expand(state.sight(window, state.pos), 6, 6, 2)
+    seen = expand(state.visibility(window, state.pos), 6, 6, 2)
     expected = torch.ones(2, 6, 6, dtype=torch.bool) if doc is None else doc[:, :, None] == doc[:, None, :]
     for q in range(6):
         for k in range(6):
@@ -199,7 +199,7 @@ CAPTURED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", CAPTURED, ids=["decoder", "post", "encoder"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_capture_takes_the_weights_and_changes_nothing(case: dict[str, Any], padded: bool) -> None:
+def test_capture_does_not_change_the_output(case: dict[str, Any], padded: bool) -> None:
     model, ids = tiny_model(**case), draw_ids(2, 9)
     pos = torch.stack((torch.arange(9), torch.arange(9) - 3)).clamp(min=-1) if padded else None
     everything, chosen = Capture(), Capture(layers=frozenset({2}), heads=(3, 1))
@@ -220,8 +220,8 @@ def test_capture_takes_the_weights_and_changes_nothing(case: dict[str, Any], pad
         assert not weights.requires_grad
 
 
-def test_captured_weights_are_those_that_were_applied() -> None:
-    """The first block, by hand: mixing the values by the captured weights gives the block's attention output."""
+def test_captured_weights_reproduce_the_attention_output() -> None:
+    """In the first block, values mixed with the captured weights equal the attention output."""
     model, ids = tiny_model(positions=None, kv_heads=2), draw_ids(2, 7)
     capture = Capture(layers=frozenset({0}))
     attention = model.blocks[0].attention
@@ -236,7 +236,7 @@ def test_captured_weights_are_those_that_were_applied() -> None:
     assert_same(taken[0], attention.inner.out(out.transpose(1, 2).flatten(2)))
 
 
-def test_capture_while_decoding_is_the_last_row_of_the_whole() -> None:
+def test_capture_during_decoding_equals_rows_of_one_pass() -> None:
     model, ids = tiny_model(window=(3, None), kv_heads=2, positions="rotary"), draw_ids(1, 8)
     whole, decoding = Capture(), Capture()
     model(ids, capture=whole)
@@ -251,22 +251,22 @@ def test_capture_while_decoding_is_the_last_row_of_the_whole() -> None:
             assert_same(weights[:, :, 0], whole.weights[layer][0][:, :, at, first : at + 1])
 
 
-def test_no_capture_computes_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_computed_only_for_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*parts: object) -> Tensor:
-        raise AssertionError("nobody asked")
+        raise AssertionError("weights were computed")
 
     monkeypatch.setattr("lilliput.model.attention.attention_weights", refuse)
     model, ids = tiny_model(), draw_ids(1, 5)
     assert model(ids).shape == (1, 5, 17)
     assert model(ids, capture=Capture(layers=frozenset())).shape == (1, 5, 17)
-    with pytest.raises(AssertionError, match="nobody asked"):
+    with pytest.raises(AssertionError, match="weights were computed"):
         model(ids, capture=Capture())
 
 
 @pytest.mark.parametrize(
     ("window", "windows"), [(None, [None] * 3), (5, [5] * 3), ((3, None), [3, None, 3]), ((1, 2, 3, 4), [1, 2, 3])]
 )
-def test_a_pattern_of_windows_is_repeated_over_the_layers(window: Any, windows: list[int | None]) -> None:
+def test_window_pattern_repeats_over_layers(window: Any, windows: list[int | None]) -> None:
     assert tiny_model(window=window).windows == windows
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of `count` beside the model that it speaks of."""
+"""The formulas of `counting`, compared with real models."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def has_table(block: nn.Module) -> bool:
         ("all", 3, {0, 1, 2}),
     ],
 )
-def test_layers_with_a_table_of_values(kind: str | None, layers: int, chosen: set[int]) -> None:
+def test_layers_with_value_embeddings(kind: str | None, layers: int, chosen: set[int]) -> None:
     assert value_layers(tiny_settings(value_embeddings=kind, layers=layers)) == chosen
     blocks = tiny_model(value_embeddings=kind, layers=layers).blocks
     assert {layer for layer, block in enumerate(blocks) if has_table(block)} == chosen
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_variant)
-def test_parameters_are_those_of_the_model(variant: dict[str, Any]) -> None:
+def test_parameters_equal_those_of_the_model(variant: dict[str, Any]) -> None:
     model = tiny_model(**variant)
     parts = model.count().parameters
     assert parts.total == sum(weight.numel() for weight in model.parameters())
@@ -71,8 +71,8 @@ def test_labels(case: dict[str, Any]) -> None:
     assert model.count().parameters.head == sum(weight.numel() for weight in model.head.parameters())
 
 
-def test_both_costs_what_the_language_model_does_and_a_second_head() -> None:
-    """That is paid once a row, and so counts for nothing by token; a tied head of tokens is the embedding's."""
+def test_task_both_costs_a_language_model_plus_a_head() -> None:
+    """The label head is applied once per row and adds no FLOPs per token; a tied language head has no parameters."""
     both, plain = (tiny_model(tied=True, **case).count() for case in ({"task": "both", "classes": 3}, {}))
     assert both.flops_per_token == plain.flops_per_token and both.cache_bytes == plain.cache_bytes
     assert both.parameters.head == (16 + 1 + 3) * 100 + 3 and plain.parameters.head == 0
@@ -88,7 +88,7 @@ def test_published_counts(recipe: str, total: int) -> None:
     assert sum(weight.numel() for weight in build_model(config.model, device="meta").parameters()) == total
 
 
-def test_flops_are_six_for_each_number_of_a_matrix_and_the_causal_half_of_attention() -> None:
+def test_flops_equal_the_formula() -> None:
     model = tiny_model(feed_forward="gelu", tied=True)
     dim, layers, context = 16, 3, 24
     matrices = sum(weight.numel() for weight in model.blocks.parameters() if weight.dim() == 2) + 17 * dim
@@ -97,12 +97,12 @@ def test_flops_are_six_for_each_number_of_a_matrix_and_the_causal_half_of_attent
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 5, 24, 100])
-def test_keys_seen_is_the_mean_of_the_predicate(window: int | None, causal: bool) -> None:
+def test_keys_seen_equals_the_mean_of_the_mask(window: int | None, causal: bool) -> None:
     from lilliput.model.attention_mask import visible
 
     pos = torch.arange(24)[None]
     seen = visible(pos, pos, torch.ones_like(pos), torch.ones_like(pos), causal, window).double().sum(-1).mean().item()
-    # The published formula counts half of a triangle without its diagonal's half: half a key of difference at most.
+    # The published formula leaves out half of the diagonal: a difference of at most half a key.
     assert keys_seen(window, 24, causal) == pytest.approx(seen, abs=0.51 if causal else 1e-9)
 
 
@@ -126,7 +126,7 @@ def saved_bytes(model: Transformer, ids: torch.Tensor) -> int:
 @pytest.mark.parametrize("qk_norm", [True, False])
 @pytest.mark.parametrize("feed_forward", ["relu", "gelu", "relu2", "swiglu"])
 @pytest.mark.parametrize("tricks", [{}, {"value_embeddings": "all"}], ids=str)
-def test_activation_bytes_are_what_autograd_keeps(
+def test_activation_bytes_equal_what_autograd_saves(
     norm: str, positions: Any, qk_norm: bool, feed_forward: str, tricks: dict[str, Any]
 ) -> None:
     shape = {"dim": 32, "hidden": 96, "kv_heads": 2, "context": 64}
@@ -134,53 +134,54 @@ def test_activation_bytes_are_what_autograd_keeps(
     one, two = (tiny_model(**shape, **choices, layers=layers).train() for layers in (2, 3))
     ids = draw_ids(4, 64)
     block = (saved_bytes(two, ids) - saved_bytes(one, ids)) / ids.numel()
-    told = two.count().activation_bytes_per_token - one.count().activation_bytes_per_token
-    assert told == pytest.approx(block, rel=0.01)
+    counted = two.count().activation_bytes_per_token - one.count().activation_bytes_per_token
+    assert counted == pytest.approx(block, rel=0.01)
 
 
 @pytest.mark.parametrize("tricks", [{}, {"value_embeddings": "all"}], ids=str)
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("kind", ["block", "feed-forward"])
-def test_recomputation_keeps_what_autograd_then_keeps(
-    kind: Any, every: int, placement: str, tricks: dict[str, Any]
-) -> None:
+def test_activation_bytes_with_recomputation(kind: Any, every: int, placement: str, tricks: dict[str, Any]) -> None:
     shape = {"dim": 32, "hidden": 96, "kv_heads": 2, "context": 64, "norm_placement": placement, **tricks}
     one, two = (tiny_model(**shape, layers=layers).train() for layers in (2, 4))
     for model in (one, two):
         use_recompute(model, kind, every)
     ids = draw_ids(4, 64)
     measured = (saved_bytes(two, ids) - saved_bytes(one, ids)) / ids.numel()
-    told = [8 * sum(activations(model.settings, kind, every).kept) for model in (two, one)]
-    assert told[0] - told[1] == pytest.approx(measured, rel=0.01)
+    counted = [8 * sum(activations(model.settings, kind, every).kept) for model in (two, one)]
+    assert counted[0] - counted[1] == pytest.approx(measured, rel=0.01)
 
 
-def test_the_most_at_one_time_is_a_block_beside_what_those_before_it_keep() -> None:
+def test_peak_of_activations() -> None:
     settings = tiny_settings(layers=5)
     plain = activations(settings)
     whole = plain.whole[0]
     assert plain.kept == plain.whole and plain.most == 5 * whole
     assert activations(settings, "block").most == 4 * settings.dim + whole
-    assert activations(settings, "block", 2).most == 2 * settings.dim + 3 * whole  # blocks 0, 2 and 4; 4 is whole then
+    assert (
+        activations(settings, "block", 2).most == 2 * settings.dim + 3 * whole
+    )  # blocks 0, 2 and 4; block 4 is whole at the peak
     half = activations(settings, "feed-forward")
     assert settings.dim < half.kept[0] < whole and half.most == 4 * half.kept[0] + whole
 
 
-def test_the_benchmark_of_recomputation() -> None:
-    """docs/results/training.md: 12 layers, dim 192, 8 x 256 tokens keep 343 MB, and 20.5, 182 and 173 MB."""
+def test_saved_megabytes_of_the_published_benchmark() -> None:
+    """12 layers, dim 192, 8 x 256 tokens save 343 MB; with recomputation 20.5, 182 and 173 MB."""
     settings = tiny_settings(dim=192, layers=12, heads=6, kv_heads=6, hidden=768, context=256, qk_norm=True)
-    kept = [sum(activations(settings, *how).kept) for how in ((), ("block",), ("block", 2), ("feed-forward",))]  # type: ignore[arg-type]
-    megabytes = [8 * 256 * 4 * (numbers + settings.dim) / 1e6 for numbers in kept]  # and what the last norm keeps
+    kinds = ((), ("block",), ("block", 2), ("feed-forward",))
+    kept = [sum(activations(settings, *kind).kept) for kind in kinds]  # type: ignore[arg-type]
+    megabytes = [8 * 256 * 4 * (numbers + settings.dim) / 1e6 for numbers in kept]  # plus the input of the final norm
     assert megabytes == pytest.approx([343, 20.5, 182, 173], rel=0.005)
 
 
-def test_recomputing_all_blocks_is_a_third_of_their_flops() -> None:
+def test_recomputed_flops() -> None:
     settings = tiny_settings(layers=4, window=(5, None))
     head = 6 * settings.dim * 17
     of_blocks = count(settings, VectorSettings()).flops_per_token - head
     assert recomputed_flops(settings, "block", 1) == pytest.approx(of_blocks / 3, abs=1)
     assert recomputed_flops(settings, None, 1) == 0
-    # Every second has only the windows of 5, or the feed-forwards of two.
+    # With every second block: only the layers with window 5, or two feed-forwards.
     assert recomputed_flops(settings, "block", 2) < of_blocks / 6
     matrices = sum(weight.numel() for weight in tiny_model(layers=4).blocks[0].feed_forward.inner.parameters())
     assert recomputed_flops(settings, "feed-forward", 2) == 2 * 2 * matrices

@@ -1,4 +1,4 @@
-"""The cache as storage: what it shows, what it keeps, and what it copies when rows come, go and are doubled."""
+"""The key-value cache: returned keys, growth, copying and rearranging rows, truncation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ chunks = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
 def fill(cache: Cache, tokens: int, seed: int = 0) -> None:
-    """So many tokens more for each row, with keys and values that differ everywhere."""
+    """Add tokens with random keys and values to each row."""
     pos, _ = cache.expect(tokens, None)
     for number, layer in enumerate(cache.layers):
         k, v = (draw(cache.rows, 3, tokens, 2, seed=seed + 10 * number + kind) for kind in (1, 2))
@@ -32,7 +32,7 @@ def small_cache(rows: int, *windows: int | None) -> Cache:
 
 
 def content(cache: Cache, row: int) -> list[Tensor]:
-    """What each layer still holds of a row, in the order of positions."""
+    """Return what each layer still holds of a row, in the order of positions."""
     length = cache.lengths[row]
     return [
         torch.cat([layer.held[:, row, :, columns] for columns in layer.columns(0, length)], dim=2)
@@ -47,20 +47,20 @@ def assert_held(cache: Cache, rows: list[int], expected: list[list[Tensor]]) -> 
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tokens of a row that were copied, by copy and layer."""
-    found: list[int] = []
+    """Return the number of copied tokens, by copy and layer."""
+    counts: list[int] = []
     copy = LayerCache.copy_row
 
-    def watched(layer: LayerCache, source: LayerCache, row: int, to: int, first: int, last: int) -> None:
-        found.append(sum(columns.stop - columns.start for columns in layer.columns(first, last)))
+    def counted(layer: LayerCache, source: LayerCache, row: int, to: int, first: int, last: int) -> None:
+        counts.append(sum(columns.stop - columns.start for columns in layer.columns(first, last)))
         copy(layer, source, row, to, first, last)
 
-    monkeypatch.setattr(LayerCache, "copy_row", watched)
-    return found
+    monkeypatch.setattr(LayerCache, "copy_row", counted)
+    return counts
 
 
 @given(chunks=chunks, window=st.none() | st.integers(1, 6))
-def test_update_shows_all_that_may_be_seen(chunks: list[int], window: int | None) -> None:
+def test_update_returns_all_visible_keys(chunks: list[int], window: int | None) -> None:
     cache = Cache([LayerCache(2, 3, 4, window, LIKE)], 2)
     total, before = sum(chunks), 0
     keys, values = draw(2, 3, total, 4, seed=1), draw(2, 3, total, 4, seed=2)
@@ -77,7 +77,7 @@ def test_update_shows_all_that_may_be_seen(chunks: list[int], window: int | None
         before = after
 
 
-def test_a_windowed_layer_stays_small() -> None:
+def test_windowed_layer_has_bounded_size() -> None:
     cache = small_cache(1, 4)
     for at in range(300):
         fill(cache, 1, seed=at)
@@ -97,8 +97,8 @@ def test_columns_grow_by_doubling(window: int | None) -> None:
     assert cache.nbytes == (1024 if window is None else 700) * 2 * 3 * 2 * 8
 
 
-def test_rows_grow_by_doubling_and_what_is_new_is_zero() -> None:
-    """Not whatever memory holds: that may be no number, and no number times a weight of 0 is no number."""
+def test_rows_grow_by_doubling_and_new_rows_are_zero() -> None:
+    """Uninitialised memory may hold NaN, and NaN times a weight of 0 is NaN."""
     cache, other, moves = small_cache(1, None), small_cache(1, None), 0
     fill(cache, 5)
     fill(other, 3, seed=1)
@@ -116,7 +116,7 @@ def test_rows_grow_by_doubling_and_what_is_new_is_zero() -> None:
         ([0, 1, 2, 3], 0),
         ([3, 1, 0, 2], 0),  # a change of order moves nothing
         ([0, 1, 2], 0),
-        ([0, 2, 3], 1),  # one leaves: the last takes its place
+        ([0, 2, 3], 1),  # one is removed: the last takes its place
         ([3, 2], 2),
         ([2, 2, 0, 1], 1),
         ([1, 1, 1, 1, 3, 3], 4),
@@ -124,7 +124,7 @@ def test_rows_grow_by_doubling_and_what_is_new_is_zero() -> None:
     ],
 )
 @pytest.mark.parametrize("windows", [(None,), (4,), (3, None)])
-def test_rearranging_copies_only_what_it_must(
+def test_rearrange_copies_as_few_rows_as_possible(
     rows: list[int], copies: int, windows: tuple[int | None, ...], copied: list[int]
 ) -> None:
     cache = small_cache(4, *windows)
@@ -136,8 +136,8 @@ def test_rearranging_copies_only_what_it_must(
     assert len(copied) == copies * len(windows)
 
 
-def test_beams_copy_only_what_they_differ_in(copied: list[int]) -> None:
-    """A prompt of 50 tokens for four beams, of which one is replaced after every token."""
+def test_beams_copy_only_different_tokens(copied: list[int]) -> None:
+    """Four beams share a prompt of 50 tokens; one beam is replaced after every token."""
     cache = small_cache(1, None, 8)
     fill(cache, 50)
     cache.rearrange([0, 0, 0, 0])
@@ -151,11 +151,11 @@ def test_beams_copy_only_what_they_differ_in(copied: list[int]) -> None:
         before = [content(cache, row) for row in (where[2], where[3], where[1], where[1])]
         where = cache.rearrange([where[2], where[3], where[1], where[1]])
         assert_held(cache, where, before)
-    assert max(copied) <= 4  # all of them come from one beam of a few tokens ago
+    assert max(copied) <= 4  # all beams descend from one beam of a few tokens ago
 
 
 def read_unequally(cache: Cache, counts: tuple[int, int]) -> None:
-    """One layer, two rows."""
+    """Add a different number of tokens to each of two rows of a cache with one layer."""
     at, before = torch.arange(max(counts)), torch.tensor(cache.lengths)[:, None]
     pos, _ = cache.expect(len(at), torch.where(at < torch.tensor(counts)[:, None], before + at, -1))
     cache.layers[0].update(draw(2, 3, len(at), 2, seed=8), draw(2, 3, len(at), 2, seed=9), pos)
@@ -163,8 +163,8 @@ def read_unequally(cache: Cache, counts: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("counts", "length"), [((3, 1), 9), ((2, 1), 7)])
-def test_a_ring_that_went_further_is_not_thought_alike(counts: tuple[int, int], length: int, copied: list[int]) -> None:
-    """It has written over what the two rows once had in common, also if it was then truncated to the other's length."""
+def test_overwritten_window_is_copied_completely(counts: tuple[int, int], length: int, copied: list[int]) -> None:
+    """A row has overwritten tokens that both rows had in common, also if it is then truncated to the other's length."""
     cache = small_cache(1, 4)
     fill(cache, 6)
     cache.rearrange([0, 0])
@@ -177,7 +177,7 @@ def test_a_ring_that_went_further_is_not_thought_alike(counts: tuple[int, int], 
     assert_held(cache, where, [before, before])
 
 
-def test_what_a_ring_wrote_over_stays_lost_in_a_row_that_waits() -> None:
+def test_copy_remembers_overwritten_tokens() -> None:
     cache = small_cache(1, 4)
     fill(cache, 8)
     cache.rearrange([0, 0])
@@ -207,7 +207,7 @@ def test_picked_and_appended_rows_are_copies(windows: tuple[int | None, ...]) ->
 
 
 @torch.inference_mode()
-def test_truncate_goes_back() -> None:
+def test_truncate() -> None:
     model, ids = tiny_model(), draw_ids(2, 9)
     cache = model.new_cache(2)
     model(ids, cache=cache)
@@ -221,23 +221,23 @@ def test_truncate_goes_back() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("window", [4, (None, 4)])
-def test_truncate_is_refused_whole_where_a_window_has_forgotten(window: Any) -> None:
-    """Refused before anything is cut, so that the cache is still good for what it holds. One token back is always held."""
+def test_truncate_of_overwritten_tokens_is_an_error(window: Any) -> None:
+    """The error leaves the cache unchanged. Truncating to the current length is always possible."""
     model, ids = tiny_model(window=window), draw_ids(1, 9)
     cache = model.new_cache(1)
     model(ids[:, :8], cache=cache)
     for length in (6, 3, 0):
-        with pytest.raises(ValueError, match=f"length of {length}.*prefill again"):
+        with pytest.raises(ValueError, match=f"length {length} .*prefill again"):
             cache.truncate(length)
     assert_same(model(ids[:, 8:], cache=cache), model(ids)[:, -1:])
     cache.truncate(8)
     with pytest.raises(ValueError, match="prefill again"):
-        cache.truncate(7)  # the ninth token is gone, and what it was written over does not come back
+        cache.truncate(7)  # the ninth token has overwritten an older one
     assert_same(model(ids[:, 8:], cache=cache), model(ids)[:, -1:])
 
 
 @torch.inference_mode()
-def test_truncate_within_a_window_that_has_forgotten_nothing() -> None:
+def test_truncate_within_a_window() -> None:
     model, ids = tiny_model(window=6), draw_ids(1, 5)
     cache = model.new_cache(1)
     model(ids, cache=cache)
@@ -245,12 +245,12 @@ def test_truncate_within_a_window_that_has_forgotten_nothing() -> None:
     assert_same(model(torch.tensor([[3, 4]]), cache=cache), model(torch.tensor([[*ids[0, :2].tolist(), 3, 4]]))[:, 2:])
 
 
-def test_what_was_truncated_is_not_thought_alike() -> None:
+def test_truncated_tokens_do_not_count_as_equal() -> None:
     cache = small_cache(1, None)
     fill(cache, 5)
     cache.rearrange([0, 0])
     cache.truncate(2)
-    fill(cache, 3, seed=3)  # the rows now differ in what they once had in common
+    fill(cache, 3, seed=3)  # the rows now differ where they were equal
     before = content(cache, 0)
     assert_held(cache, cache.rearrange([0, 0]), [before, before])
 
@@ -259,13 +259,13 @@ def test_what_was_truncated_is_not_thought_alike() -> None:
     "announced",
     [lambda cache: cache.expect(1, torch.tensor([[5], [4]])), lambda cache: (fill(cache, 1), cache.advance(2))],
 )
-def test_a_pass_that_does_not_go_on_is_refused(announced: Callable[[Cache], object]) -> None:
+def test_unexpected_pass_fails_an_assertion(announced: Callable[[Cache], object]) -> None:
     cache = small_cache(2, None)
     fill(cache, 4)
-    with pytest.raises(AssertionError, match=r"goes on from where it ends|not the pass"):
+    with pytest.raises(AssertionError, match=r"continue at the end|not the pass"):
         announced(cache)
 
 
-def test_an_encoder_has_no_cache() -> None:
+def test_encoder_has_no_cache() -> None:
     with pytest.raises(AssertionError, match="nothing to cache"):
         tiny_model(task="classifier", classes=3).new_cache(1)

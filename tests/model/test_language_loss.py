@@ -1,4 +1,4 @@
-"""The head and its cross-entropy as one operation, held to torch's plain one."""
+"""The combined head and cross-entropy, compared with torch's plain cross-entropy."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def plain(
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (40, 23)])
 @pytest.mark.parametrize("ignored", ["none", "some", "a row"])
-@pytest.mark.parametrize("chunk", [None, 1, 5000])  # logits in flight: one chunk, a token each, or ragged ones
+@pytest.mark.parametrize("chunk", [None, 1, 5000])  # one chunk, one token per chunk, or a smaller last chunk
 @pytest.mark.parametrize("terms", TERMS.values(), ids=list(TERMS))
-def test_value_and_gradients_are_plain(
+def test_value_and_gradients_equal_plain_cross_entropy(
     case: dict[str, Any],
     shape: tuple[int, int],
     ignored: str,
@@ -55,7 +55,7 @@ def test_value_and_gradients_are_plain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if chunk == 1 and shape == (40, 23):
-        shape = (4, 23)  # a product for each token
+        shape = (4, 23)  # one product per token is slow
     if chunk is not None:
         monkeypatch.setattr("lilliput.model.language_loss.CHUNK_NUMBERS", chunk)
     vocab_size = case.get("vocab_size", 17)
@@ -83,7 +83,7 @@ def test_value_and_gradients_are_plain(
 
 @pytest.mark.parametrize("size", [1e-3, 1e3])
 def test_logits_of_any_size(size: float) -> None:
-    """Probabilities of 0 and 1 lose nothing: the nats of an unlikely token are thousands, not infinite."""
+    """Probabilities that round to 0 and 1 are exact: the loss of an unlikely token is thousands of nats, not infinite."""
     model, ids, targets = tiny_model(), draw_ids(3, 7), draw_ids(3, 7, seed=1)
     with torch.no_grad():
         model.head.project.weight *= size
@@ -98,7 +98,7 @@ def test_logits_of_any_size(size: float) -> None:
         torch.testing.assert_close(grad, slow[name], rtol=0.0, atol=1e-12 * max(1.0, slow[name].abs().max().item()))
 
 
-def test_packed_rows_reach_the_loss() -> None:
+def test_loss_of_packed_rows() -> None:
     model, ids, targets = tiny_model(), draw_ids(1, 6), draw_ids(1, 6, seed=1)
     pos, doc = torch.tensor([[0, 1, 2, 0, 1, -1]]), torch.tensor([[1, 1, 1, 2, 2, 0]])
     targets[0, 5] = IGNORED
@@ -108,7 +108,7 @@ def test_packed_rows_reach_the_loss() -> None:
     assert_same(loss, apart)
 
 
-def test_nothing_to_predict_is_zero_with_zero_gradients() -> None:
+def test_loss_without_targets_is_zero() -> None:
     model, ids = tiny_model(), draw_ids(2, 4)
     loss = language_loss(model, ids, torch.full((2, 4), IGNORED), None, None, smoothing=0.1, z_loss=0.1)
     loss.goal.backward()
@@ -116,7 +116,7 @@ def test_nothing_to_predict_is_zero_with_zero_gradients() -> None:
     assert all(not grad.any() for grad in gradients(model).values())
 
 
-def test_without_gradients_it_is_the_same_value() -> None:
+def test_value_without_gradients() -> None:
     model, ids, targets = tiny_model(), draw_ids(3, 9), draw_ids(3, 9, seed=1)
     with torch.inference_mode():
         alone = language_loss(model, ids, targets, None, None, smoothing=0.1, z_loss=0.1)
@@ -124,8 +124,8 @@ def test_without_gradients_it_is_the_same_value() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_without_gradients_none_are_made(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the three products with the head's matrix only the logits: validation is as cheap as it can be."""
+def test_no_gradient_products_without_gradients(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the three products with the head's matrix, validation computes only the logits."""
     model, ids, targets = tiny_model(bias_head=bias), draw_ids(3, 9), draw_ids(3, 9, seed=1)
     made: list[tuple[int, ...]] = []
     real = loss.add_product
@@ -142,7 +142,7 @@ def test_without_gradients_none_are_made(bias: bool, monkeypatch: pytest.MonkeyP
     assert made == [(27, 17), (27, 17), (27, 16), (17, 16)]
 
 
-def test_a_frozen_head_still_lets_gradients_through() -> None:
+def test_gradients_through_a_frozen_head() -> None:
     model, ids, targets = tiny_model(bias_head=True), draw_ids(2, 5), draw_ids(2, 5, seed=1)
     model.head.requires_grad_(False)
     plain(model, ids, targets).backward()
@@ -154,6 +154,6 @@ def test_a_frozen_head_still_lets_gradients_through() -> None:
         assert_same(grad, slow[name])
 
 
-def test_the_data_and_the_loss_agree_on_padding() -> None:
-    """`model` does not import `data`: each says it once, and they must be one."""
+def test_ignored_target_is_the_same_in_data_and_model() -> None:
+    """`model` does not import `data`, so both define the constant."""
     assert batches.IGNORED == IGNORED

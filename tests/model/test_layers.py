@@ -1,4 +1,4 @@
-"""The parts by their formulas."""
+"""Feed-forwards, norm placements, heads and embeddings, compared with their formulas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def activate_by_hand(kind: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", list(FEED_FORWARDS))
 @pytest.mark.parametrize("bias", [True, False])
-def test_feed_forwards_are_their_formulas(kind: str, bias: bool) -> None:
+def test_feed_forwards_equal_their_formulas(kind: str, bias: bool) -> None:
     part, x = FEED_FORWARDS[kind].build(6, 24, bias).double(), draw(2, 3, 6)
     up, down = (matrix.weight.detach().numpy().T for matrix in (part.up, part.down))
     up_bias, down_bias = (matrix.bias.detach().numpy() if bias else 0.0 for matrix in (part.up, part.down))
@@ -39,7 +39,7 @@ def test_feed_forwards_are_their_formulas(kind: str, bias: bool) -> None:
     assert_same(part(x, None), torch.from_numpy(by_hand))  # type: ignore[arg-type]
 
 
-def test_the_gradient_of_squared_relu_is_autograds() -> None:
+def test_gradient_of_squared_relu() -> None:
     x, gradient = draw(3, 5, seed=1).requires_grad_(), draw(3, 5, seed=2)
     with torch.no_grad():
         x[0, 0] = 0.0
@@ -48,16 +48,16 @@ def test_the_gradient_of_squared_relu_is_autograds() -> None:
     assert_same(ours, theirs)
 
 
-def test_capped_logits_are_their_formula() -> None:
+def test_capped_logits_equal_their_formula() -> None:
     plain, capped = tiny_model(biases="all"), tiny_model(biases="all", soft_cap=3.0)
     ids = draw_ids(2, 5)
     logits = plain(ids)
-    assert logits.abs().max() > 1.0, "nothing to bend would prove nothing"
+    assert logits.abs().max() > 1.0, "small logits would not be changed by the cap"
     assert_same(capped(ids), 3.0 * torch.tanh(logits / 3.0))
 
 
 @pytest.mark.parametrize(("hidden", "width"), [(1024, 680), (24, 16), (12, 8), (1, 8), (2048, 1368)])
-def test_a_gated_feed_forward_takes_two_thirds(hidden: int, width: int) -> None:
+def test_gated_width_is_two_thirds(hidden: int, width: int) -> None:
     assert gated_width(hidden) == width
     assert width % 8 == 0
     gated = FEED_FORWARDS["swiglu"].build(6, hidden, bias=False)
@@ -69,7 +69,7 @@ class Half(nn.Module):
         return 0.5 * x
 
 
-def test_placements_are_their_formulas() -> None:
+def test_norm_placements_equal_their_formulas() -> None:
 
     x, norm = draw(2, 3, 8), NORMS["layer"].build(8).double()
     pre, post = (NORM_PLACEMENTS[kind].build(norm, Half(), 0.0) for kind in ("pre", "post"))  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_placements_are_their_formulas() -> None:
     assert_same(post(x, None), norm(1.5 * x))
 
 
-def test_a_classifier_is_the_mean_of_real_tokens_then_two_layers() -> None:
+def test_classifier_head_ignores_padding() -> None:
     head, x = ClassifierHead(8, 5, 3).double(), draw(2, 6, 8)
 
     class Now:
@@ -93,7 +93,7 @@ def test_a_classifier_is_the_mean_of_real_tokens_then_two_layers() -> None:
     assert_same(head(x, Packed()), by_hand)  # type: ignore[arg-type]
 
 
-def test_embeddings_are_scaled_where_sines_are_added() -> None:
+def test_embedding_is_scaled_for_sinusoidal_positions() -> None:
     ids = draw_ids(2, 3)
     for positions, scale in (("sinusoidal", 4.0), ("rotary", 1.0), ("learned", 1.0), (None, 1.0)):
         model = tiny_model(positions=positions)

@@ -1,4 +1,4 @@
-"""Norms are their formulas, and RMSNorm's own gradient is the one that autograd finds."""
+"""Norms compared with their formulas, and the gradient of RMSNorm with autograd's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lilliput.model.model_choices import NORMS
 from lilliput.model.norms import QueryKeyNorm, root_mean_square
 
 
-def test_norms_are_their_formulas() -> None:
+def test_norms_equal_their_formulas() -> None:
     x, weight, bias = draw(3, 8), draw(8, seed=1), draw(8, seed=2)
     layer, rms = NORMS["layer"].build(8).double(), NORMS["rms"].build(8).double()
     with torch.no_grad():
@@ -25,7 +25,7 @@ def test_norms_are_their_formulas() -> None:
 
 
 @pytest.mark.parametrize("shape", [(8,), (3, 8)])
-def test_the_gradient_of_rms_is_autograds(shape: tuple[int, ...]) -> None:
+def test_gradient_of_rms_norm(shape: tuple[int, ...]) -> None:
     x, weight, gradient = draw(2, 5, 3, 8, seed=1), draw(*shape, seed=2), draw(2, 5, 3, 8, seed=3)
     found, wanted = [], []
     for normed, into in (
@@ -48,7 +48,7 @@ def test_rms_of_a_view_and_of_zeros() -> None:
     assert (silent == 0).all()
 
 
-def test_queries_and_keys_have_weights_of_their_own() -> None:
+def test_query_key_norm_has_separate_weights() -> None:
     norm, qk = QueryKeyNorm(heads=3, kv_heads=1, head_dim=8).double(), draw(2, 5, 4, 8)
     with torch.no_grad():
         norm.q.copy_(draw(8, seed=1)), norm.k.copy_(draw(8, seed=2))

@@ -1,4 +1,4 @@
-"""Positions by their formulas."""
+"""Positional encodings compared with their formulas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def turn(positions: Positions, heads: torch.Tensor, pos: torch.Tensor) -> torch.
     return positions.rotate(heads, positions.turn(pos, heads.dtype))
 
 
-def test_sinusoidal_is_the_papers_formula() -> None:
+def test_sinusoidal_equals_the_formula_of_the_paper() -> None:
     x, pos = torch.zeros(1, 50, 12, dtype=torch.float64), torch.arange(50)[None]
     added = Sinusoidal(50, 12).embed(x, pos)[0].numpy()
     for at in (0, 1, 7, 49):
@@ -29,7 +29,7 @@ def test_sinusoidal_is_the_papers_formula() -> None:
             )
 
 
-def test_rotary_is_a_complex_turn_of_half_split_pairs() -> None:
+def test_rotary_equals_complex_rotation() -> None:
     heads, pos = draw(2, 6, 3, 8, seed=1), torch.tensor([[0, 1, 2, 3, 4, 5], [30, 7, 7, 2, 0, 31]])
     turned = turn(Rotary(32, 8, base=100.0), heads, pos)
     frequencies = 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
@@ -38,8 +38,8 @@ def test_rotary_is_a_complex_turn_of_half_split_pairs() -> None:
     assert_same(turned, torch.cat((z.real, z.imag), dim=-1))
 
 
-def test_the_gradient_of_a_turn_is_the_turn_back() -> None:
-    """Of a tensor of its own, of a view into a wider one, and with one row of angles for all."""
+def test_gradient_of_rotary_is_the_inverse_rotation() -> None:
+    """For a contiguous tensor and a view, and with one row of angles for all rows."""
     rotary, back = Rotary(32, 8, base=100.0), Rotary(32, 8, base=100.0)
     back.sin.neg_()
     wide, gradient = draw(2, 6, 5, 8, seed=1), draw(2, 6, 3, 8, seed=2)
@@ -52,7 +52,7 @@ def test_the_gradient_of_a_turn_is_the_turn_back() -> None:
 
 
 @given(at=st.integers(0, 20), distance=st.integers(0, 20), shift=st.integers(0, 23))
-def test_rotary_scores_depend_on_distance_alone(at: int, distance: int, shift: int) -> None:
+def test_rotary_scores_depend_only_on_distance(at: int, distance: int, shift: int) -> None:
     rotary, q, k = Rotary(64, 8, 10_000.0), draw(1, 1, 1, 8, seed=1), draw(1, 1, 1, 8, seed=2)
 
     def score(q_at: int, k_at: int) -> torch.Tensor:
@@ -67,7 +67,7 @@ def test_learned_adds_its_table() -> None:
     assert torch.equal(learned.embed(x, pos), x + learned.table.weight[pos])
 
 
-def test_the_hooks_that_a_kind_does_not_have_do_nothing() -> None:
+def test_unused_hooks_have_no_effect() -> None:
     x, pos = draw(1, 3, 2, 4, seed=1), torch.arange(3)[None]
     for kind in (Positions(), Learned(8, 4), Sinusoidal(8, 4)):
         assert turn(kind, x, pos) is x
@@ -85,8 +85,8 @@ def test_padding_is_finite_and_positions_are_not_saved() -> None:
         assert set(positions.state_dict()) == ({"table.weight"} if kind == "learned" else set())
 
 
-def test_angles_keep_their_digits_in_float32() -> None:
-    """A table made in float32 would be wrong by 1e-4 at position 4,000; ours is right to the last digit of float32."""
+def test_angles_are_computed_in_float64() -> None:
+    """A table computed in float32 would have an error of 1e-4 at position 4,000."""
     rotary = Rotary(4096, 8, 10_000.0).float()
     exact = math.cos(4095 * 10_000 ** (-2 / 8))
     assert abs(rotary.cos[4095, 1].item() - exact) < 1e-7

@@ -1,4 +1,4 @@
-"""Recomputation changes what is kept, and nothing else: bit for bit, with dropout on."""
+"""Recomputation changes only the saved tensors: gradients are equal bit for bit, with dropout on."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from helpers.tiny_models import VARIANTS, assert_same, draw, draw_ids, gradients
 from lilliput.errors import UserError
 from lilliput.model import recompute
 from lilliput.model.attention import Capture, PassState
-from lilliput.model.recompute import measure_kept, run_again, use_compile, use_recompute
+from lilliput.model.recompute import measure_kept, run_recomputed, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
 
 KINDS = ("block", "feed-forward")
 POS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, -1], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
 DOC = torch.tensor([[1, 1, 1, 1, 2, 2, 2, 3, 0], [1] * 9])
-NOW = PassState(draw_ids(1, 1), True, None, None, None, None)  # for parts that ask it nothing
+STATE = PassState(draw_ids(1, 1), True, None, None, None, None)  # for parts that do not use it
 
 Learned = dict[str, Tensor]
 
 
 def learn(model: Transformer, precision: torch.dtype | None = None, micro_batches: int = 2) -> Learned:
-    """Outputs, gradients summed over micro-batches of packed rows, and the random state after them."""
+    """Return outputs, gradients summed over micro-batches of packed rows, and the final random state."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(3)
     found: Learned = {}
@@ -52,7 +52,7 @@ def learn(model: Transformer, precision: torch.dtype | None = None, micro_batche
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-def test_gradients_are_those_of_the_plain_pass(case: dict[str, Any], kind: Any, every: int) -> None:
+def test_gradients_equal_the_plain_pass(case: dict[str, Any], kind: Any, every: int) -> None:
     model = tiny_model(dropout=0.2, **case).train()
     plain = learn(model)
     use_recompute(model, kind, every)
@@ -62,7 +62,7 @@ def test_gradients_are_those_of_the_plain_pass(case: dict[str, Any], kind: Any, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_an_encoder_too(kind: Any) -> None:
+def test_gradients_of_an_encoder(kind: Any) -> None:
     model = tiny_model(task="classifier", classes=3, classifier_hidden=8, dropout=0.2, window=4).train()
     plain = learn(model)
     use_recompute(model, kind, 1)
@@ -71,16 +71,16 @@ def test_of_an_encoder_too(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", VARIANTS[:4], ids=name_variant)
-def test_under_autocast(case: dict[str, Any], kind: Any) -> None:
-    """The backward pass runs outside of autocast, and computes again inside."""
+def test_gradients_under_autocast(case: dict[str, Any], kind: Any) -> None:
+    """The backward pass runs outside of autocast, the recomputation inside."""
     model = tiny_model(dropout=0.2, **case).train().float()
     plain, single = learn(model, torch.bfloat16), learn(model)
-    assert not all(torch.equal(plain[name], single[name]) for name in plain)  # casting does something
+    assert not all(torch.equal(plain[name], single[name]) for name in plain)  # autocast has an effect
     use_recompute(model, kind, 1)
     assert_equal_tensors(learn(model, torch.bfloat16), plain)
 
 
-def test_torch_own_checkpointing_finds_the_same() -> None:
+def test_gradients_equal_torch_checkpointing() -> None:
     model = tiny_model(dropout=0.2).train()
     use_recompute(model, "block", 1)
     ours = learn(model)
@@ -91,7 +91,7 @@ def test_torch_own_checkpointing_finds_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_run_is_the_same(kind: str, tmp_path: Path) -> None:
+def test_training_run_equals_the_plain_run(kind: str, tmp_path: Path) -> None:
     shape = {"model__layers": "3", "model__dropout": "0.1", "train__accumulate": "2", "train__steps": "4"}
     runs = {
         name: train_small(
@@ -106,15 +106,15 @@ def test_a_whole_run_is_the_same(kind: str, tmp_path: Path) -> None:
     assert_equal_tensors(kept["second"], kept["plain"])
 
 
-# What is kept.
+# Saved tensors.
 
 
-def test_of_a_block_only_its_input_is_kept() -> None:
+def test_only_the_input_of_a_block_is_saved() -> None:
     model, ids = tiny_model(positions=None, final_norm=False, layers=4), draw_ids(3, 8)
     stream = 3 * 8 * 16 * 8
     everything = measure_kept(model, lambda: model(ids))
     use_recompute(model, "block", 1)
-    ends = ids.nbytes + stream  # what the embedding and the head keep
+    ends = ids.nbytes + stream  # saved by the embedding and the head
     assert measure_kept(model, lambda: model(ids)) == ends + 4 * stream
     assert everything > 3 * (ends + 4 * stream)
     one_block = (everything - ends) // 4
@@ -126,7 +126,7 @@ def test_of_a_block_only_its_input_is_kept() -> None:
 
 @contextlib.contextmanager
 def watched_stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[recompute.Stub]]]:
-    """All stubs that are made, the collector of cycles being off: what is let go must go at once."""
+    """Collect all stubs, with the garbage collector off: unused stubs must be freed by reference counts alone."""
     made: list[weakref.ref[recompute.Stub]] = []
 
     class Watched(recompute.Stub):
@@ -143,13 +143,13 @@ def watched_stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[
 
 
 def waiting(made: list[weakref.ref[recompute.Stub]]) -> list[recompute.Stub]:
-    """The living stubs whose tensors were computed again and not used yet."""
-    found = [stub for ref in made if (stub := ref()) is not None and stub.tensor is not None]
-    assert not any(stub.tensor.requires_grad for stub in found if stub.tensor is not None)  # no graph hangs on to them
-    return found
+    """Return the live stubs whose tensors were recomputed and not used yet."""
+    stubs = [stub for ref in made if (stub := ref()) is not None and stub.tensor is not None]
+    assert not any(stub.tensor.requires_grad for stub in stubs if stub.tensor is not None)  # no graph refers to them
+    return stubs
 
 
-def test_one_segment_is_alive_at_a_time_and_none_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_segment_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(dropout=0.2, layers=4).train()
     use_recompute(model, "block", 1)
     segments_with_tensors = []
@@ -162,12 +162,12 @@ def test_one_segment_is_alive_at_a_time_and_none_after(monkeypatch: pytest.Monke
             block.register_forward_hook(lambda _, __, out: out.register_hook(look) and None)
             block.attention.register_forward_hook(lambda _, __, out: out.register_hook(look) and None)
         model(draw_ids(2, 9)).sum().backward()
-        # At a block's end nothing is there, in its middle what its attention needs, and nothing of other blocks.
+        # At the end of a block there are no tensors, in its middle those of its attention, and none of other blocks.
         assert segments_with_tensors == [0, 1] * 4
         assert made and not [ref for ref in made if ref() is not None]
 
 
-def test_a_graph_that_is_retained_keeps_what_it_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retained_graph_keeps_stubs_without_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     use_recompute(model, "block", 1)
     with watched_stubs(monkeypatch) as made:
@@ -177,7 +177,7 @@ def test_a_graph_that_is_retained_keeps_what_it_kept(monkeypatch: pytest.MonkeyP
     assert loss.requires_grad
 
 
-def test_a_graph_that_is_dropped_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_graph_frees_stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     use_recompute(model, "block", 1)
     with watched_stubs(monkeypatch) as made:
@@ -187,7 +187,7 @@ def test_a_graph_that_is_dropped_leaves_nothing(monkeypatch: pytest.MonkeyPatch)
         assert not [ref for ref in made if ref() is not None]
 
 
-def test_the_last_product_is_not_computed_again() -> None:
+def test_last_product_is_not_recomputed() -> None:
     model = tiny_model()
     use_recompute(model, "block", 1)
     begun, done = [], []
@@ -198,10 +198,10 @@ def test_the_last_product_is_not_computed_again() -> None:
     assert (len(begun), len(done)) == (2, 1)
 
 
-# When it does not apply.
+# Passes without recomputation.
 
 
-def test_without_a_gradient_nothing_is_hooked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_stubs_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = tiny_model(), draw_ids(2, 9)
     expected = model(ids)
     use_recompute(model, "block", 1)
@@ -213,7 +213,7 @@ def test_without_a_gradient_nothing_is_hooked(monkeypatch: pytest.MonkeyPatch) -
         assert not made
 
 
-def test_a_cache_and_a_capture_are_filled_once() -> None:
+def test_cache_and_capture_are_filled_once() -> None:
     model, ids = tiny_model(), draw_ids(2, 9)
     use_recompute(model, "block", 1)
     capture, cache = Capture(), model.new_cache(2)
@@ -226,7 +226,7 @@ def test_a_cache_and_a_capture_are_filled_once() -> None:
 # Unusual backward passes.
 
 
-def test_a_second_backward_pass_computes_again() -> None:
+def test_second_backward_pass() -> None:
     model, ids = tiny_model(dropout=0.2).train(), draw_ids(2, 9)
     twice = []
     for kind in (None, "block"):
@@ -243,8 +243,8 @@ def test_a_second_backward_pass_computes_again() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_backward_pass_through_a_part_of_the_graph(kind: Any) -> None:
-    """First the weights of one layer, then those of all."""
+def test_backward_pass_through_part_of_the_graph(kind: Any) -> None:
+    """First for the weights of one layer, then for all."""
     model, ids = tiny_model(dropout=0.2).train(), draw_ids(2, 9)
     some, everything = list(model.blocks[1].parameters()), list(model.parameters())
     found = []
@@ -261,37 +261,37 @@ def scale_by(weight: Tensor) -> Part:
     return lambda x, state: (x * weight).sin() * nn.functional.dropout(x, 0.5)
 
 
-def test_segments_in_segments() -> None:
+def test_nested_segments() -> None:
     x, weight = draw(4, 5).requires_grad_(), draw(5, seed=1).requires_grad_()
     inner = scale_by(weight)
 
     def nested(x: Tensor, state: PassState) -> Tensor:
-        return inner(run_again(inner, inner(x, state), state), state).exp()
+        return inner(run_recomputed(inner, inner(x, state), state), state).exp()
 
     def deep(x: Tensor, state: PassState) -> Tensor:
-        return run_again(nested, x.tanh(), state) * weight
+        return run_recomputed(nested, x.tanh(), state) * weight
 
     def straight(x: Tensor, state: PassState) -> Tensor:
         return inner(inner(inner(x.tanh(), state), state), state).exp() * weight
 
     found = []
-    for part in (straight, lambda x, state: run_again(deep, x, state)):
+    for part in (straight, lambda x, state: run_recomputed(deep, x, state)):
         torch.manual_seed(0)
-        found.append(torch.autograd.grad(part(x, NOW).sum(), (x, weight)))
+        found.append(torch.autograd.grad(part(x, STATE).sum(), (x, weight)))
     for actual, expected in zip(found[1], found[0], strict=True):
         assert torch.equal(actual, expected)
 
 
-def test_an_input_that_needs_no_gradient() -> None:
+def test_input_without_gradient() -> None:
     x, weight = draw(4, 5), draw(5, seed=1).requires_grad_()
     torch.manual_seed(0)
-    (expected,) = torch.autograd.grad(scale_by(weight)(x, NOW).sum(), weight)
+    (expected,) = torch.autograd.grad(scale_by(weight)(x, STATE).sum(), weight)
     torch.manual_seed(0)
-    (found,) = torch.autograd.grad(run_again(scale_by(weight), x, NOW).sum(), weight)
+    (found,) = torch.autograd.grad(run_recomputed(scale_by(weight), x, STATE).sum(), weight)
     assert torch.equal(found, expected)
 
 
-def test_an_exception_in_the_middle_leaves_everything_as_it_was() -> None:
+def test_exception_during_recomputation_restores_state() -> None:
     x, weight, failing = draw(4, 5).requires_grad_(), draw(5, seed=1).requires_grad_(), [False]
 
     def part(x: Tensor, state: PassState) -> Tensor:
@@ -301,9 +301,9 @@ def test_an_exception_in_the_middle_leaves_everything_as_it_was() -> None:
         return y.exp()
 
     torch.manual_seed(0)
-    expected = torch.autograd.grad(part(x, NOW).sum(), (x, weight))
+    expected = torch.autograd.grad(part(x, STATE).sum(), (x, weight))
     torch.manual_seed(0)
-    loss, failing[0] = run_again(part, x, NOW).sum(), True
+    loss, failing[0] = run_recomputed(part, x, STATE).sum(), True
     state = torch.get_rng_state()
     with torch.no_grad():
         with pytest.raises(KeyboardInterrupt):
@@ -317,49 +317,49 @@ def test_an_exception_in_the_middle_leaves_everything_as_it_was() -> None:
 
 
 def kept_by_hooks(x: Tensor) -> int:
-    """0 where no hooks were left behind: what is saved is the tensor itself."""
+    """Return 0 if no hooks are active: then autograd saves the tensor itself."""
     return int(x.sin().grad_fn._saved_self is not x)  # type: ignore[union-attr]
 
 
-# What must not happen is told.
+# Errors.
 
 
 def changing(*parts: Part) -> Part:
-    """Another part at each run."""
+    """Return a part that is a different one at each run."""
     turns = iter(parts)
     return lambda x, state: next(turns)(x, state)
 
 
 @pytest.mark.parametrize(
-    ("again", "told"),
+    ("again", "message"),
     [
         (lambda x, state: x.sin(), "2 tensors were saved, now 1"),
         (lambda x, state: x[:2].sin().exp(), r"\(4, 5\).* was saved, now \(\(2, 5\)"),
         (lambda x, state: x.float().sin().exp(), "float64.* was saved, now .*float32"),
     ],
-    ids=["fewer", "another shape", "another type"],
+    ids=["fewer", "another shape", "another dtype"],
 )
-def test_a_part_that_does_something_else_is_refused(again: Part, told: str) -> None:
+def test_different_recomputation_is_an_error(again: Part, message: str) -> None:
     x = draw(4, 5).requires_grad_()
-    out = run_again(changing(lambda x, state: x.sin().exp(), again), x, NOW)
-    with pytest.raises(RuntimeError, match=f"did not do the same again: .*{told}"):
+    out = run_recomputed(changing(lambda x, state: x.sin().exp(), again), x, STATE)
+    with pytest.raises(RuntimeError, match=f"recomputation differs.*{message}"):
         out.sum().backward()
 
 
-def test_a_weight_that_was_changed_in_between_is_refused() -> None:
+def test_changed_weight_is_an_error() -> None:
     model = tiny_model()
     use_recompute(model, "block", 1)
     out = model(draw_ids(2, 9)).sum()
     with torch.no_grad():
         model.blocks[0].feed_forward.inner.up.weight += 1.0
-    with pytest.raises(RuntimeError, match="were its weights or its mode changed"):
+    with pytest.raises(RuntimeError, match="weights or training mode changed"):
         out.backward()
 
 
-def test_an_input_that_was_changed_in_between_is_refused() -> None:
+def test_changed_input_is_an_error() -> None:
     x = draw(4, 5).requires_grad_()
     stream = x * 2.0
-    out = run_again(lambda x, state: x.sin(), stream, NOW).sum()
+    out = run_recomputed(lambda x, state: x.sin(), stream, STATE).sum()
     stream.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
@@ -368,9 +368,9 @@ def test_an_input_that_was_changed_in_between_is_refused() -> None:
 # Compiled.
 
 
-@pytest.mark.filterwarnings("ignore::Warning:torch")  # of torch's modules about each other
-def test_compiled_blocks_learn_the_same() -> None:
-    """Plain and compiled differ by rounding; compiled and recomputed do not differ at all, with dropout on."""
+@pytest.mark.filterwarnings("ignore::Warning:torch")  # torch warns about its own modules
+def test_compiled_blocks_have_equal_gradients() -> None:
+    """Plain and compiled differ by rounding; compiled and recomputed are equal, with dropout on."""
     ids = draw_ids(2, 9)
     model = tiny_model(layers=2)
     expected, names = learn(model), list(model.state_dict())
@@ -394,17 +394,19 @@ def test_compiled_blocks_learn_the_same() -> None:
         assert_equal_tensors(learn(model), plain)
 
 
-def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_torch_compile_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("no compiler\nand much more")
 
     monkeypatch.setattr(torch, "compile", lambda function: broken)
     with pytest.raises(UserError) as caught:
         use_compile(tiny_model())
-    assert str(caught.value).splitlines()[0] == "torch.compile does not work on this machine: no compiler"
+    error = caught.value
+    assert (error.code, error.setting) == ("device.missing", "train.compile")
+    assert "no compiler" in error.what and "much more" not in error.what
 
 
-# With DDP and FSDP2, in two processes: this file is then their program.
+# With DDP and FSDP2, in two processes, which run this file as a program.
 
 
 def shard(model: Transformer) -> nn.Module:
@@ -421,25 +423,25 @@ def compare_in_a_group(rank: int, folder: str) -> None:
     store = torch.distributed.FileStore(f"{folder}/store", 2)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     try:
-        for spread in (replicate, shard):
+        for distribute in (replicate, shard):
             for kind in KINDS:
                 found = []
                 for chosen in (None, kind):
                     model = tiny_model(dropout=0.2, tied=True).train()
                     use_recompute(model, chosen, 1)  # type: ignore[arg-type]
-                    outer = spread(model)
+                    outer = distribute(model)
                     torch.manual_seed(rank)
                     for seed in range(2):
                         outer(draw_ids(2, 9, seed=2 * seed + rank)).square().sum().backward()
                     local = {name: getattr(grad, "_local_tensor", grad) for name, grad in gradients(model).items()}
                     found.append(local)
                 assert_equal_tensors(found[1], found[0])
-                print(f"{spread.__name__} {kind}: equal", flush=True)
+                print(f"{distribute.__name__} {kind}: equal", flush=True)
     finally:
         torch.distributed.destroy_process_group()
 
 
-def test_in_two_processes() -> None:
+def test_ddp_and_fsdp2_in_two_processes() -> None:
     paths = [str(Path(recompute.__file__).parents[2]), str(Path(__file__).parents[1])]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory() as folder:
@@ -449,9 +451,9 @@ def test_in_two_processes() -> None:
             )
             for rank in "01"
         ]
-        told = [rank.communicate(timeout=240)[0] for rank in ranks]
-    expected = [f"{how} {kind}: equal" for how in ("replicate", "shard") for kind in KINDS]
-    assert [one.splitlines() for one in told] == [expected, expected]
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
+    expected = [f"{name} {kind}: equal" for name in ("replicate", "shard") for kind in KINDS]
+    assert [output.splitlines() for output in outputs] == [expected, expected]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The same weights in somebody else's model give the same numbers."""
+"""The same weights in models of torch, NumPy and transformers give the same outputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def torch_layer(model: Transformer, index: int, norm_first: bool) -> nn.Transfor
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_torchs_own_encoder_layer(placement: str, activation: str, causal: bool) -> None:
+def test_torch_encoder_layer(placement: str, activation: str, causal: bool) -> None:
     task = {} if causal else {"task": "classifier", "classes": 2}
     choices = {"norm": "layer", "norm_placement": placement, "feed_forward": activation, "positions": None}
     model = tiny_model(biases="all", final_norm=False, **choices, **task)
@@ -74,11 +74,8 @@ def linear(x: np.ndarray, module: nn.Linear) -> np.ndarray:
     return x @ module.weight.detach().numpy().T + bias
 
 
-def test_a_post_norm_sinusoidal_model_in_numpy() -> None:
-    """Vaswani et al.
-
-    2017 (decoder side), from ids to logits, with no torch but the weights: the stories model of the issue.
-    """
+def test_numpy_post_norm_model() -> None:
+    """The decoder of Vaswani et al. 2017 in NumPy, from ids to logits."""
     model = tiny_model(
         layers=2, norm="layer", norm_placement="post", positions="sinusoidal", feed_forward="relu", biases="output"
     )
@@ -140,8 +137,7 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def test_transformers_llama() -> None:
-    """transformers takes two detours through float32 (norms, angles), which alone are replaced; before it, equal to
-    1e-5."""
+    """transformers computes norms and angles in float32: equal to 1e-5, and to 1e-10 with both replaced by float64."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = tiny_model(norm="rms", positions="rotary", feed_forward="swiglu", kv_heads=2)

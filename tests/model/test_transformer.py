@@ -1,4 +1,4 @@
-"""The equivalence matrix over the family's choices, and its properties."""
+"""Equivalences, properties, weights and learning of models over combinations of all choices."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from lilliput.settings.tree import ModelSettings, VectorSettings
 
 Case = dict[str, Any]
 matrix = pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-# An encoder has no logits of tokens, to be tied or bounded; the rest of the matrix is the same trunk.
+# An encoder has no token logits, so neither a tied head nor a soft cap.
 ENCODERS = [{**case, "tied": False, "soft_cap": None, "task": "classifier", "classes": 3} for case in VARIANTS]
 encoders = pytest.mark.parametrize("case", ENCODERS, ids=name_variant)
 
 
-def test_the_matrix_holds_every_pair_of_choices() -> None:
+def test_variants_contain_every_pair_of_choices() -> None:
     covered = set().union(*(pairs(case) for case in VARIANTS))
     for (a, xs), (b, ys) in itertools.combinations(AXES.items(), 2):
         assert all(((a, x), (b, y)) in covered for x in xs for y in ys), (a, b)
 
 
-def test_the_matrix_can_fail() -> None:
-    """Every block of every variant matters, and order matters where positions or a causal mask tell it."""
+def test_every_block_and_the_order_matter() -> None:
+    """The output depends on every block, and on the order if there are positions or a causal mask."""
     for case in VARIANTS:
         model, ids = tiny_model(**case), draw_ids(1, 8)
         whole = model(ids)
@@ -64,7 +64,7 @@ def left_padded(lengths: tuple[int, ...], total: int) -> Tensor:
 
 @matrix
 @torch.inference_mode()
-def test_cached_is_uncached_token_by_token(case: Case) -> None:
+def test_cached_decoding_equals_one_pass(case: Case) -> None:
     model, ids = tiny_model(**case), draw_ids(2, 12)
     whole, cache = model(ids), model.new_cache(2)
     for at in range(12):
@@ -74,7 +74,7 @@ def test_cached_is_uncached_token_by_token(case: Case) -> None:
 
 @matrix
 @torch.inference_mode()
-def test_chunked_prefill_is_whole_prefill(case: Case) -> None:
+def test_chunked_prefill_equals_one_pass(case: Case) -> None:
     model, ids = tiny_model(**case), draw_ids(2, 16)
     whole = model(ids)
     for chunks in ((16,), (5, 1, 7, 3), (1, 15), (15, 1), (4, 4, 4, 4)):
@@ -84,8 +84,8 @@ def test_chunked_prefill_is_whole_prefill(case: Case) -> None:
 
 @matrix
 @torch.inference_mode()
-def test_rows_padded_on_the_left_are_each_alone(case: Case) -> None:
-    """Prefilled in chunks of which some are padding alone, then one token at a time."""
+def test_left_padded_rows_equal_single_rows(case: Case) -> None:
+    """Prefilled in chunks, some of which are only padding, then one token at a time."""
     lengths, total = (12, 7, 2), 12
     model, ids, pos = tiny_model(**case), draw_ids(3, 16), left_padded(lengths, total)
     pos = torch.cat((pos, pos[:, -1:] + torch.arange(1, 5)), dim=1)
@@ -104,8 +104,8 @@ def test_rows_padded_on_the_left_are_each_alone(case: Case) -> None:
 
 
 @matrix
-def test_packed_documents_are_each_alone(case: Case) -> None:
-    """Logits and gradients of three documents and padding in one row, beside another row."""
+def test_packed_documents_equal_single_documents(case: Case) -> None:
+    """Logits and gradients of two rows with several documents and padding."""
     lengths = ((4, 6, 3), (9, 2))
     model, ids, towards = tiny_model(**case), draw_ids(2, 15), draw(2, 15, 17, seed=3)
     doc, pos = torch.zeros(2, 15, dtype=torch.long), torch.full((2, 15), -1)
@@ -131,8 +131,8 @@ def test_packed_documents_are_each_alone(case: Case) -> None:
 
 
 @matrix
-def test_padding_on_the_right_changes_nothing(case: Case) -> None:
-    """Causal: neither what stands in the padding nor whether it is marked reaches a real token."""
+def test_right_padding_has_no_effect(case: Case) -> None:
+    """In a causal model, neither the padding tokens nor their marking affects other tokens."""
     model, ids = tiny_model(**case), draw_ids(2, 10)
     longer = torch.cat((ids, draw_ids(2, 4, seed=9)), dim=1)
     pos = torch.arange(14).expand(2, -1).masked_fill(torch.arange(14) >= 10, -1)
@@ -143,8 +143,8 @@ def test_padding_on_the_right_changes_nothing(case: Case) -> None:
 
 
 @encoders
-def test_an_encoder_ignores_padding(case: Case) -> None:
-    """On either side, by position or by document, whatever ids it has; logits and gradients."""
+def test_encoder_ignores_padding(case: Case) -> None:
+    """Logits and gradients, for padding on either side, of any ids, marked by position or by document."""
     model, ids = tiny_model(**case), draw_ids(1, 7)
     plain = model(ids)
     plain.square().sum().backward()
@@ -162,7 +162,7 @@ def test_an_encoder_ignores_padding(case: Case) -> None:
 
 
 @encoders
-def test_an_encoders_batch_is_each_alone(case: Case) -> None:
+def test_encoder_batch_equals_single_rows(case: Case) -> None:
     model, ids = tiny_model(**case), draw_ids(3, 9)
     lengths = (9, 4, 1)
     pos = torch.stack([torch.arange(9).masked_fill(torch.arange(9) >= length, -1) for length in lengths])
@@ -173,7 +173,7 @@ def test_an_encoders_batch_is_each_alone(case: Case) -> None:
 
 
 @matrix
-def test_accumulated_gradients_are_those_of_one_big_batch(case: Case) -> None:
+def test_accumulated_gradients_equal_one_batch(case: Case) -> None:
     from lilliput.model.language_loss import IGNORED, language_loss
 
     model, ids, targets = tiny_model(**case), draw_ids(5, 8), draw_ids(5, 8, seed=1)
@@ -192,7 +192,7 @@ def test_accumulated_gradients_are_those_of_one_big_batch(case: Case) -> None:
 
 
 def reach(model: Transformer, ids: Tensor, at: int) -> Tensor:
-    """(T,): the largest gradient of a random mix of the outputs at `at` by each token's embedding."""
+    """Return (T,): the largest gradient of a random mix of the outputs at `at` with respect to each token's embedding."""
     leaves: list[Tensor] = []
 
     def cut(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -207,8 +207,8 @@ def reach(model: Transformer, ids: Tensor, at: int) -> Tensor:
 
 
 @matrix
-def test_causality_and_the_reach_of_windows_by_gradient(case: Case) -> None:
-    """Exactly zero beyond, and not zero within: L layers of a window n reach L x (n - 1) back and no further."""
+def test_causality_and_receptive_field_of_windows(case: Case) -> None:
+    """L layers with window n reach L x (n - 1) tokens back: the gradient is zero exactly outside."""
     model, ids = tiny_model(**case), draw_ids(1, 14)
     furthest = sum(14 if window is None else window - 1 for window in model.windows)
     for at in (0, 5, 13):
@@ -221,7 +221,7 @@ def test_causality_and_the_reach_of_windows_by_gradient(case: Case) -> None:
 @given(window=st.integers(1, 5), layers=st.integers(1, 3), at=st.integers(0, 12), causal=st.booleans())
 @example(window=1, layers=3, at=6, causal=True)
 @hypothesis_settings(max_examples=30)
-def test_reach_of_any_window(window: int, layers: int, at: int, causal: bool) -> None:
+def test_receptive_field_of_any_window(window: int, layers: int, at: int, causal: bool) -> None:
     task: Case = {} if causal else {"task": "classifier", "classes": 2}
     model = tiny_model(window=window, layers=layers, **task)
     felt, furthest = reach(model, draw_ids(1, 13), at), layers * (window - 1)
@@ -231,8 +231,8 @@ def test_reach_of_any_window(window: int, layers: int, at: int, causal: bool) ->
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
-def test_positions_are_seen(positions: str) -> None:
-    """The same tokens at other positions: absolute kinds tell, rotary is blind to a common shift."""
+def test_output_depends_on_positions(positions: str) -> None:
+    """A common shift of positions changes the output of absolute encodings, but not of rotary ones."""
     model, ids = tiny_model(positions=positions), draw_ids(1, 6)
     here, there = model(ids), model(ids, pos=torch.arange(6)[None] + 11)
     spread = model(ids, pos=torch.tensor([[0, 2, 3, 7, 8, 20]]))
@@ -240,7 +240,7 @@ def test_positions_are_seen(positions: str) -> None:
     assert ((there - here).abs().max() < 1e-12) == (positions == "rotary")
 
 
-def test_without_positions_a_set_is_a_set() -> None:
+def test_without_positions_order_has_no_effect() -> None:
     model, ids = tiny_model(positions=None, task="classifier", classes=3), draw_ids(1, 8)
     assert_same(model(ids.flip(1)), model(ids))
 
@@ -249,7 +249,7 @@ def test_without_positions_a_set_is_a_set() -> None:
 
 
 @pytest.mark.parametrize("initialisation", ["xavier", "gpt2", "zero-residual", "copying"])
-def test_the_seed_makes_the_weights(initialisation: str) -> None:
+def test_weights_depend_only_on_the_seed(initialisation: str) -> None:
     settings = tiny_settings(initialisation=initialisation, biases="all", positions="learned", norm="layer")
     torch.manual_seed(1)
     first = weights(build_model(settings, seed=3))
@@ -266,7 +266,7 @@ def test_the_seed_makes_the_weights(initialisation: str) -> None:
             )
 
 
-def test_gpt2_initialisation_has_its_deviations() -> None:
+def test_gpt2_initialisation() -> None:
     model = build_model(
         tiny_settings(
             initialisation="gpt2", dim=128, hidden=512, vocab_size=500, layers=8, positions="learned", context=64
@@ -280,7 +280,7 @@ def test_gpt2_initialisation_has_its_deviations() -> None:
             assert abs(weight.mean().item()) < 5 * expected / math.sqrt(weight.numel()), name
 
 
-def test_xavier_initialisation_has_its_bounds() -> None:
+def test_xavier_initialisation() -> None:
     model = build_model(tiny_settings(dim=64, hidden=256), seed=0)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -288,12 +288,12 @@ def test_xavier_initialisation_has_its_bounds() -> None:
             assert 0.98 * bound < module.weight.abs().max() <= bound, name
 
 
-def test_copying_heads_begin_by_passing_on_half_of_what_they_look_at() -> None:
-    """After the first layer: the first adds nothing. A head that looks at one token gives half of it, normed."""
+def test_copying_initialisation() -> None:
+    """The first layer adds nothing; in later layers, attention to one token returns half of its vector."""
     model = build_model(tiny_settings(initialisation="copying"), seed=0).double()
     first, *later = [block.attention.inner for block in model.blocks]
     assert not first.out.weight.any()
-    ids = draw_ids(2, 1)  # one token: all that there is to look at
+    ids = draw_ids(2, 1)  # one token, which gets all attention
     x = draw(2, 1, 16)
     for attention in later:
         state = model.begin(ids, None, None)
@@ -302,8 +302,8 @@ def test_copying_heads_begin_by_passing_on_half_of_what_they_look_at() -> None:
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_zero_residual_blocks_begin_as_nothing(placement: str) -> None:
-    """The first logits do not depend on the blocks, and the first loss is log V."""
+def test_zero_residual_initialisation(placement: str) -> None:
+    """The initial logits do not depend on the blocks, and the initial loss is log V."""
     settings = tiny_settings(initialisation="zero-residual", norm_placement=placement, vocab_size=500, dim=64)
     model, ids = build_model(settings, seed=0).double(), draw_ids(4, 20, vocab_size=500)
     logits = model(ids)
@@ -321,7 +321,7 @@ def test_zero_residual_blocks_begin_as_nothing(placement: str) -> None:
     assert abs(loss.item() - math.log(500)) < 0.1
 
 
-def test_tied_is_one_parameter_with_gradients_from_both_ends() -> None:
+def test_tied_head_shares_one_parameter() -> None:
     tied, untied = tiny_model(tied=True), tiny_model()
     table = tied.embedding.table.weight
     assert tied.head.project.weight is table
@@ -336,10 +336,12 @@ def test_tied_is_one_parameter_with_gradients_from_both_ends() -> None:
 
 
 @matrix
-def test_weights_travel(case: Case) -> None:
+def test_weights_load_into_another_model(case: Case) -> None:
     model, other = tiny_model(**case), tiny_model(seed=5, **case)
     carried = weights(model)
-    assert len({tensor.data_ptr() for tensor in carried.values()}) == len(carried)  # safetensors refuses shared memory
+    assert len({tensor.data_ptr() for tensor in carried.values()}) == len(
+        carried
+    )  # safetensors does not accept shared memory
     load_weights(other, carried)
     assert torch.equal(model(draw_ids(1, 5)), other(draw_ids(1, 5)))
     assert (other.head.project.weight is other.embedding.table.weight) == case["tied"]

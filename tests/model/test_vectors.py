@@ -1,4 +1,4 @@
-"""Word vectors in the model: what is looked up, what learns, what is counted, and what a checkpoint keeps."""
+"""Word vectors in the model: lookup, gradients, parameter counts and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(
 
 
 def rows_of(model: Transformer) -> torch.Tensor:
-    """The vector of each token as the model sees it, before scale and projection."""
+    """Return the vector of each token, before scale and projection."""
     return model.embedding.look_up(torch.arange(model.settings.vocab_size))  # type: ignore[union-attr, operator]
 
 
@@ -47,7 +47,7 @@ ALL_CHOICES = [
 
 
 @pytest.mark.parametrize("choice", ALL_CHOICES, ids=str)
-def test_forward_is_a_lookup_by_hand(choice: dict[str, Any]) -> None:
+def test_embedding_equals_explicit_lookup(choice: dict[str, Any]) -> None:
     model, ids = build(**choice), draw_ids(3, 7)
     by_hand = torch.from_numpy(TABLE).double().clone()
     if choice["uncovered"] == "average":
@@ -61,28 +61,28 @@ def test_forward_is_a_lookup_by_hand(choice: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("choice", ALL_CHOICES, ids=str)
-def test_parameters_are_counted_from_the_settings_alone(choice: dict[str, Any]) -> None:
+def test_parameter_count_from_settings(choice: dict[str, Any]) -> None:
     model = build(**choice)
-    told = count(model.settings, model.vectors).parameters
-    assert told.total == sum(weight.numel() for weight in model.parameters())
-    assert told.trainable == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    assert told.embedding == sum(weight.numel() for weight in model.embedding.parameters())
+    counted = count(model.settings, model.vectors).parameters
+    assert counted.total == sum(weight.numel() for weight in model.parameters())
+    assert counted.trainable == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    assert counted.embedding == sum(weight.numel() for weight in model.embedding.parameters())
     learned = len(MISSING) * WIDTH if choice["frozen"] and choice["uncovered"] == "learned" else 0
-    assert told.embedding == TOKENS * WIDTH + WIDTH * 16 + learned
-    assert told.total - told.trainable == (TOKENS * WIDTH if choice["frozen"] else 0)
+    assert counted.embedding == TOKENS * WIDTH + WIDTH * 16 + learned
+    assert counted.total - counted.trainable == (TOKENS * WIDTH if choice["frozen"] else 0)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_learned_rows_begin_as_random_as_the_vectors_are_long(frozen: bool) -> None:
+def test_learned_rows_have_the_scale_of_the_vectors(frozen: bool) -> None:
     first, second = (rows_of(build(frozen=frozen))[MISSING].detach() for _ in range(2))
     assert torch.equal(first, second)
-    spread = np.sqrt(np.square(TABLE[COVERED]).mean())
-    assert first.square().mean().sqrt().item() == pytest.approx(spread, rel=1e-6)
+    size = np.sqrt(np.square(TABLE[COVERED]).mean())
+    assert first.square().mean().sqrt().item() == pytest.approx(size, rel=1e-6)
     assert torch.linalg.matrix_rank(first) == len(MISSING)
 
 
-def test_gradients_of_learned_rows_are_those_of_one_whole_table() -> None:
-    """The same numbers in one table that is tuned: its gradient at the uncovered rows, and nowhere else."""
+def test_gradients_of_learned_rows_equal_those_of_one_table() -> None:
+    """A tuned table with the same values has the same gradient at the uncovered rows."""
     mended, whole = build(frozen=True), build(frozen=False)
     load_weights(
         whole, {n: t for n, t in weights(mended).items() if n not in ("embedding.row", "embedding.learned.weight")}
@@ -102,7 +102,7 @@ def test_gradients_of_learned_rows_are_those_of_one_whole_table() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_a_frozen_table_stays_and_its_learned_rows_move(kind: str) -> None:
+def test_only_learned_rows_of_a_frozen_table_change(kind: str) -> None:
     model = build(frozen=True)
     table, learned = (
         weight.detach().clone() for weight in (model.embedding.table.weight, model.embedding.learned.weight)
@@ -115,7 +115,7 @@ def test_a_frozen_table_stays_and_its_learned_rows_move(kind: str) -> None:
 
 
 @pytest.mark.parametrize("choice", ALL_CHOICES[::2], ids=str)
-def test_a_checkpoint_needs_no_vectors(choice: dict[str, Any]) -> None:
+def test_checkpoint_contains_the_vectors(choice: dict[str, Any]) -> None:
     model = build(**choice)
     again = build_model(model.settings, model.vectors, seed=99).double()
     load_weights(again, weights(model))
@@ -124,7 +124,7 @@ def test_a_checkpoint_needs_no_vectors(choice: dict[str, Any]) -> None:
     assert torch.equal(rows_of(again), rows_of(model))
 
 
-def test_a_vocabulary_larger_than_the_tokenizers() -> None:
+def test_vocabulary_larger_than_the_table() -> None:
     model = build(vocab_size=20)
     assert isinstance(model.embedding, PatchedEmbedding)
     assert model.embedding.learned.weight.shape == (7, WIDTH)
@@ -132,7 +132,7 @@ def test_a_vocabulary_larger_than_the_tokenizers() -> None:
     assert torch.equal(rows_of(model)[:TOKENS][COVERED], torch.from_numpy(TABLE[COVERED]).double())
 
 
-def test_nothing_is_mended_where_all_is_covered() -> None:
+def test_no_learned_rows_if_all_tokens_are_covered() -> None:
     model = build(table=TABLE + 1, covered=np.ones(TOKENS, bool))
     assert type(model.embedding) is PretrainedEmbedding
     assert_same(rows_of(model), torch.from_numpy(TABLE + 1).double())

@@ -1,12 +1,12 @@
-"""What a head looks at: attention weights captured, summed up in numbers, and shown in pictures and on one page.
+"""Attention weights of a model: captured, scored per head, drawn as heat maps, and shown on an HTML page.
 
-Works for any model whose weights can be had as arrays, from Python:
+Works for any model that returns its attention weights as arrays or tensors:
 
     from lilliput.interpret import attention_of, write_page
     outputs = model(ids, output_attentions=True)
     write_page(attention_of(tokens, outputs.attentions, causal=True), "attention.html")
 
-The names are imported when they are first used: numbers need no matplotlib, and pictures no torch.
+Names are imported at first use: scores need no matplotlib, and heat maps no torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a trained model looks at while it reads a text, or while it writes one.
+"""Capture of a trained model's attention weights while it reads or generates a text.
 
-Owns: turning a text into the row that the model reads, one pass with its attention captured, and putting the
-passes of a text that is being written together. Does not own: the capture itself (`model.attention`), writing
-(`decoding`), or the definition of who may see whom (`model.attention.visible`).
+Owns: encoding the text, one pass with its attention captured, and merging the passes of a generated text. Does not own: the
+capture itself (`model.attention`), generation (`decoding`), or the mask (`model.attention_mask.visible`).
 
 H heads, T tokens (queries, and keys), K keys of one pass.
 """
@@ -38,19 +37,19 @@ def capture_text(
     pad: bool = False,
     title: str = "attention",
 ) -> AttentionMaps:
-    """Return the attention in a text, as the model reads it: a language model begins with its start token, a classifier does not.
+    """Return the attention weights in a text. A language model reads its start token first, a classifier does not.
 
-    A text longer than the context is cut to it, as in training. With `generate` the model writes at most so many tokens after
-    the text, by `settings` (None: the run's own; no beam search): row t is then the attention with which token t + 1 was
-    chosen. `pad` fills the row up to the context, as a longer neighbour in a batch would.
+    A text longer than the context is truncated. With `generate`, the model generates at most this number of tokens after the
+    text, with `settings` (None: those of the run; no beam search); row t is then the attention with which token t + 1 was
+    chosen. `pad` fills the row up to the context, as in a batch with longer rows.
     """
     check_numbers("layer", layers, writer.config.model.layers)
     check_numbers("head", heads, writer.config.model.heads)
     if generate is not None:
-        return capture_writing(writer, text, HeadChoice(layers, heads), generate, seed, settings, title)
+        return capture_generation(writer, text, HeadChoice(layers, heads), generate, seed, settings, title)
     ids = encode(writer, text)
     if len(ids) < 2:
-        what = "the text is empty" if not ids or not text else "the text has one token, and attention needs two"
+        what = f"attention requires a text of at least two tokens (got {len(ids) if text else 0})"
         raise UserError(what, fix="use a longer text", code="attention.text")
     context = writer.config.model.context
     attention = capture_ids(writer, ids[:context], HeadChoice(layers, heads), context if pad else None, title)
@@ -59,7 +58,7 @@ def capture_text(
 
 @dataclasses.dataclass(frozen=True)
 class HeadChoice:
-    """Which layers and heads are wanted; None: all."""
+    """The selected layers and heads; None: all."""
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
@@ -72,12 +71,12 @@ class HeadChoice:
         return list(range(len(model.windows))) if self.layers is None else sorted(set(self.layers))
 
 
-def check_numbers(name: str, wanted: Sequence[int] | None, there: int) -> None:
-    for number in wanted or []:
-        if not 0 <= number < there:
+def check_numbers(name: str, selected: Sequence[int] | None, count: int) -> None:
+    for number in selected or []:
+        if not 0 <= number < count:
             raise UserError(
-                f"the model has no {name} {number}",
-                fix=f"use a {name} from 0 to {there - 1}",
+                f"{name} must be from 0 to {count - 1} (got {number})",
+                fix=f"use a {name} from 0 to {count - 1}",
                 code="attention.selection",
                 setting=f"{name}s",
             )
@@ -92,16 +91,16 @@ def encode(writer: Writer, text: str) -> list[int]:
 def capture_ids(
     writer: Writer, ids: Sequence[int], choice: HeadChoice, length: int | None = None, title: str = "attention"
 ) -> AttentionMaps:
-    """One pass over at most a context of tokens; `length` fills the row up with padding."""
+    """Capture one pass over tokens that fit into the context; with `length` the row is padded to it."""
     tokens = len(ids) if length is None else length
     padding = np.arange(tokens) >= len(ids)
     row = [*ids, *[0] * (tokens - len(ids))]
     pos = torch.where(torch.from_numpy(padding), -1, torch.arange(tokens))[None].to(writer.model.device)
     capture = choice.capture()
     with torch.inference_mode(), evaluating(writer.model):
-        # Without padding no positions, and so no mask: the very pass that training and writing make. No head: nobody asks it.
-        read = torch.tensor([row], device=pos.device)
-        writer.model.trunk(read, writer.model.begin(read, pos if padding.any() else None, None, None, capture))
+        # Without padding, positions are not passed: this is the pass of training and generation. Logits are not needed.
+        inputs = torch.tensor([row], device=pos.device)
+        writer.model.trunk(inputs, writer.model.begin(inputs, pos if padding.any() else None, None, None, capture))
     real = (pos >= 0).long()
     layers = choice.layers_of(writer.model)
     masks = [visible(pos, pos, real, real, writer.model.causal, writer.model.windows[layer]) for layer in layers]
@@ -118,52 +117,51 @@ def capture_ids(
     )
 
 
-# Writing --------------------------------------------------------------------------------------------------------------
+# Generation -----------------------------------------------------------------------------------------------------------
 
 
-def capture_writing(
+def capture_generation(
     writer: Writer, text: str, choice: HeadChoice, tokens: int, seed: int, settings: GenerateSettings | None, title: str
 ) -> AttentionMaps:
-    """The model writes, one row, through the engine that lets itself be watched."""
+    """Generate one text and capture the attention of each pass."""
     prompt = writer.encode_prompt(text)
     settings = settings or writer.config.generate
     changes = {"tokens": tokens, "min_tokens": min(tokens, settings.min_tokens), "engine": "torch", "quantise": None}
     settings = writer.checked(settings, changes)
     if settings.beams is not None:
         raise UserError(
-            "attention cannot be captured during a beam search",
+            f"capturing attention requires generation without beam search (got generate.beams {settings.beams})",
             fix="set generate.beams to none",
             code="setting.conflict",
             setting="generate.beams",
         )
     capture = choice.capture()
-    engine = WatchedEngine(writer.model, capture)
-    watched = dataclasses.replace(writer, engine=engine)
-    sample = watched.samples([text], seed, settings)[0]
+    engine = CapturingEngine(writer.model, capture)
+    sample = dataclasses.replace(writer, engine=engine).samples([text], seed, settings)[0]
     ids = [*prompt, *(piece.id for piece in sample.pieces)]
     layers = choice.layers_of(writer.model)
-    seen = engine.views[0]  # of the prompt
-    cut = len(prompt) - seen
-    put = [put_together(capture.weights[layer], engine.views, writer.model.windows[layer]) for layer in layers]
+    kept = engine.views[0]  # tokens of the prompt that fit into the context
+    dropped = len(prompt) - kept
+    merged = [merge_passes(capture.weights[layer], engine.views, writer.model.windows[layer]) for layer in layers]
     names = [writer.tokenizer.token(id_) for id_ in ids]
     return AttentionMaps(
-        tokens=names[cut:-1],
-        weights=[weights for weights, _ in put],
-        visible=[mask for _, mask in put],
+        tokens=names[dropped:-1],
+        weights=[weights for weights, _ in merged],
+        visible=[mask for _, mask in merged],
         layers=layers,
         heads=choice.heads,
-        ids=ids[cut:-1],
-        before=names[:cut],
-        prompt=seen,
+        ids=ids[dropped:-1],
+        before=names[:dropped],
+        prompt=kept,
         last=names[-1],
         wrote=sample.text,
         title=title,
     )
 
 
-class WatchedEngine(TorchEngine):
-    """`views` tells at which passes a view was read anew, and of how many tokens: the prompt at pass 0, and what was left in
-    view each time that the text outgrew the context."""
+class CapturingEngine(TorchEngine):
+    """Record prefills in `views`, by pass: the number of tokens read. Pass 0 reads the prompt; a later prefill reads the last
+    part of a text that has become longer than the context."""
 
     def __init__(self, model: Transformer, capture: Capture) -> None:
         super().__init__(model, capture)
@@ -176,27 +174,27 @@ class WatchedEngine(TorchEngine):
         return super().prefill(views)
 
 
-def put_together(passes: Sequence[Tensor], views: Mapping[int, int], window: int | None) -> tuple[Weights, Mask]:
-    """(H, T, T) and (T, T) of one layer from its passes: the first reads the prompt, each other the newest token.
+def merge_passes(passes: Sequence[Tensor], views: Mapping[int, int], window: int | None) -> tuple[Weights, Mask]:
+    """Return weights (H, T, T) and mask (T, T) of one layer; the first pass reads the prompt, each other the newest token.
 
-    Where a text outgrows the context, a pass reads its last half again; of that only the newest row is taken, so that every row
-    is the one by which a token was chosen, and what had slid out of view is marked as not to be seen.
+    When a text exceeds the context, a pass reads its last half again; only the newest row of it is used, so that every row is
+    the one with which a token was chosen. Earlier tokens are masked.
     """
     prompt = views[0]
     tokens = prompt + len(passes) - 1
     weights = np.zeros((passes[0].shape[1], tokens, tokens), as_array(passes[0]).dtype)
     mask = np.zeros((tokens, tokens), np.bool_)
-    start = 0  # of what the model has in view
-    for number, found in enumerate(passes):
+    start = 0  # the first token in the context of the model
+    for number, captured in enumerate(passes):
         end, new = prompt + number, prompt if number == 0 else 1
         start = end - views[number] if number in views else start
-        weights[:, end - new : end, end - found.shape[3] : end] = as_array(found)[:, -new:]
-        mask[end - new : end, start:end] = allowed(np.arange(end - new, end), np.arange(start, end), window)
+        weights[:, end - new : end, end - captured.shape[3] : end] = as_array(captured)[:, -new:]
+        mask[end - new : end, start:end] = causal_mask(np.arange(end - new, end), np.arange(start, end), window)
     return weights, mask
 
 
-def allowed(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> Mask:
-    """(T, K) by the model's own predicate, for a text without padding that is read from left to right."""
+def causal_mask(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> Mask:
+    """Return the causal mask (T, K) for queries and keys at these positions."""
     q, k = torch.from_numpy(queries)[None], torch.from_numpy(keys)[None]
-    found: Mask = visible(q, k, torch.ones_like(q), torch.ones_like(k), True, window)[0].numpy()
-    return found
+    mask: Mask = visible(q, k, torch.ones_like(q), torch.ones_like(k), True, window)[0].numpy()
+    return mask

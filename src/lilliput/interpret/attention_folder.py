@@ -1,7 +1,7 @@
-"""The folder in which everything about one text stands side by side.
+"""The output folder of `lilliput attention`.
 
-Owns: the names of its files, the arrays, and that no picture of an earlier text is left among them. Does not
-own: what is in the page, the pictures and the table (`attention_page`, `heat_maps`, `head_scores`).
+Owns: the names of its files, the arrays, and deleting the files of an earlier text. Does not own: the contents of the page,
+the pictures and the table (`attention_page`, `heat_maps`, `head_scores`).
 
     attention.html            the page
     attention.npz             layer_<n> (H, T, T), visible_<n> (T, T); tokens, ids, padding (T,); heads (H,)
@@ -28,11 +28,11 @@ from lilliput.storage import atomic_files as files
 
 Pictures = Literal["layers", "heads", "none"]
 OWN = re.compile(r"attention\.(html|npz)|heads\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
-SHARP = 150  # dots an inch
+DPI = 150
 
 
 def open_folder(folder: Path, another_text: bool) -> None:
-    """Made if need be; before `another_text` emptied of what was written about the last one. Whatever else is there stays."""
+    """Create the folder if needed; with `another_text` delete the files of an earlier text, but no other files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir() if another_text else ():
@@ -50,20 +50,20 @@ def write_folder(
     svg: bool = False,
     report: Report = silent,
 ) -> dict[str, int]:
-    """The page, the arrays and the pictures of one text; gives the bytes of each file by its name."""
-    written = {"attention.html": write_page(attention, folder / "attention.html", tally)}
-    written["attention.npz"] = write(folder / "attention.npz", lambda out: save_arrays(out, arrays(attention)))
-    wanted: list[tuple[int, int | None]] = []
+    """Write the page, the arrays and the pictures of one text; return the bytes of each file by its name."""
+    sizes = {"attention.html": write_page(attention, folder / "attention.html", tally)}
+    sizes["attention.npz"] = write(folder / "attention.npz", lambda out: save_arrays(out, arrays(attention)))
+    planned: list[tuple[int, int | None]] = []
     for place, layer in enumerate(attention.layer_numbers if pictures != "none" else []):
         heads = attention.head_numbers(place) if pictures == "heads" else []
-        wanted += [(layer, None), *((layer, head) for head in heads)]
-    for done, (layer, head) in enumerate(wanted):
-        report("drawing", done, len(wanted))
+        planned += [(layer, None), *((layer, head) for head in heads)]
+    for done, (layer, head) in enumerate(planned):
+        report("drawing", done, len(planned))
         name = f"layer-{layer}" + ("" if head is None else f"-head-{head}") + (".svg" if svg else ".png")
-        written[name] = write_picture(attention, layer, head, folder / name)
-    if wanted:
-        report("drawing", len(wanted), len(wanted))
-    return written
+        sizes[name] = write_picture(attention, layer, head, folder / name)
+    if planned:
+        report("drawing", len(planned), len(planned))
+    return sizes
 
 
 def write_scores(tally: Tally, folder: Path, by: str = "layer") -> int:
@@ -77,27 +77,27 @@ def write_picture(attention: AttentionMaps, layer: int, head: int | None, path: 
     from lilliput.interpret.heat_maps import draw_heads, draw_layer
 
     figure = draw_layer(attention, layer) if head is None else draw_heads(attention, layer, [head])
-    form = path.suffix.removeprefix(".")
-    # Without a date, and with names that are not drawn by chance: the same text gives the same bytes.
+    kind = path.suffix.removeprefix(".")
+    # No date and no random ids in the file: the same text gives the same bytes.
     with rc_context({"svg.hashsalt": path.name}):
-        about = {"Date": None} if form == "svg" else None
-        return write(path, lambda out: figure.savefig(out, format=form, dpi=SHARP, metadata=about))
+        metadata = {"Date": None} if kind == "svg" else None
+        return write(path, lambda out: figure.savefig(out, format=kind, dpi=DPI, metadata=metadata))
 
 
 def arrays(attention: AttentionMaps) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {"tokens": np.array(list(attention.tokens))}
+    named: dict[str, NDArray[Any]] = {"tokens": np.array(list(attention.tokens))}
     for place, layer in enumerate(attention.layer_numbers):
-        found |= {f"layer_{layer}": attention.weights[place], f"visible_{layer}": attention.mask(place)}
+        named |= {f"layer_{layer}": attention.weights[place], f"visible_{layer}": attention.mask(place)}
     optional = {"ids": attention.ids, "padding": attention.padding, "heads": attention.heads}
-    return found | {name: np.asarray(value) for name, value in optional.items() if value is not None}
+    return named | {name: np.asarray(value) for name, value in optional.items() if value is not None}
 
 
 def save_arrays(out: io.BytesIO, named: dict[str, NDArray[Any]]) -> None:
-    np.savez_compressed(out, **named)  # type: ignore[arg-type]  # no name of ours is that of its one option
+    np.savez_compressed(out, **named)  # type: ignore[arg-type]  # no array has the name of its one option
 
 
 def write(path: Path, fill: Callable[[io.BytesIO], object]) -> int:
-    """Whole or not at all; gives the bytes."""
+    """Write a file atomically; return its size in bytes."""
     out = io.BytesIO()
     fill(out)
     files.write_whole(path, out.getvalue())

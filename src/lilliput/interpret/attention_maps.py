@@ -1,8 +1,7 @@
-"""What every picture and number is made of: tokens, and for each layer the weights that its heads gave them.
+"""The tokens of a text and the attention weights of each layer, from any model.
 
-Owns: `AttentionMaps`, which any model can fill, its checks, and how a token is written so that its spaces are
-seen. Does not own: where weights come from (`attention_capture`), or what is made of them (`head_scores`,
-`heat_maps`, `attention_page`).
+Owns: `AttentionMaps`, its checks, and labels of tokens that show spaces. Does not own: the capture of weights
+(`attention_capture`), or their use (`head_scores`, `heat_maps`, `attention_page`).
 
 H heads, T tokens, which are the queries and the keys.
 """
@@ -27,25 +26,25 @@ Weights = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
 
 TOLERANCE = 1e-3  # of a weight
-ROUNDED = 1e-2  # of the sum of a row: bfloat16 rounds each weight by up to 0.4%
-SEEN = {" ": "·", "\n": "↵", "\r": "␍", "\t": "→"}
+SUM_TOLERANCE = 1e-2  # of the sum of a row: bfloat16 rounds each weight by up to 0.4%
+SYMBOLS = {" ": "·", "\n": "↵", "\r": "␍", "\t": "→"}
 
 
-def invalid(what: str) -> UserError:
-    return UserError(what, fix="pass arrays of matching shapes", code="attention.weights")
+def invalid(what: str, fix: str = "pass arrays of matching shapes") -> UserError:
+    return UserError(what, fix=fix, code="attention.weights")
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """Who looks at whom in one text.
+    """The attention weights of one text.
 
-    `weights` has one (H, T, T) a layer: row t is what token t gives to each token. `visible` has one (T, T) a layer, or one
-    for all: what a token may look at (None: everything). `layers` and `heads` are their numbers in the model, where only
-    some are shown. `padding` (T,) marks what only fills a row up. `ids` tell equal tokens apart better than their text.
+    `weights` has one (H, T, T) per layer: row t holds the weights of query t. `visible` has one mask (T, T) per layer, or one
+    for all (None: no mask). `layers` and `heads` are the numbers of the shown layers and heads in the model (None: all).
+    `padding` (T,) marks padding. `ids` distinguishes tokens of equal text.
 
-    `before` and `after` are tokens of the text that the model did not see, because the text is longer than its context. `prompt`
-    is how many tokens the model was given, where it wrote the others itself; `last` the token that it wrote at the end and never
-    read; `wrote` what it wrote as text, in which its tokenizer knows where spaces belong.
+    `before` and `after` are tokens of the text that the model did not read, because they do not fit into the context. If the
+    model generated a part of the text, `prompt` is the number of tokens before it, `last` the last generated token, which it
+    did not read, and `wrote` the generated text.
     """
 
     tokens: Sequence[str]
@@ -65,50 +64,55 @@ class AttentionMaps:
     def __post_init__(self) -> None:
         count = len(self.tokens)
         if not count or not len(self.weights):
-            raise invalid("attention maps require at least one token and one layer")
-        for name, number, of in (("layers", self.layers, len(self.weights)), ("ids", self.ids, count)):
-            if number is not None and len(number) != of:
-                raise invalid(f"`{name}` has {len(number)} entries, expected {of}")
-        for name, number in (("layer", self.layers), ("head", self.heads)):
-            if number is not None and len(set(number)) < len(number):
-                what = f"a {name} was selected twice (got {', '.join(map(str, number))})"
+            raise invalid(f"attention requires tokens and layers (got {count} tokens and {len(self.weights)} layers)")
+        for name, numbers, expected in (("layers", self.layers, len(self.weights)), ("ids", self.ids, count)):
+            if numbers is not None and len(numbers) != expected:
+                raise invalid(f"`{name}` must have {expected} entries (got {len(numbers)})")
+        for name, numbers in (("layer", self.layers), ("head", self.heads)):
+            if numbers is not None and len(set(numbers)) < len(numbers):
+                what = f"each {name} must be selected once (got {', '.join(map(str, numbers))})"
                 raise UserError(what, fix=f"select each {name} once", code="attention.selection")
         if self.visible is not None and len(self.visible) not in (1, len(self.weights)):
-            raise invalid(f"`visible` has {len(self.visible)} masks, expected 1 or {len(self.weights)} (one per layer)")
+            raise invalid(
+                f"`visible` must have 1 or {len(self.weights)} masks, one per layer (got {len(self.visible)})"
+            )
         if self.prompt is not None and not 1 <= self.prompt <= count:
-            raise invalid(f"`prompt` is {self.prompt}, expected 1 to {count} (the number of tokens)")
+            raise invalid(f"`prompt` must be from 1 to {count}, the number of tokens (got {self.prompt})")
         if self.padding is not None and self.padding.shape != (count,):
-            raise invalid(f"`padding` has shape {self.padding.shape}, expected ({count},)")
+            raise invalid(f"`padding` must have shape ({count},) (got {self.padding.shape})")
         for place, weights in enumerate(self.weights):
             self.check(f"layer {self.layer_numbers[place]}", weights, self.mask(place))
 
     def check(self, name: str, weights: Weights, visible: Mask) -> None:
         count = len(self.tokens)
         if weights.ndim != 3 or weights.shape[1:] != (count, count):
-            raise invalid(f"{name} has shape {weights.shape}, expected (heads, {count}, {count})")
+            raise invalid(f"weights of {name} must have shape (heads, {count}, {count}) (got {weights.shape})")
         if self.heads is not None and len(self.heads) != len(weights):
-            raise invalid(f"{name} has {len(weights)} heads, but `heads` has {len(self.heads)} entries")
+            raise invalid(f"`heads` must have {len(weights)} entries, one per head of {name} (got {len(self.heads)})")
         if visible.shape != (count, count):
-            raise invalid(f"`visible` of {name} has shape {visible.shape}, expected ({count}, {count})")
+            raise invalid(f"`visible` of {name} must have shape ({count}, {count}) (got {visible.shape})")
         fix = "pass the weights after the softmax, of a model without dropout: model.eval()"
-        if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):  # also where one is not a number
-            raise UserError(f"{name} has weights that are not between 0 and 1", fix=fix, code="attention.weights")
-        if weights.sum(axis=-1, dtype=np.float64).max() > 1 + ROUNDED:  # less than 1: a head may also look at nothing
-            raise UserError(f"{name} has rows whose weights sum to more than 1", fix=fix, code="attention.weights")
-        if (weights * ~visible).max() > TOLERANCE:
-            what, fix = f"{name} has weights outside its mask", "pass the model's own mask: causal, window, padding"
-            raise UserError(what, fix=fix, code="attention.weights")
+        least, most = weights.min(), weights.max()
+        if not (least >= -TOLERANCE and most <= 1 + TOLERANCE):  # written so that NaN is an error
+            raise invalid(f"weights of {name} must be between 0 and 1 (got {least:.3g} to {most:.3g})", fix)
+        total = weights.sum(axis=-1, dtype=np.float64).max()
+        if total > 1 + SUM_TOLERANCE:  # a sum below 1 is valid: some heads can attend to nothing
+            raise invalid(f"rows of {name} must sum to at most 1 (got {total:.3g})", fix)
+        masked = (weights * ~visible).max()
+        if masked > TOLERANCE:
+            what = f"weights of {name} must be 0 outside the mask (got {masked:.3g})"
+            raise invalid(what, "pass the model's own mask: causal, window, padding")
 
     @property
     def layer_numbers(self) -> list[int]:
         return list(range(len(self.weights)) if self.layers is None else self.layers)
 
     def head_numbers(self, place: int) -> list[int]:
-        """Of the layer that stands at `place` of the list."""
+        """Return the head numbers of the layer at index `place`."""
         return list(range(len(self.weights[place])) if self.heads is None else self.heads)
 
     def mask(self, place: int) -> Mask:
-        """(T, T): what the layer at `place` may look at; padding neither looks nor is looked at."""
+        """Return the mask (T, T) of the layer at index `place`; false for padding."""
         return self.masks[place if len(self.masks) > 1 else 0]
 
     @cached_property
@@ -120,7 +124,7 @@ class AttentionMaps:
 
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
-        """(T,): a number for each token, equal for equal tokens."""
+        """Return (T,): a number for each token, equal for equal tokens."""
         if self.ids is not None:
             return np.asarray(self.ids, np.int64)
         return np.unique(np.asarray(list(self.tokens)), return_inverse=True)[1].astype(np.int64)
@@ -131,7 +135,7 @@ class AttentionMaps:
 
     @property
     def written(self) -> list[str]:
-        """What the model wrote itself, the token that it never read included."""
+        """Return the generated tokens, including the last one."""
         if self.prompt is None:
             return []
         return [*self.tokens[self.prompt :], *([] if self.last is None else [self.last])]
@@ -146,10 +150,11 @@ def attention_of(
     ids: Sequence[int] | None = None,
     title: str = "attention",
 ) -> AttentionMaps:
-    """Of any model: one tensor or array (H, T, T) or (1, H, T, T) a layer, as `output_attentions=True` of transformers gives.
+    """Build AttentionMaps from one tensor or array (H, T, T) or (1, H, T, T) per layer, as `output_attentions=True` of
+    transformers returns them.
 
-    `causal` and `window` (one, or one for each layer) tell which tokens may be seen; both are read by the predicate that
-    Lilliput's own models live by. Padding counts no position.
+    `causal`, `window` (one, or one per layer) and `padding` define the mask, as for Lilliput's own models. Padding does not
+    count as a position.
     """
     import torch
 
@@ -170,7 +175,7 @@ def attention_of(
 
 
 def as_array(weights: Tensor | NDArray[Any]) -> Weights:
-    """(H, T, T) as plain numbers, whatever device, type or graph it comes from; of a batch, its only row."""
+    """Return (H, T, T) as a NumPy array, from a tensor of any device or dtype, or from a batch of one."""
     from torch import Tensor
 
     if isinstance(weights, Tensor):
@@ -180,19 +185,19 @@ def as_array(weights: Tensor | NDArray[Any]) -> Weights:
         plain = np.asarray(weights)
     if plain.ndim == 4:
         if len(plain) != 1:
-            raise UserError(
-                f"expected a batch of one text, got {len(plain)}", fix="pass weights[:1]", code="attention.weights"
-            )
+            raise invalid(f"weights must be a batch of one text (got {len(plain)})", "pass weights[:1]")
         plain = plain[0]
-    found: Weights = plain
-    return found
+    array: Weights = plain
+    return array
 
 
 def label(token: str) -> str:
-    """A token as it is shown: spaces as ·, line ends as ↵, whatever else cannot be seen by its number."""
-    return "".join(SEEN.get(one) or (one if is_seen(one) else f"<{ord(one):04X}>") for one in token) or "<empty>"
+    """Return a token with spaces shown as ·, line ends as ↵, and other invisible characters by their code point."""
+    return (
+        "".join(SYMBOLS.get(one) or (one if is_printable(one) else f"<{ord(one):04X}>") for one in token) or "<empty>"
+    )
 
 
-def is_seen(character: str) -> bool:
-    """Whether it leaves a mark of its own: no control, no separator, nothing that has no assigned form."""
+def is_printable(character: str) -> bool:
+    """Return whether a character is visible: no control character, separator or unassigned code point."""
     return unicodedata.category(character)[0] not in "CZ"

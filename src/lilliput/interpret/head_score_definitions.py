@@ -1,12 +1,10 @@
-"""The scores of a head, by name: what each is, exactly. The one place for the console, JSON, CSV, the page and the
-guide.
+"""Names, titles and definitions of the scores of a head, for the console, JSON, CSV, the page and the guide.
 
+Owns: names, titles, definitions and sort order. Does not own: the arithmetic (`head_scores`). Imports nothing else, so that
+an unknown name is reported before anything is loaded.
 
-Owns: names, words and the order in which people want to see them. Does not own: the arithmetic
-(`head_scores`). Needs nothing but Python, so that a wrong name is told before anything is loaded.
-
-In the definitions w is the weight that a token gives to another; a mean is over the tokens that have a
-choice, which are those that may look at two tokens at least. No score is a claim about what a head is for.
+In the definitions, w is an attention weight. A mean is over the tokens with at least two visible tokens and, where the score
+names a kind of token, at least one visible token of that kind.
 """
 
 from __future__ import annotations
@@ -23,24 +21,15 @@ class Score(NamedTuple):
 SCORES = {
     "entropy": Score(
         "entropy",
-        "mean of −Σ w log₂ w, in bits: 0 where a token looks at one token alone, log₂ n where it looks at n tokens alike",
+        "mean of −Σ w log₂ w, in bits: 0 for one token, log₂ n for equal weights on n tokens",
         smallest_first=True,
     ),
-    "distance": Score(
-        "distance", "mean of Σ w · (how many tokens away), in tokens, in either direction", smallest_first=True
-    ),
-    "previous": Score("previous token", "mean weight on the token just before, over the tokens that may see it"),
-    "first": Score("first token", "mean weight on the first token of the text, over the later tokens that may see it"),
-    "punctuation": Score(
-        "punctuation",
-        "mean weight on tokens that have nothing but punctuation (Unicode's P, spaces aside), over the tokens that may see one",
-    ),
-    "same": Score(
-        "same token", "mean weight on other places of the same token, over the tokens that may see such a place"
-    ),
+    "distance": Score("distance", "mean of Σ w · distance, in tokens, in either direction", smallest_first=True),
+    "previous": Score("previous token", "mean weight on the preceding token"),
+    "first": Score("first token", "mean weight on the first token of the text, over later tokens"),
+    "punctuation": Score("punctuation", "mean weight on tokens of punctuation only (Unicode category P)"),
+    "same": Score("same token", "mean weight on other occurrences of the same token"),
     "induction": Score(
-        "induction",
-        "mean weight on what came after other places of the same token (A B … A looks at B; itself aside), over the tokens that "
-        "may see such a place",
+        "induction", "mean weight on tokens after another occurrence of the same token (A B … A attends to B)"
     ),
 }

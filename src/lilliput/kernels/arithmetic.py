@@ -16,9 +16,8 @@ import numpy as np
 from lilliput.kernels.tiles import compiled, power_of_two
 
 ONE, HALF, ZERO = np.float32(1.0), np.float32(0.5), np.float32(0.0)
-# LLVM may reorder a sum; the order is fixed when the loop is compiled and is the same for all rows. No other
-# fast-math flag is set: an approximate division in one version of a loop would differ from the division in its other
-# version.
+# LLVM may reorder a sum; the order is fixed at compilation and is the same for all rows. Other fast-math flags are not
+# set: they allow an approximate division in the vectorised part of a loop and an exact one in its remainder.
 ANY_ORDER = {"reassoc", "contract", "nsz"}
 FUSED = {"contract"}
 

@@ -3,8 +3,8 @@
 Owns: the exponentials of a softmax row, the gradient of its scores, and the largest absolute value of a row. Does
 not own: the products before and after (`training_attention_loops`).
 
-Rows of scores are short. Plain compiled loops process the rest after the last whole vector one number at a time;
-here lanes outside the row are masked.
+Rows of scores are short. Plain compiled loops process the remainder after the last full vector one number at a time; here
+lanes outside the row are masked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Calling convention of compiled functions: one address of int64 numbers, which are sizes, offsets and addresses of
-arrays.
+"""Calling convention of compiled functions: the address of one int64 array of sizes, offsets and addresses of arrays.
 
-Owns: reading these numbers as named tuples and as arrays, and building C functions that take them. Does not own:
-their meaning (each kernel defines its own).
+Owns: reading these numbers as named tuples and as arrays, and building C functions that take them. Does not own: the
+meaning of the numbers (each kernel defines its own).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -40,10 +39,7 @@ def tuple_reader(kind: Any) -> Any:
 
 
 def array_reader(number: Any, element: Any) -> Any:
-    """Return a compiled function that makes an array of an address.
-
-    The array has no known length: 2**40 is a placeholder.
-    """
+    """Return a compiled function that makes an array from an address. Its length is unknown: 2**40 is a placeholder."""
     kind, size = types.Array(number, 1, "C"), number.bitwidth // 8
 
     @intrinsic

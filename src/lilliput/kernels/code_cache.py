@@ -1,7 +1,7 @@
-"""Cache of machine code: read from disk, or compiled once on this machine and written there.
+"""Cache of compiled code on disk.
 
-Owns: the cache file, its verification, and loading it into the process. Does not own: compiling (each kernel's
-`compile`; it imports numba, which takes a second, so it runs only if there is no cache file).
+Owns: the cache file, its verification, and loading it into the process. Does not own: compiling (the `compile` of each
+kernel; it imports numba, which takes a second, so it runs only if there is no cache file).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lilliput.storage.atomic_files import temporary_path
 
 SOURCES = sorted(Path(__file__).parent.glob("*.py"))  # shared by all kernels
 Report = Callable[[str], None]
-_engines: list[Any] = []  # they own the memory of the machine code
+_engines: list[Any] = []  # own the memory of the compiled code
 
 
 class Kernel:
     """One compiled function.
 
-    `name` begins the name of its cache file; `description` is used in progress messages; `sources` are hashed
-    together with SOURCES; `compile` returns the function's name and the object file.
+    `name` is the prefix of its cache file; `description` is used in progress messages; `sources` are hashed together with
+    SOURCES; `compile` returns the function's name and the object file.
     """
 
     def __init__(
@@ -42,26 +42,21 @@ class Kernel:
         self.lock = threading.Lock()  # threads must not compile the same code twice
 
     def load(self, report: Report | None = None) -> int:
-        """Return the address of the function in this process.
-
-        A compilation takes a while; `report` gets messages about it.
-        """
+        """Return the address of the function in this process; `report` gets messages about a compilation."""
         with self.lock:
             if not self.address:
                 path = self.cache_path()
-                found = None if path is None else read_code(path)
-                self.address = link(*(found or self.compile_and_store(path, report or (lambda message: None))))
+                cached = None if path is None else read_code(path)
+                self.address = link(*(cached or self.compile_and_store(path, report or (lambda message: None))))
             return self.address
 
     def compile_and_store(self, path: Path | None, report: Report) -> tuple[str, bytes]:
         """Compile; write the code to `path` if possible; return the function's name and the object file."""
-        report(f"compiling {self.description} for this machine ...")
-        begun = time.monotonic()
+        report(f"compiling {self.description} for this processor ...")
+        start = time.monotonic()
         name, code = self.compile()
-        note = (
-            "; the machine code is kept for the next time" if path is not None and write_code(path, name, code) else ""
-        )
-        report(f"compiled {self.description} in {time.monotonic() - begun:.1f} s{note}")
+        cached = path is not None and write_code(path, name, code)
+        report(f"compiled {self.description} in {time.monotonic() - start:.1f} s{'; cached for later runs' * cached}")
         return name, code
 
     def cache_path(self) -> Path | None:
@@ -107,18 +102,12 @@ def write_code(path: Path, name: str, code: bytes) -> bool:
 
 
 def digest_code(name: bytes, code: bytes) -> bytes:
-    """Return the SHA-256 of name and code.
-
-    It covers the name: LLVM aborts the process if the code has no such function.
-    """
+    """Return the SHA-256 of name and code. It includes the name: LLVM aborts the process if the code has no such function."""
     return hashlib.sha256(name + b"\n" + code).hexdigest().encode("ascii")
 
 
 def link(name: str, code: bytes) -> int:
-    """Load the code and return the function's address.
-
-    The memory is never freed: threads may run in it until the process ends.
-    """
+    """Load the code and return the function's address. The memory is not freed: threads may run the code until exit."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple().create_target_machine(jit=True)

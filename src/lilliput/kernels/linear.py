@@ -1,12 +1,11 @@
-"""Matrix products of activations and weights in float32 on processors where torch does not choose its fastest library.
+"""A linear layer in float32 that uses oneDNN on processors where it is faster than torch's choice, MKL.
 
-Owns: the layer `Linear`, and the rule when oneDNN computes it. Does not own: which layers use it.
+Owns: the layer `Linear`, and when oneDNN computes it. Does not own: which layers use it.
 
-For float32, torch calls MKL, which uses AVX2 on AMD processors and leaves AVX-512 unused. oneDNN, which is also
-part of torch, uses AVX-512: it is 1.02 to 1.18 times as fast for outputs and for gradients of inputs. Gradients of
-weights stay with MKL, which is faster there. oneDNN compiles and caches code for each shape, so it is used only if
-the number of rows is a multiple of UNIT: batches of equal windows have one shape; batches of documents have
-hundreds, and stay with MKL.
+For float32, torch calls MKL, which does not use AVX-512 on AMD processors. oneDNN, also a part of torch, does: it is 1.02
+to 1.18 times as fast for outputs and for gradients of inputs. For gradients of weights MKL is faster. oneDNN compiles and
+caches code for each shape, so it is used only if the number of rows is a multiple of UNIT: batches of equal windows have
+one shape, batches of documents hundreds.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ UNIT = 512  # rows
 @cache
 def find_product() -> Any:
     """Return oneDNN's x @ weight.T + bias where it is faster than MKL, else None."""
-    there = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    if not (there and wide_registers() and binding.get_host_cpu_name().startswith("znver")):
+    available = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    if not (available and wide_registers() and binding.get_host_cpu_name().startswith("znver")):
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # an internal operator of torch's compiler
 

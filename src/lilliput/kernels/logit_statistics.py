@@ -1,12 +1,11 @@
-"""Statistics of logits that every choice of a token needs: the largest logit of each of some sets of tokens, and each
-row's log normaliser.
+"""Statistics of logits for token choice: the largest logit of each set of tokens, and the log normaliser of each row.
 
-Owns: both, in float32 by machine code and in NumPy for other types. Does not own: the compiled loops
+Owns: both, in float32 by compiled code and in NumPy for other dtypes. Does not own: the compiled loops
 (`logit_statistics_loops`; they need numba and are not imported if their code is cached), or the choice of a token
 (`decoding.processors`, `decoding.beam_search`).
 
-Between two passes of an engine, most of the time is spent reading logits of many rows and a large vocabulary. The
-machine code takes a fifth of NumPy's time. A row's result does not depend on its batch.
+With many rows and a large vocabulary, reading logits takes most of the time between two passes of an engine. The compiled
+code takes a fifth of NumPy's time. The result of a row does not depend on the other rows.
 
 B rows, V vocabulary.
 """
@@ -27,7 +26,7 @@ from lilliput.kernels.code_cache import Kernel
 Ids = NDArray[np.int64]
 Values = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
-SETS = 64  # token t is in set t % SETS; with 4,096 tokens a set has as many tokens as there are sets
+SETS = 64  # token t is in set t % SETS; 4,096 tokens make 64 sets of 64 tokens
 ROW_STATISTICS = SETS + 2
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -39,25 +38,22 @@ class LogitStatistics(NamedTuple):
 
     @property
     def norms(self) -> Doubles:
-        """(B): log of the sum of exp(logit); a logit minus its row's norm is a log-probability."""
+        """Return (B): log of the sum of exp(logit); a logit minus the norm of its row is a log-probability."""
         return self.largest + self.logs
 
     def logprobs(self, logits: Values, rows: Ids, ids: Sequence[int] | Ids) -> Doubles:
-        """Return log-probabilities of some tokens.
-
-        Subtracting `largest` first avoids the rounding error of a large norm.
-        """
+        """Return log-probabilities of some tokens. Subtracting `largest` first avoids the rounding error of a large norm."""
         return np.asarray(logits[rows, ids] - self.largest[rows] - self.logs[rows])
 
 
 class StatisticsArguments(NamedTuple):
-    """Arguments of the machine code: sizes, and addresses of float32 arrays."""
+    """Arguments of the compiled code: sizes, and addresses of float32 arrays."""
 
     values: int
     rows: int
     width: int  # V
     step: int  # stride of rows
-    found: int  # (B, FOUND): per row its peaks, the largest, and the sum of exp(logit - largest)
+    found: int  # (B, ROW_STATISTICS): per row its peaks, the largest, and the sum of exp(logit - largest)
 
 
 NUMBERS = ctypes.c_int64 * len(StatisticsArguments._fields)  # filled in half the time that a NumPy array takes
@@ -73,7 +69,7 @@ STATISTICS = Kernel("statistics", "the statistics of logits", [], compile_statis
 
 
 def load_statistics(report: Callable[[str], None] | None) -> None:
-    """Load or compile before the first token; `report` gets messages about a compilation, which takes a while."""
+    """Load or compile the kernel before the first token; `report` gets messages about a compilation."""
     STATISTICS.load(report)
 
 
@@ -96,16 +92,16 @@ def logit_statistics(values: Values) -> LogitStatistics:
 
 
 def statistics_in_numpy(values: Values) -> LogitStatistics:
-    """Return the same as `logit_statistics`, by NumPy and in any precision."""
+    """Return the same as `logit_statistics`, computed by NumPy in the dtype of the values."""
     peaks = find_peaks(values)
     largest = peaks.max(axis=1)
-    with np.errstate(invalid="ignore"):  # in rows that `build_statistics` refuses
+    with np.errstate(invalid="ignore"):  # `build_statistics` raises for such rows
         below = values - largest[:, None]
     return build_statistics(values, peaks, largest, np.exp(below, out=below).sum(axis=1))
 
 
 def find_peaks(values: Values) -> Values:
-    """Return the largest number of each set (B, SETS) of any numbers (B, V)."""
+    """Return the largest value of each set (B, SETS) of values (B, V)."""
     whole = values.shape[1] // SETS * SETS
     sets = values[:, :whole].reshape(len(values), whole // SETS, SETS)
     peaks: Values = np.maximum.reduce(sets, axis=1, initial=-np.inf)
@@ -116,7 +112,9 @@ def find_peaks(values: Values) -> Values:
 
 def build_statistics(values: Values, peaks: Values, largest: Values, mass: Values) -> LogitStatistics:
     if not np.isfinite(largest + mass).all():
-        assert not (values < np.inf).all(), "no processor takes a row's last token"
+        assert not (values < np.inf).all(), "every row must have at least one finite logit"
         fix = "use an earlier checkpoint of the run"
-        raise UserError("the model's logits are not finite", fix=fix, code="model.not-finite")
+        raise UserError(
+            "the logits of the model must be finite (got NaN or infinity)", fix=fix, code="model.not-finite"
+        )
     return LogitStatistics(peaks, largest.astype(np.float64), np.log(mass, dtype=np.float64))

@@ -2,8 +2,8 @@
 
 Owns: the arithmetic. Does not own: arguments and results (`logit_statistics`).
 
-A step reads one token of every set: SETS numbers, a few panels. So no maximum of a set is taken across the lanes of
-a vector. After the last whole step, lanes without a token are -inf.
+A step reads one token of every set (SETS numbers, a few panels), so that each set stays in one lane of a vector. In the last
+step, lanes without a token are -inf.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg"

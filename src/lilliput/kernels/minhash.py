@@ -1,13 +1,12 @@
-"""Texts as sets of five-word shingles and the similarity of two sets: the compiled part of the near-duplicate search.
+"""The compiled part of the near-duplicate search: MinHash signatures of texts, and similarity of sets of shingles.
 
-Owns: the definition of a word, shingles, signatures (MinHash, Broder 1997, one byte of each minimum as in Li and
-König 2010), candidate pairs of signatures (banding), the exact Jaccard similarity, and connected clusters. Does not
-own: documents, splits, passes over a corpus or reports (`data.duplicates`, which imports this module only when
-needed: importing numba takes half a second).
+Owns: the definition of a word, shingles (five consecutive words), signatures (MinHash, Broder 1997, one byte of each minimum
+as in Li and König 2010), candidate pairs of signatures (banding), the exact Jaccard similarity, and connected clusters. Does
+not own: documents, splits, passes over a corpus or reports (`data.duplicates`, which imports this module only when needed:
+importing numba takes half a second).
 
-A word is a run of letters and digits in lower case; everything between words is ignored, so that quotes, case, line
-ends and the form of an apostrophe make no difference. In scripts without spaces (Chinese, Japanese) each character
-is a word.
+A word is a sequence of letters and digits in lower case; everything between words is ignored: quotes, case, line ends and
+the form of an apostrophe make no difference. In scripts without spaces (Chinese, Japanese) each character is a word.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ SHINGLE = 5  # words
 SIGNATURE = 224  # bytes of a document: 28 bands of 8 find 99.4% of the pairs of similarity 0.8
 LETTERS_END = 0x40000  # no character beyond is a letter or a digit
 ALONE = np.uint32(1 << 31)  # marks a character that is a word by itself
-# A document is compared with at most so many in one bucket, and remembered with at most so many of its split and so
-# many of train: a hundred thousand documents from one template would otherwise be five thousand million pairs.
+# The largest number of documents that one document is compared with in a bucket, and of pairs that it has in its split and
+# with train: without a limit, 100,000 documents from one template would make 5 billion pairs.
 MOST_TWINS = 16
 
 
@@ -88,19 +87,19 @@ def estimated(similarity: float) -> int:
 
 
 def rows_of_band(threshold: float) -> int:
-    """Return the bytes of a band: as many as still find 99% of the pairs at the threshold, for few false positives."""
-    found = (rows for rows in range(8, 1, -1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= 0.99)
-    return next(found, 1)
+    """Return the bytes of a band: the most that find 99% of the pairs at the threshold, for the fewest false positives."""
+    valid = (rows for rows in range(8, 1, -1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= 0.99)
+    return next(valid, 1)
 
 
 def likely_pairs(signatures: Bytes, order: Positions, splits: NDArray[np.uint16], threshold: float) -> Positions:
-    """Return pairs (n, 2) of documents that may be as similar as the threshold, each once, sorted by the second.
+    """Return candidate pairs (n, 2) of documents whose similarity may reach the threshold, each once, sorted by the second.
 
     `order` lists the documents by split and then position. Documents of one split are paired, the earlier first, and
     those of split 0 (train) with those of all other splits, the one of train first.
     """
     rows = rows_of_band(threshold)
-    # 0.1 is almost four standard errors of the estimate: one pair in ten thousand is lost at the threshold itself.
+    # 0.1 is almost four standard errors of the estimate: at the threshold itself, one pair in 10,000 is lost.
     fewest = estimated(threshold - 0.1)
     counts = np.zeros((2, len(signatures)), dtype=np.uint8)
     found = []
@@ -109,7 +108,7 @@ def likely_pairs(signatures: Bytes, order: Positions, splits: NDArray[np.uint16]
         by_key = np.argsort(keys, kind="stable")
         pairs, count = _pair_buckets(keys[by_key], order[by_key], splits, signatures, band, rows, fewest, counts)
         found.append(pairs[:count].copy())
-    # A pair across splits may have been found from both of its sides.
+    # A pair across splits may have been found from both documents.
     first, second = np.concatenate(found).T
     codes = np.unique(second * len(signatures) + first)
     return np.stack((codes % len(signatures), codes // len(signatures)), axis=1)
@@ -141,7 +140,7 @@ def _hash_words(text: Bytes, ends: Positions, letters: NDArray[np.uint32], words
         while at < ends[document]:
             code = np.int64(text[at])
             at += 1
-            if code >= 0xC0:  # the first byte of a character of two to four; Python wrote it, so it is well formed
+            if code >= 0xC0:  # a character of 2 to 4 bytes; Python encoded it, so it is valid UTF-8
                 following = 1 + (code >= 0xE0) + (code >= 0xF0)
                 code &= 0x3F >> following
                 for _ in range(following):
@@ -189,13 +188,13 @@ def _combine_words(words: Hashes, ends: Positions) -> int:
 def _sign(shingles: Hashes, ends: Positions, permutations: NDArray[np.uint32]) -> Bytes:
     signatures = np.empty((len(ends), SIGNATURE), dtype=np.uint8)
     least = np.empty(SIGNATURE, dtype=np.uint32)
-    factors, summands = permutations[0], permutations[1]  # unpacked, they would count as scattered: no lanes
+    factors, summands = permutations[0], permutations[1]  # unpacking would make non-contiguous views: not vectorised
     begin = 0
     for document in range(len(ends)):
         least[:] = np.uint32(0xFFFFFFFF)
         for value in shingles[begin : ends[document]]:
             high = np.uint32(value >> np.uint64(32))
-            for k in range(SIGNATURE):  # 32-bit lanes: eight or sixteen at once
+            for k in range(SIGNATURE):  # vectorised: 8 or 16 at a time
                 least[k] = min(least[k], np.uint32(np.uint32(factors[k] * high) + summands[k]))
         begin = ends[document]
         for k in range(SIGNATURE):  # the top byte of a product depends on all bits of the minimum
@@ -234,7 +233,7 @@ def _is_new(a: Bytes, b: Bytes, band: int, rows: int, fewest: int) -> bool:
 @compiled
 def _doubled(pairs: Positions) -> Positions:
     more = np.empty((2 * len(pairs), 2), dtype=np.int64)
-    for at in range(len(pairs)):  # a slice would be as fast, and take five seconds to compile
+    for at in range(len(pairs)):  # assigning slices would take five seconds to compile
         more[at, 0] = pairs[at, 0]
         more[at, 1] = pairs[at, 1]
     return more
@@ -261,14 +260,13 @@ def _pair_buckets(
         for at in range(begin, end):
             if splits[order[at]] != splits[order[run]]:
                 run = at
-            first, size = (
-                (border, end - border) if at < border else (begin, border - begin)
-            )  # the other side of the border
+            # The documents that this one is paired with across splits: all others for train, train for the others.
+            first, size = (border, end - border) if at < border else (begin, border - begin)
             own = min(at - run, MOST_TWINS)
             if count + 2 * MOST_TWINS > len(pairs):
                 pairs = _doubled(pairs)
             for step in range(own + min(size, MOST_TWINS)):
-                # Of its own split the ones before it; of the others another stretch in each band.
+                # Of its own split the preceding documents; of the others a different range in each band.
                 other = at - 1 - step if step < own else first + (at + band * MOST_TWINS + step) % size
                 a, b, kind = order[min(at, other)], order[max(at, other)], int(step >= own)
                 if counts[kind, order[at]] < MOST_TWINS and _is_new(signatures[a], signatures[b], band, rows, fewest):

@@ -1,12 +1,12 @@
-"""Innermost loops as LLVM instructions, for what plain compiled loops cannot express.
+"""Innermost loops as LLVM instructions, where plain compiled loops are too slow or not possible.
 
-Owns: products of a few rows with a few panels whose sums stay in registers, in float32 and in integers; atomic
-counters for dividing work among threads and for barriers; powers of two; and the options with which plain loops
-are compiled. Does not own: loops over tiles (`training_attention_loops`, `decoding_pass`).
+Owns: products of a few rows with a few panels whose sums stay in registers, in float32 and in integers; atomic counters for
+dividing work among threads and for barriers; powers of two; and the compiler options of plain loops. Does not own: loops
+over tiles (`training_attention_loops`, `decoding_pass`).
 
-A panel is PANEL outputs of a matrix, adjacent at every step of the depth. Every output is summed over the depth in
-order, each step a fused multiply-add, so a row's sums have one order and do not depend on how many rows are
-computed together. Plain compiled loops reach a third of this speed: they keep sums in memory, or reorder them.
+A panel is PANEL outputs of a matrix, adjacent at every step of the depth. Every output is summed over the depth in order,
+each step a fused multiply-add, so the sums of a row do not depend on the number of rows computed together. Plain compiled
+loops reach a third of this speed: they keep sums in memory, or reorder them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTEGER_SUMS = ir.VectorType(INT, PANEL)
 def compiled(fast: set[str] | None = None, inline: bool = False) -> Callable[[Function], Function]:
     """Compile a function at its first use. `fast` are LLVM's fast-math flags for float32.
 
-    Numba's runtime and its exceptions are off, so that the machine code needs nothing of numba to run.
+    Numba's runtime and its exceptions are off, so that the compiled code runs without numba.
     """
 
     def decorate(function: Function) -> Function:
@@ -97,8 +97,8 @@ def accumulate(
 ) -> dict[Any, Any]:
     """Build a loop over step = 0, stride, ... below `count`; return its sums, which stay in registers.
 
-    There is one sum per key, initially `begin`; `add(step, sums)` returns the next ones. The body runs at least once.
-    Loops may be nested.
+    There is one sum per key, initially `begin`; `add(step, sums)` returns the new sums. The body runs at least once. Loops
+    may be nested.
     """
     before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
     builder.branch(loop)
@@ -120,8 +120,8 @@ def accumulate(
 def tile(max_rows: int, generate: Callable[..., None]) -> Any:
     """Return the product of 1 to `max_rows` rows with some panels; `generate(rows, ...)` builds one case.
 
-    x and w are given by an offset and the strides of rows (w: of panels) and of steps of the depth; out, whose panels
-    are adjacent, by an offset and the stride of rows.
+    x and w have an offset and the strides of rows (w: of panels) and of steps of the depth; out, whose panels are adjacent,
+    has an offset and the stride of rows.
     """
 
     @intrinsic
@@ -147,8 +147,8 @@ def tile(max_rows: int, generate: Callable[..., None]) -> Any:
 
 
 class TileArithmetic(NamedTuple):
-    """The number type of a tile: how to read a panel's weights and to broadcast a row's number for `steps` steps of
-    the depth, to add their product to the sums, and to convert the sums to floats.
+    """The number type of a tile: functions that read the weights of a panel, broadcast the number of a row for `steps` steps
+    of the depth, add their product to the sums, and convert the sums to floats.
     """
 
     steps: int
@@ -225,9 +225,9 @@ def prefetch(builder: Any, at: Any) -> None:
 
 
 def integer_tile(max_rows: int, panels: int, prefetches: bool = False) -> Any:
-    """Return a product tile of integers with float32 output: x of 16 bits, w of 8, sums of 32; see `product_tile`.
+    """Return a product tile with float32 output: x is int16, w int8, sums int32; see `product_tile`.
 
-    At every PAIR of steps a panel holds the two numbers of each output side by side: one instruction multiplies and
+    At every PAIR of steps a panel holds the two numbers of each output next to each other: one instruction multiplies and
     adds the pairs of all outputs. The depth is a multiple of PAIR.
     """
     even, odd = ([lane for lane in range(PAIR * PANEL) if lane % PAIR == side] for side in range(PAIR))

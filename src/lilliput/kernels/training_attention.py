@@ -1,10 +1,10 @@
 """Causal attention for training on a CPU in float32, by compiled loops: slightly more than half the time of torch's.
 
-Owns: the autograd operation, when it can be used, and running machine code on torch's own threads. Does not own: the
-loops (`training_attention_loops`; they need numba and are not imported if their code is cached), or which keys
-are visible (`model.attention`).
+Owns: the autograd operation, when it can be used, and running compiled code on torch's own threads. Does not own: the loops
+(`training_attention_loops`; they need numba and are not imported if their code is cached), or the mask
+(`model.attention_mask`).
 
-B rows, H heads, G heads of keys and values, T tokens, D dim of a head.
+B rows, H heads, G key-value heads, T tokens, D head dimension.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ATTENTION = Kernel("attention", "attention for training", [], compile_attention)
 
 
 def load_attention(report: Callable[[str], None]) -> None:
-    """Load or compile before the first step; `report` gets messages about a compilation, which takes a while."""
+    """Load or compile the kernel before the first step; `report` gets messages about a compilation."""
     if find_openmp_parallel() is not None:
         ATTENTION.load(report)
 
@@ -92,7 +92,7 @@ def find_openmp_parallel() -> Any:
 
 
 def fits(size: int) -> bool:
-    """Return whether the loops support this head dim: a multiple of PANEL."""
+    """Return whether the loops support this head dimension: a multiple of PANEL."""
     return size % PANEL == 0
 
 
@@ -110,7 +110,7 @@ def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def attend_compiled(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
-    """(B, H, T, D): attention in which query t sees the keys from starts[t] (B or 1, T) to t."""
+    """Return (B, H, T, D): attention in which the keys from starts[t] (B or 1, T) to t are visible to query t."""
     out: Tensor = Attend.apply(q, k, v, starts)  # type: ignore[no-untyped-call]
     return out
 

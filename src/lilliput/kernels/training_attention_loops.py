@@ -3,15 +3,15 @@
 Owns: the arithmetic, and how it is divided among threads. Does not own: tensors and arguments
 (`training_attention`).
 
-A query sees the keys from its first visible key to itself; this covers windows, documents packed in a row and
-padding (if the first key is after the query, it sees none and its output is zero). Scores are computed for a few
-queries and whole panels of keys at a time and stay in the nearest caches; panels that no query of a tile sees are
-skipped. The backward pass recomputes the weights from the scores, their maximum and the sum of exponentials
-(Dao et al. 2022, section 3.1), for BLOCK queries at a time.
+The visible keys of a query are those from its first visible key to itself; this covers windows, documents packed in a row
+and padding (if the first key is after the query, no key is visible and the output is zero). Scores are computed for a few
+queries and whole panels of keys at a time, so that they stay in the L1 or L2 cache; panels without visible keys are
+skipped. The backward pass recomputes the weights from the scores, their maximum and the sum of exponentials (Dao et al.
+2022, section 3.1), for BLOCK queries at a time.
 
-One thread computes a head of a row from begin to end, so results do not depend on the number of threads.
+One thread computes all of a head of a row, so results do not depend on the number of threads.
 
-B rows, H heads, G heads of keys and values, T tokens, D dim of a head.
+B rows, H heads, G key-value heads, T tokens, D head dimension.
 """
 
 # Numba infers the types of compiled functions from their calls: flat arrays, and integers for offsets and sizes.
@@ -61,7 +61,7 @@ multiply_panels, add_product = tile_over_panels(float_tile(TILE, 1)), tile_over_
 
 @compiled()
 def gather_head(args, tensor, row, head, scratch, to):
-    """Copy the tokens (T, D) of a head to contiguous memory: in the tensor each token may be in another page."""
+    """Copy the tokens (T, D) of a head to contiguous memory: in the tensor each token may be on another memory page."""
     x, at, size = floats_at(tensor.at), row * tensor.row + head * tensor.head, args.size
     for token in range(args.tokens):
         numbers, target = x[at + token * tensor.token :][:size], scratch[to + token * size :][:size]
@@ -113,7 +113,7 @@ def multiply_rows(x, one, two, size):
 
 @compiled()
 def find_panels(starts, first, last):
-    """Return the range of key panels that the queries from `first` to `last` (exclusive) see; at least one panel."""
+    """Return the range of key panels visible to the queries from `first` to `last` (exclusive); at least one panel."""
     oldest = last - 1
     for token in range(first, last):
         oldest = min(oldest, starts[token])
@@ -140,7 +140,7 @@ def add_transposed_product(args, x, block, block_begin, ends, lines, tokens, to)
     """Add, for each key, the tokens of a block's queries weighted by the key's column of the block's lines."""
     size, width = args.size, args.width
     for key in range(block_begin, ends, TILE):
-        rows, token = min(TILE, ends - key), max(block, key)  # queries before a key do not see it
+        rows, token = min(TILE, ends - key), max(block, key)  # a key is not visible to earlier queries
         at, seen, depth = lines + (token - block) * width + key, tokens + token * size, ends - token
         add_product(rows, size // PANEL, x, at, 1, width, x, seen, PANEL, size, depth, x, to + key * size, size)
 
@@ -266,7 +266,7 @@ def backward(args, thread_area, q, k, v, out, d_out, d_q, d_k, d_v):
 
 
 def run_attention(numbers):
-    """Compute one forward or backward pass; every thread of the team calls this with the same numbers."""
+    """Compute one forward or backward pass; every OpenMP thread calls this with the same numbers."""
     args = read_arguments(numbers, 0)
     thread_area = add_atomically(longs_at(args.counter), 1, 1) * args.scratch_step
     q, k, v, out = read_tensor(numbers, Q), read_tensor(numbers, K), read_tensor(numbers, V), read_tensor(numbers, OUT)

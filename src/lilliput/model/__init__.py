@@ -1,1 +1,1 @@
-"""Integers in, logits out: the model family, its cache and its counts. Knows neither text nor training."""
+"""The transformer models (token ids in, logits out), their key-value cache, and their parameter and FLOP counts."""

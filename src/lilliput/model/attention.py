@@ -1,10 +1,10 @@
 """Self-attention.
 
-Owns: `attend`, the one function in which faster paths live (tests compare each with the mask's predicate), the attention
-layer, the facts that all layers of a forward pass share, and the capture of attention weights. Does not own: the mask
-(`attention_mask`), positions, norms, residuals, or the cache's storage (`kv_cache`).
+Owns: `attend`, which selects the attention kernel (tests compare each kernel with the mask), the attention layer, the state
+that all layers of a forward pass share, and the capture of attention weights. Does not own: the mask (`attention_mask`),
+positions, norms, residuals, or the cache's storage (`kv_cache`).
 
-B rows, T queries, K keys, H heads, G heads of keys and values, D dim of a head, C dim.
+B rows, T queries, K keys, H heads, G key-value heads, D head dimension, C dim.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ from lilliput.model.positions import Positions, Turn
 NO_POSITIONS = Positions()
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, sight: Visibility, dropout: float = 0.0, learns: bool = False) -> Tensor:
-    """(B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D). A query that sees nothing gets zeros.
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, dropout: float = 0.0, training: bool = False
+) -> Tensor:
+    """Return (B, H, T, D) from queries (B, H, T, D) and keys and values (B, G, K, D); zeros for a query without visible keys.
 
-    A net that learns is worth a kernel that may have to be compiled first; a net that is judged is computed alike everywhere.
+    Only training uses the compiled kernel, which may have to be compiled first; evaluation computes the same values everywhere.
     """
     grouped = q.shape[1] != k.shape[1]
-    if sight.bias is not None:
-        scores = sight.biased_mask(q.shape[-2], k.shape[-2]).to(q.dtype)
+    if visibility.bias is not None:
+        scores = visibility.biased_mask(q.shape[-2], k.shape[-2]).to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout, enable_gqa=grouped)
-    if learns and sight.starts is not None and not dropout and can_attend(q, k, v):
-        return attend_compiled(q, k, v, sight.starts)
+    if training and visibility.starts is not None and not dropout and can_attend(q, k, v):
+        return attend_compiled(q, k, v, visibility.starts)
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=sight.mask, is_causal=sight.lower, dropout_p=dropout, enable_gqa=grouped
+        q, k, v, attn_mask=visibility.mask, is_causal=visibility.lower, dropout_p=dropout, enable_gqa=grouped
     )
 
 
-def attention_weights(q: Tensor, k: Tensor, sight: Visibility) -> Tensor:
-    """(B, H, T, K): the weights that `attend` applies, for those who want to look at them."""
+def attention_weights(q: Tensor, k: Tensor, visibility: Visibility) -> Tensor:
+    """Return the attention weights (B, H, T, K) that `attend` applies."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    if sight.bias is not None:
-        scores = scores + sight.bias
-    mask = sight.whole_mask(q.shape[-2], k.shape[-2], q.device)
+    if visibility.bias is not None:
+        scores = scores + visibility.bias
+    mask = visibility.whole_mask(q.shape[-2], k.shape[-2], q.device)
     if mask is None:
         return scores.softmax(dim=-1)
     return scores.masked_fill(~mask, -torch.inf).softmax(dim=-1).masked_fill(~mask, 0.0)
@@ -55,21 +57,21 @@ def attention_weights(q: Tensor, k: Tensor, sight: Visibility) -> Tensor:
 
 @dataclass
 class Capture:
-    """Asked for by a caller who wants attention weights: which layers and heads (None: all); filled by the pass."""
+    """The attention weights of the selected layers and heads (None: all), filled by a forward pass."""
 
     layers: frozenset[int] | None = None
     heads: tuple[int, ...] | None = None
-    weights: dict[int, list[Tensor]] = field(default_factory=dict)  # layer -> one (B, chosen heads, T, K) for each pass
+    weights: dict[int, list[Tensor]] = field(default_factory=dict)  # by layer: one (B, selected heads, T, K) per pass
 
-    def take(self, layer: int, q: Tensor, k: Tensor, sight: Visibility) -> None:
+    def take(self, layer: int, q: Tensor, k: Tensor, visibility: Visibility) -> None:
         if self.layers is not None and layer not in self.layers:
             return
-        weights = attention_weights(q, k, sight).detach()
+        weights = attention_weights(q, k, visibility).detach()
         self.weights.setdefault(layer, []).append(weights if self.heads is None else weights[:, list(self.heads)])
 
 
 class PassState:
-    """The facts of one forward pass that all layers share: tokens, positions, documents, cache, capture, masks."""
+    """The state of one forward pass that all layers share: tokens, positions, documents, cache, capture, masks."""
 
     def __init__(
         self,
@@ -81,9 +83,9 @@ class PassState:
         capture: Capture | None,
         positions: Positions = NO_POSITIONS,
     ) -> None:
-        assert doc is None or cache is None, "a cached row is one document: padding is said by position -1"
+        assert doc is None or cache is None, "a cached row is one document: mark padding by position -1"
         rows, tokens = ids.shape
-        # Without explicit positions or documents every token is real and in order: no mask tensor is needed.
+        # Without explicit positions or documents there is no padding and tokens are in order: no mask tensor is needed.
         plain = pos is None and doc is None
         if cache is not None:
             pos, plain = cache.expect(tokens, pos)
@@ -98,22 +100,22 @@ class PassState:
         self.cache = cache
         self.capture = capture
         self.positions = positions
-        self.turn: Turn | None = None  # what positions do to queries and keys
-        self.sights: dict[int | None, Visibility] = {}
+        self.turn: Turn | None = None  # rotation of queries and keys
+        self.visibilities: dict[int | None, Visibility] = {}
 
-    def sight(self, window: int | None, k_pos: Tensor) -> Visibility:
-        """The same for all layers of one window, so it is made once a pass."""
-        if window not in self.sights:
-            self.sights[window] = self.look(window, k_pos)
-            self.sights[window].bias = self.positions.bias(self.pos, k_pos)
-        return self.sights[window]
+    def visibility(self, window: int | None, k_pos: Tensor) -> Visibility:
+        """Return the visibility for a window; computed once per pass, because all layers with this window share it."""
+        if window not in self.visibilities:
+            self.visibilities[window] = self.make_visibility(window, k_pos)
+            self.visibilities[window].bias = self.positions.bias(self.pos, k_pos)
+        return self.visibilities[window]
 
-    def look(self, window: int | None, k_pos: Tensor) -> Visibility:
+    def make_visibility(self, window: int | None, k_pos: Tensor) -> Visibility:
         tokens = self.pos.shape[1]
         if self.plain:
             unlimited = window is None or window >= self.before + tokens
             if self.causal and tokens == 1:
-                return Visibility()  # a windowed layer shows no more than the window
+                return Visibility()  # the cache of a windowed layer holds no keys outside the window
             lower = unlimited and self.causal and not self.before
             if unlimited and not self.causal:
                 return Visibility()
@@ -121,7 +123,7 @@ class PassState:
             q_doc, k_doc = torch.ones_like(pos), torch.ones_like(k_pos)
         else:
             if self.cache is not None and tokens == 1 and window is not None and self.cache.filled(window):
-                return Visibility()  # every row has its whole window and nothing else, wherever it is in its text
+                return Visibility()  # every row holds exactly one full window
             lower, pos = False, self.pos
             q_doc = (pos >= 0).long() if self.doc is None else self.doc
             k_doc = (k_pos >= 0).long() if self.doc is None else self.doc
@@ -163,9 +165,9 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, state: PassState) -> Tensor:
         rows, tokens, _ = x.shape
         qkv = self.qkv(x).view(rows, tokens, -1, self.head_dim)  # (B, T, H + 2G, D)
-        # `split` and not slices: its gradient is one `cat`, theirs are zeros to fill and add.
+        # `split` instead of slices: its gradient is one `cat`; each slice's gradient is a zero-filled tensor to add.
         qk, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=2)
-        # In this layout and together: half the calls, and what `attend` gives needs no copy to be projected.
+        # Norm and rotation of queries and keys in one call each; in this layout the output of `attend` needs no copy.
         qk = state.positions.rotate(self.qk_norm(qk), state.turn)
         q, k = torch.split(qk, [self.heads, self.kv_heads], dim=2)
         v = self.values(v, state)
@@ -173,9 +175,9 @@ class SelfAttention(nn.Module):
         k_pos = state.pos
         if state.cache is not None:
             k, v, k_pos = state.cache.layers[self.layer].update(k, v, state.pos)
-        sight = state.sight(self.window, k_pos)
+        visibility = state.visibility(self.window, k_pos)
         if state.capture is not None:
-            state.capture.take(self.layer, q, k, sight)
-        mixed = attend(q, k, v, sight, self.dropout if self.training else 0.0, self.training)
+            state.capture.take(self.layer, q, k, visibility)
+        mixed = attend(q, k, v, visibility, self.dropout if self.training else 0.0, self.training)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(rows, tokens, -1))
         return out

@@ -1,7 +1,7 @@
-"""The attention mask: which keys each query sees.
+"""The attention mask: which keys are visible to each query.
 
-Owns: the one predicate `visible`, which defines masks for training, packing, prefill, decoding, encoders and the attention
-page, and the forms in which `attention.attend` takes it. Does not own: attention itself.
+Owns: `visible`, which defines the mask for training, packing, prefill, decoding, encoders and the attention page, and the
+forms in which `attention.attend` takes it. Does not own: attention itself.
 
 B rows, T queries, K keys, H heads.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: bool, window: int | None) -> Tensor:
-    """(B, T, K): may query t see key k? Only in its own document (0 is padding, and nobody sees or is seen there)."""
+    """Return (B, T, K): whether key k is visible to query t. Both must be in the same document; document 0 is padding."""
     distance = q_pos[:, :, None] - k_pos[:, None, :]
     seen = (q_doc[:, :, None] == k_doc[:, None, :]) & (k_doc[:, None, :] != 0)
     if causal:
@@ -28,9 +28,10 @@ def visible(q_pos: Tensor, k_pos: Tensor, q_doc: Tensor, k_doc: Tensor, causal: 
 
 
 def first_keys(pos: Tensor, doc: Tensor, window: int | None) -> Tensor | None:
-    """(B, T): the first key that each query sees, where it sees all from there to itself; behind it where it sees none.
+    """Return (B, T): the first key visible to each query of a causal mask, whose visible keys end at the query itself.
 
-    None where the predicate cannot be said so: documents that are not in order, or positions that are not.
+    A query without visible keys gets the key after itself. Returns None if documents or positions are not in order: then
+    the visible keys are not contiguous.
     """
     place, before = torch.arange(pos.shape[1], device=pos.device), doc.cummax(dim=1).values[:, :-1]
     new = torch.ones_like(doc, dtype=torch.bool)
@@ -46,29 +47,29 @@ def first_keys(pos: Tensor, doc: Tensor, window: int | None) -> Tensor | None:
 
 @dataclass
 class Visibility:
-    """What `attend` needs of the predicate, in the forms that its paths take.
+    """The mask, in the forms that the kernels of `attend` take.
 
-    `mask` None with `lower` false: all keys are visible; `lower`: the triangle. `starts`, where there are any, say the same as
-    the mask, which is not made before it is asked for.
+    `mask` is None and `lower` false: all keys are visible. `lower`: a lower-triangular mask. `starts`, if present, is
+    equivalent to the mask, which is built on first access.
     """
 
     visible: Tensor | Callable[[], Tensor] | None = None  # (B or 1, 1, T, K) bool
     lower: bool = False
-    starts: Tensor | None = None  # (B or 1, T): each query sees the keys from there to itself
-    bias: Tensor | None = None  # (B or 1, H or 1, T, K): added to the scores, by positions that have one
+    starts: Tensor | None = None  # (B or 1, T): the first visible key of each query; the last is the query itself
+    bias: Tensor | None = None  # (B or 1, H or 1, T, K): positional bias, added to the scores
 
     @cached_property
     def mask(self) -> Tensor | None:
         return self.visible() if callable(self.visible) else self.visible
 
     def whole_mask(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """Return the mask, the triangle included; None where all keys are visible."""
+        """Return the mask, also where it is lower-triangular; None if all keys are visible."""
         if not self.lower:
             return self.mask
         return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
 
     def biased_mask(self, queries: int, keys: int) -> Tensor:
-        """Return the bias, minus infinity where a key is not visible."""
+        """Return the bias, with minus infinity where a key is not visible."""
         assert self.bias is not None
         mask = self.whole_mask(queries, keys, self.bias.device)
         return self.bias if mask is None else self.bias.masked_fill(~mask, -torch.inf)

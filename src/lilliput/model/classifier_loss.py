@@ -1,7 +1,7 @@
-"""The loss of a classifier over a batch, alone or with the loss of the tokens (multitask).
+"""The loss of a classifier over a batch, alone or with the language loss (multitask).
 
-Owns: the summed losses of labels. Does not own: their weights (`training.objectives`), the batches (`data.batches`), or the
-loss of tokens (`language_loss`).
+Owns: the summed label loss. Does not own: class weights (`training.objectives`), the batches (`data.batches`), or the
+language loss (`language_loss`).
 
 B rows, T positions, C dim.
 """
@@ -26,8 +26,7 @@ class MultitaskBatch(LanguageLossBatch, Protocol):
 
 
 class MultitaskNats(NamedTuple):
-    """The losses of tokens and of labels. `logits` (B, classes) are those of labels: of a document in the row of its first
-    window, else of nothing."""
+    """The losses of tokens and labels, and the label logits (B, classes): only the first window of a document has a label."""
 
     tokens: Nats
     labels: Nats
@@ -35,7 +34,7 @@ class MultitaskNats(NamedTuple):
 
 
 def classifier_logits(model: Transformer, batch: LossBatch) -> Tensor:
-    """Return the logits of the labels, (B, classes)."""
+    """Return the label logits, (B, classes)."""
     logits: Tensor = model(tensor(model, batch.ids), None if batch.pos is None else tensor(model, batch.pos))
     return logits
 
@@ -43,16 +42,15 @@ def classifier_logits(model: Transformer, batch: LossBatch) -> Tensor:
 def classifier_loss(
     logits: Tensor, labels: Integers, smoothing: float = 0.0, weights: Sequence[float] | None = None
 ) -> Nats:
-    """Sum (1 - smoothing) x the nats of each label + smoothing x the mean nats of all classes, weighed by its class."""
-    right = torch.from_numpy(labels).to(logits.device)
-    nats = F.cross_entropy(logits.detach(), right, ignore_index=IGNORED, reduction="sum")
+    """Return the summed cross-entropy of the labels, each weighted by its class, with label smoothing in the objective."""
+    targets = torch.from_numpy(labels).to(logits.device)
+    nats = F.cross_entropy(logits.detach(), targets, ignore_index=IGNORED, reduction="sum")
     if weights is None:
-        goal = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+        goal = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
         return Nats(goal, nats)
-    goals = F.cross_entropy(logits, right, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # (B,)
-    return Nats(
-        (goals * logits.new_tensor(weights)[right.clamp(min=0)]).sum(), nats
-    )  # an ignored label has a goal of 0
+    goals = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # (B,)
+    # The loss of an ignored label is 0, so the weight that it gets has no effect.
+    return Nats((goals * logits.new_tensor(weights)[targets.clamp(min=0)]).sum(), nats)
 
 
 def multitask_loss(
@@ -62,7 +60,7 @@ def multitask_loss(
     z_loss: float = 0.0,
     weights: Sequence[float] | None = None,
 ) -> MultitaskNats:
-    """Return both losses from one pass of the trunk; the label is predicted from the mean of a window's states."""
+    """Return both losses from one pass of the trunk; the label is predicted from the mean of the window's hidden states."""
     assert isinstance(model.head, LanguageAndLabelHead)
     ids, targets = tensor(model, batch.ids), tensor(model, batch.targets)
     state = model.begin(ids, None if batch.pos is None else tensor(model, batch.pos), doc=None)

@@ -1,7 +1,7 @@
-"""What a model costs, by arithmetic alone: parameters by part, FLOPs, bytes of activations and cache.
+"""The size and cost of a model by formula: parameters by part, FLOPs, bytes of activations and cache.
 
-Owns: the formulas. They need no torch and no weights, so that a dry run and `info` answer at once; tests tie
-each to the real model. Does not own: speed (that is measured, not derived).
+Owns: the formulas. They need neither torch nor weights, so a dry run and `info` are fast; tests compare each with a real
+model. Does not own: speed, which is measured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from lilliput.settings.tree import ModelSettings, VectorSettings
 
 @dataclass(frozen=True)
 class Parameters:
-    """`embedding` includes learned positions and tables of pairs and values; `norm` is the one after the last block; a tied head
-    is its bias only."""
+    """`embedding` includes learned positions and value embeddings; `norm` is the final norm; a tied head counts only its bias."""
 
     embedding: int
     blocks: int
@@ -31,9 +30,9 @@ class Parameters:
 class Count:
     parameters: Parameters
     flops_per_token: int  # forward and backward
-    activation_bytes_per_token: int  # kept from forward for backward, without the loss
+    activation_bytes_per_token: int  # saved for the backward pass, without the loss
     cache_bytes_per_token: int  # of layers without a window
-    cache_bytes: int  # of one row that has filled the context
+    cache_bytes: int  # of one row with a full context
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -41,17 +40,17 @@ class Count:
 
 @dataclass(frozen=True)
 class Widths:
-    """Of one block, in numbers a token."""
+    """The widths of one block, in values per token."""
 
     dim: int
     head_dim: int
     qkv: int  # queries, keys and values
     inside: int  # of the feed-forward, after its activation
-    feed_forward: int  # numbers in the matrices of the feed-forward
+    feed_forward: int  # parameters in the matrices of the feed-forward
 
     @property
     def attention(self) -> int:
-        """Numbers in the matrices of the attention."""
+        """Parameters in the matrices of the attention."""
         return self.dim * self.qkv + self.dim * self.dim
 
     @property
@@ -86,8 +85,8 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     head = task.count(settings)
     total = embedding + blocks + final_norm + head
 
-    # A product with n numbers is 2n FLOPs forward and 4n backward; so are scores and mixing, over the keys seen.
-    # The classifier's head is applied once per row and not counted.
+    # A product with n weights takes 2n FLOPs forward and 4n backward; scores and mixing likewise, over the visible keys.
+    # The classifier head is applied once per row and not counted.
     windows = layer_windows(settings.window, settings.layers)
     keys = sum(keys_seen(window, settings.context, task.tokens) for window in windows)
     projection = vectors.width * dim if vectors.width is not None else 0
@@ -105,7 +104,7 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
 
 
 def keys_seen(window: int | None, context: int, causal: bool) -> float:
-    """Keys that a position sees, on average over the context; the causal half of full attention is context / 2."""
+    """Return the mean number of visible keys per position; for causal attention without a window this is context / 2."""
     span = min(window or context, context)
     if causal:
         return span - span * span / (2 * context)
@@ -117,29 +116,29 @@ Recompute = Literal["block", "feed-forward"] | None
 
 @dataclass(frozen=True)
 class Activations:
-    """Numbers a token, of each block in turn (dropout off, no mask, without the loss)."""
+    """Values per token, for each block (dropout off, no mask, without the loss)."""
 
-    kept: list[int]  # from forward for backward
-    whole: list[int]  # there while the block's own backward runs
+    kept: list[int]  # saved for the backward pass
+    whole: list[int]  # in memory while the backward pass of this block runs
 
     @property
     def most(self) -> int:
-        """At one time: the backward of a block needs all of it, when those before it have what they keep."""
+        """Return the peak: the whole of one block plus what the blocks before it have saved."""
         return max(sum(self.kept[:layer]) + whole for layer, whole in enumerate(self.whole))
 
 
 def activations(settings: ModelSettings, recompute: Recompute = None, every: int = 1) -> Activations:
     dim, block = settings.dim, widths(settings)
     statistics = NORMS[settings.norm].statistics
-    queries_and_keys = (block.qkv + dim) // 2  # heads and kv_heads of them, and kv_heads of values
-    # A norm keeps what goes in, what comes out, and statistics; the attention also the log-sum-exp of each head.
+    queries_and_keys = (block.qkv + dim) // 2
+    # A norm saves its input, its output and its statistics; attention also saves the log-sum-exp of each head.
     attention = 2 * dim + statistics + block.qkv + dim + settings.heads
     if settings.qk_norm:
         attention += queries_and_keys // block.head_dim
     if settings.qk_norm or positions_of(settings).rotates:
         attention += queries_and_keys
     feed_forward = 2 * dim + statistics + FEED_FORWARDS[settings.feed_forward].kept * block.inside
-    looked_up = block.qkv - dim  # a row of a table of values, and its mixture: twice kv_heads x head_dim
+    looked_up = block.qkv - dim  # a value embedding and its mixture: 2 x kv_heads x head_dim
     with_values = value_layers(settings)
     kept, whole = [], []
     for layer in range(settings.layers):
@@ -151,9 +150,9 @@ def activations(settings: ModelSettings, recompute: Recompute = None, every: int
 
 
 def recomputed_flops(settings: ModelSettings, recompute: Recompute, every: int) -> int:
-    """Per token, beside those of forward and backward: the forward of what is recomputed, done again.
+    """Return the additional FLOPs per token of recomputation: a second forward pass of the selected parts.
 
-    Without dropout and with the norm first, the last product of it is spared; that is left out here.
+    An upper bound: with pre-norm and without dropout the last product is not recomputed.
     """
     if recompute is None:
         return 0

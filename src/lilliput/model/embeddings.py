@@ -1,7 +1,7 @@
-"""Tokens as vectors: learned tables, pretrained word vectors, and tables of attention values by token.
+"""Token embeddings: learned tables, pretrained word vectors, and value embeddings of attention layers.
 
-Owns: the embeddings, writing word vectors into them, and `ValueEmbedding` (modded-nanogpt), attention values mixed with a
-table by token. Does not own: which layers have a value table (`model_choices`), initialisation (`initialisation`).
+Owns: the embeddings, writing word vectors into them, and `ValueEmbedding` (from modded-nanogpt). Does not own: which layers
+have a value embedding (`model_choices`), initialisation (`initialisation`).
 
 B rows, T positions, C dim, G key-value heads, D head dimension.
 """
@@ -33,7 +33,7 @@ class LearnedEmbedding(nn.Module):
 
 
 class PretrainedEmbedding(nn.Module):
-    """Word vectors of their own width, frozen or tuned, scaled, projected to dim. `put_vectors` fills the table."""
+    """Word vectors of any width, frozen or tuned, scaled and projected to dim. `put_vectors` fills the table."""
 
     def __init__(self, vocab_size: int, width: int, dim: int, scale: float, frozen: bool) -> None:
         super().__init__()
@@ -42,19 +42,19 @@ class PretrainedEmbedding(nn.Module):
         self.project = nn.Linear(width, dim, bias=False)
 
     def look_up(self, ids: Tensor) -> Tensor:
-        found: Tensor = self.table(ids)
-        return found
+        vectors: Tensor = self.table(ids)
+        return vectors
 
     def forward(self, ids: Tensor) -> Tensor:
         x: Tensor = self.project(self.look_up(ids) * self.scale)
-        return x.to(self.table.weight.dtype)  # the residual stream is never of 16 bits, whatever its summands are
+        return x.to(self.table.weight.dtype)  # autocast must not make the residual stream 16-bit
 
 
 class PatchedEmbedding(PretrainedEmbedding):
     """A frozen table, and a small learned one for the tokens without a vector.
 
-    `row` is the row of `learned` of each token, -1 where the token's vector is in the table. It is a buffer and not a
-    setting, so that a checkpoint contains which tokens were covered.
+    `row` holds the row of each token in `learned`, or -1 if the token's vector is in the table. It is a buffer, so that a
+    checkpoint records which tokens were covered.
     """
 
     row: Tensor
@@ -62,7 +62,7 @@ class PatchedEmbedding(PretrainedEmbedding):
     def __init__(self, vocab_size: int, width: int, dim: int, scale: float, rows: int) -> None:
         super().__init__(vocab_size, width, dim, scale, frozen=True)
         self.learned = nn.Embedding(rows, width)
-        # Before any vectors are put in, the first tokens are the uncovered ones: special tokens come first by default.
+        # Until vectors are written, the first tokens count as uncovered: special tokens come first by default.
         self.register_buffer("row", torch.arange(vocab_size).where(torch.arange(vocab_size) < rows, -1))
 
     def look_up(self, ids: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class PatchedEmbedding(PretrainedEmbedding):
 
 def learned_embedding(settings: ModelSettings, vectors: VectorSettings) -> LearnedEmbedding:
     assert settings.vocab_size is not None
-    # Sines of size one would drown a small table: Vaswani et al. 2017, section 3.4, scale it up.
+    # Sines have size one and the table is small, so the table is scaled up (Vaswani et al. 2017, section 3.4).
     scale = math.sqrt(settings.dim) if settings.positions == "sinusoidal" else 1.0
     return LearnedEmbedding(settings.vocab_size, settings.dim, scale)
 
@@ -91,18 +91,17 @@ def patched_embedding(settings: ModelSettings, vectors: VectorSettings) -> Patch
 
 @torch.no_grad()
 def put_vectors(embedding: nn.Module, uncovered: str, table: NDArray[np.float32], covered: NDArray[np.bool_]) -> None:
-    """Write word vectors (tokens, width) into an embedding with fresh weights; `covered` marks the tokens that have one.
+    """Write word vectors (tokens, width) into a newly initialised embedding; `covered` marks the tokens that have one.
 
-    The model's vocabulary may have more tokens, which are not covered. Rows that are learned keep the numbers that they were
-    initialised with, and so depend on the seed alone, but scaled to the size of a vector: else a special token would be too
-    weak or too strong beside the words.
+    Tokens of the model beyond `table` are not covered. Learned rows keep their initial values, which depend only on the
+    seed, but are scaled to the size of a word vector, so that special tokens have the same scale as words.
     """
     assert isinstance(embedding, PretrainedEmbedding), "the settings have no vectors"
-    weight, given = embedding.table.weight, torch.from_numpy(np.array(table)).to(embedding.table.weight)
+    weight, source = embedding.table.weight, torch.from_numpy(np.array(table)).to(embedding.table.weight)
     known = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
     known[: len(covered)] = torch.from_numpy(np.array(covered)).to(weight.device)
-    assert known.any() and given.shape == (len(covered), weight.shape[1]), "no vectors, or not this model's"
-    vectors = given[known[: len(given)]]
+    assert known.any() and source.shape == (len(covered), weight.shape[1]), "no vectors, or vectors of another shape"
+    vectors = source[known[: len(source)]]
     weight[known] = vectors
     if uncovered == "average":
         weight[~known] = vectors.mean(dim=0)
@@ -110,18 +109,20 @@ def put_vectors(embedding: nn.Module, uncovered: str, table: NDArray[np.float32]
     size = vectors.square().mean().sqrt()
     if isinstance(embedding, PatchedEmbedding):
         embedding.row.copy_(torch.where(known, -1, torch.cumsum(~known, dim=0) - 1))
-        assert int((~known).sum()) == len(embedding.learned.weight), "vectors.rows is not the number of such rows"
+        assert int((~known).sum()) == len(embedding.learned.weight), (
+            "vectors.rows is not the number of uncovered tokens"
+        )
         rows = embedding.learned.weight
         rows.mul_(size / rows.square().mean().sqrt())
-        weight[~known] = rows  # never looked up; a tied head reads them
+        weight[~known] = rows  # for a tied head; `look_up` does not read them
     elif not known.all():
-        assert weight.requires_grad, "rows of a frozen table are not learned: vectors.rows is missing"
+        assert weight.requires_grad, "a frozen table has no learned rows: vectors.rows is missing"
         rows = weight[~known]
         weight[~known] = rows * (size / rows.square().mean().sqrt())
 
 
 class Mix(torch.autograd.Function):
-    """shares[0] x + shares[1] y. Autograd's own chain takes twice the passes: its two sums make their products first."""
+    """shares[0] x + shares[1] y. Autograd's own backward takes twice the passes: it stores the products before it sums."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class Mix(torch.autograd.Function):
 
 
 def mix(x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-    """In the type of the shares, whatever automatic casting made of x or y."""
+    """Mix in the dtype of the shares, because autocast may have changed that of x or y."""
     mixed: Tensor = Mix.apply(x.to(shares.dtype), y.to(shares.dtype), shares)  # type: ignore[no-untyped-call]
     return mixed
 
@@ -152,10 +153,7 @@ class Unmixed(nn.Module):
 
 
 class ValueEmbedding(nn.Module):
-    """Values of the layer's own projection and of a table by token; at first the half of each.
-
-    The cache holds what comes out, and so knows nothing of it.
-    """
+    """The layer's projected values mixed with a table by token, initially half of each. The cache holds the mixture."""
 
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()

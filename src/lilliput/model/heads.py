@@ -1,6 +1,6 @@
-"""From the trunk's output to logits: over the vocabulary, over labels, or both.
+"""Output heads: logits over the vocabulary, over labels, or both.
 
-Owns: the heads and the bound of their logits. Does not own: the loss (`language_loss`, `classifier_loss`).
+Owns: the heads and the soft cap of their logits. Does not own: the loss (`language_loss`, `classifier_loss`).
 
 B rows, T positions, V vocabulary.
 """
@@ -15,7 +15,7 @@ from lilliput.settings.tree import ModelSettings
 
 
 class SoftCap(nn.Module):
-    """cap x tanh(logits / cap): bounded, and nowhere without a slope (as in Gemma 2)."""
+    """cap x tanh(logits / cap), as in Gemma 2: bounded, with a nonzero gradient everywhere."""
 
     def __init__(self, cap: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class LanguageHead(nn.Module):
     def __init__(self, dim: int, vocab_size: int, bias: bool, soft_cap: float | None) -> None:
         super().__init__()
         self.project = nn.Linear(dim, vocab_size, bias=bias)
-        self.soft_cap = soft_cap  # for the loss, which makes logits chunk by chunk
+        self.soft_cap = soft_cap  # for the loss, which computes logits in chunks
         self.bound = nn.Identity() if soft_cap is None else SoftCap(soft_cap)
 
     def forward(self, x: Tensor, state: PassState) -> Tensor:
@@ -40,7 +40,7 @@ class LanguageHead(nn.Module):
 
 
 class ClassifierHead(nn.Module):
-    """Mean over the real tokens of a row, then two layers."""
+    """Mean over the tokens of a row without padding, then two layers."""
 
     def __init__(self, dim: int, hidden: int, classes: int) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class ClassifierHead(nn.Module):
         real = ((state.pos >= 0) if state.doc is None else (state.doc != 0)).unsqueeze(-1)  # (B, T, 1)
         pooled = (x * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
         logits: Tensor = self.project(F.relu(self.inner(pooled)))  # (B, classes)
-        return logits.to(x.dtype)  # automatic casting leaves 16 bits, too few for the logarithms to come
+        return logits.to(x.dtype)  # under autocast these are 16-bit floats: too few bits for the loss
 
 
 class LanguageAndLabelHead(LanguageHead):
-    """Logits over the vocabulary, and a classifier (`label`) of the same states; decoding uses the former only."""
+    """Logits over the vocabulary, and a classifier (`label`) of the same hidden states, which decoding does not use."""
 
     def __init__(
         self, dim: int, vocab_size: int, bias: bool, soft_cap: float | None, hidden: int, classes: int

@@ -1,4 +1,4 @@
-"""Initial weights: each rule draws the matrices of a model in the order of its modules; biases are 0, norms 1.
+"""Initial weights. Each rule draws the matrices of a model in the order of its modules; biases are 0, norms 1.
 
 Owns: the rules. Does not own: word vectors (`embeddings.put_vectors`), bigram counts (`training.bigram_initialisation`).
 """
@@ -39,7 +39,7 @@ class Xavier:
         nn.init.xavier_uniform_(linear.weight, generator=self.generator)
 
     def finish(self) -> None:
-        """Change what depends on several matrices, after all are drawn."""
+        """Set weights that depend on several matrices, after all are drawn."""
 
 
 class Gpt2(Xavier):
@@ -56,7 +56,7 @@ class Gpt2(Xavier):
 
 
 class ZeroResidual(Xavier):
-    """Xavier, but blocks begin as the identity and both ends are small, so that the loss begins at log V."""
+    """Xavier, but blocks are initialised as the identity, and embedding and head are small: the initial loss is log V."""
 
     def embedding(self, table: nn.Embedding) -> None:
         table.weight.normal_(0.0, 0.02, generator=self.generator)
@@ -69,10 +69,10 @@ class ZeroResidual(Xavier):
 
 
 class Copying(ZeroResidual):
-    """Zero-residual, but attention after the first layer passes on half of what it looks at.
+    """Zero-residual, but attention after the first layer copies half of the vector that it attends to.
 
-    Values and output projection are an orthogonal matrix and half its transpose, so that a tied head reads the token that a
-    head looks at. To recall a word, the model only has to learn where to look.
+    Value and output projections are an orthogonal matrix and half its transpose, so that a tied head predicts the token
+    that is attended to. To recall a word, the model only has to learn which position to attend to.
     """
 
     def embedding(self, table: nn.Embedding) -> None:

@@ -1,14 +1,13 @@
-"""Keys and values of what was already read, so that a new token costs one token.
+"""Key-value cache: keys and values of earlier tokens, so that a pass computes only the new tokens.
 
-Owns: storage of keys and values, per layer, where in it each token stands, and rows that come, go and are
-doubled. It is an argument of the model, never its state. Does not own: masks (it tells the position of every
-key, -1 for none) or the choice of what to write.
+Owns: storage of keys and values per layer, and adding, removing and copying rows. The cache is an argument of the model,
+not part of it. Does not own: masks (it returns the position of every key, -1 for none) or the choice of tokens.
 
-Position p of a row stands in column p of that row, in a windowed layer in column p % window. So texts of
-unequal lengths stand side by side without padding, no row moves because of another, and positions need no
-storage. Whatever else a column holds is finite and seen by nobody: it is later than every token of its row.
+Position p of a row is stored in column p of that row; in a windowed layer in column p % window. So rows of different
+lengths need no padding, a row does not move when another changes, and positions are not stored. Unused columns hold finite
+values and are masked: their position is after every token of the row.
 
-B rows, G heads of keys and values, T new tokens, K columns, D dim of a head.
+B rows, G key-value heads, T new tokens, K columns, D head dimension.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch
 from torch import Tensor
 
 
-class Coming:
-    """The tokens that one pass brings, for all layers.
+class IncomingTokens:
+    """The new tokens of one pass, for all layers.
 
-    `before` and `after` are what the rows hold; `pos` is (B, T), `real` (B, T) tells padding from tokens (None: no padding).
-    `plain`: all rows go on from the same position, and padding comes last; then it has the positions that tokens would have.
+    `before` and `after` are the lengths of the rows; `pos` is (B, T); `real` (B, T) is false for padding (None: no padding).
+    `plain`: all rows continue at the same position and padding comes last; then padding has positions like tokens.
     """
 
     def __init__(self, before: list[int], after: list[int], pos: Tensor, real: Tensor | None, plain: bool) -> None:
@@ -36,7 +35,7 @@ class Coming:
         self.places: dict[int | None, tuple[Tensor, Tensor, Tensor]] = {}
 
     def k_pos(self, window: int | None) -> Tensor:
-        """(1 or B, K): the positions of the keys that the new tokens are shown; made once for all layers of a window."""
+        """Return (1 or B, K): the positions of the keys for the new tokens; computed once for all layers of a window."""
         if window not in self.seen:
             if self.start == 0:
                 seen = self.pos
@@ -51,13 +50,13 @@ class Coming:
         return self.seen[window]
 
     def ring(self, lengths: list[int], window: int) -> Tensor:
-        """(1 or B, K): the position in each column of a windowed layer whose rows have these lengths; -1: empty."""
+        """Return (1 or B, K): the position in each column of a windowed layer, given the lengths of its rows; -1: empty."""
         last = torch.tensor(lengths, device=self.pos.device)[:, None] - 1
         columns = torch.arange(min(max(lengths), window), device=self.pos.device)
         return (last - (last - columns) % window).clamp(min=-1)
 
     def where(self, window: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, places among the new tokens, and columns of those that a layer is to hold: (N) each."""
+        """Return rows, indices among the new tokens, and columns of the tokens that a layer stores: (N) each."""
         if window not in self.places:
             kept = torch.ones_like(self.pos, dtype=torch.bool) if self.real is None else self.real
             if window is not None:
@@ -69,18 +68,18 @@ class Coming:
 
 
 class LayerCache:
-    """One layer's keys and values. Its columns grow by doubling, up to the window; its rows by doubling, too."""
+    """The keys and values of one layer. Rows and columns grow by doubling; columns up to the window."""
 
-    coming: Coming
+    coming: IncomingTokens
 
     def __init__(self, rows: int, kv_heads: int, head_dim: int, window: int | None, like: Tensor) -> None:
         self.window = window
-        # Not `like.new_zeros`: of a weight that is in parts over processes, this would be in parts too.
+        # Not `like.new_zeros`: with a sharded weight this would be sharded too.
         self.use(torch.zeros(2, rows, kv_heads, 0, head_dim, dtype=like.dtype, device=like.device))
 
     def use(self, held: Tensor) -> None:
         self.held = held  # (2, B or more, G, K or more, D)
-        self.keys, self.values = held[0], held[1]  # not `unbind`: autograd lets nobody write into what that gives
+        self.keys, self.values = held[0], held[1]  # not `unbind`: autograd forbids writing into its views
 
     def make_room(self, rows: int, columns: int) -> None:
         _, had_rows, heads, had_columns, dim = self.held.shape
@@ -91,7 +90,7 @@ class LayerCache:
             rows = max(rows, 2 * had_rows)
         if columns > had_columns:
             columns = self.bound(1 << (columns - 1).bit_length())
-        # Zeros: what nobody sees has a weight of 0, and 0 times what memory happens to hold need not be 0.
+        # Zeros: a masked column has weight 0, and 0 times uninitialised memory can be NaN.
         held = self.held.new_zeros(2, max(rows, had_rows), heads, max(columns, had_columns), dim)
         held[:, :had_rows, :, :had_columns] = self.held
         self.use(held)
@@ -100,7 +99,7 @@ class LayerCache:
         return columns if self.window is None else min(columns, self.window)
 
     def columns(self, first: int, last: int) -> list[slice]:
-        """Where the positions from `first` to before `last` stand, as far as they are held; in order."""
+        """Return the columns of the positions from `first` to before `last` that are still stored, in order."""
         if self.window is None:
             return [slice(first, last)]
         first = max(first, last - self.window)
@@ -109,14 +108,14 @@ class LayerCache:
         begin, end = first % self.window, (last - 1) % self.window + 1
         return [slice(begin, end)] if begin < end else [slice(begin, self.window), slice(0, end)]
 
-    def expect(self, coming: Coming) -> None:
+    def expect(self, coming: IncomingTokens) -> None:
         self.make_room(len(coming.before), coming.end)
         self.coming = coming
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take in new keys and values; give all that the new tokens may see, with their positions."""
+        """Store new keys and values; return all keys and values for the new tokens, with their positions."""
         coming, rows = self.coming, len(k)
-        assert pos is coming.pos, "not the pass that was announced"
+        assert pos is coming.pos, "not the pass that `expect` prepared"
         if coming.start == 0:
             self.write(k, v)
             return k, v, coming.k_pos(self.window)
@@ -124,7 +123,7 @@ class LayerCache:
             self.write(k, v)
             seen = slice(self.bound(coming.end))
             return self.keys[:rows, :, seen], self.values[:rows, :, seen], coming.k_pos(self.window)
-        # In a window, the last of the new tokens are written over what the first of them still see.
+        # In a window, the last new tokens overwrite keys that the first new tokens still need.
         seen = slice(self.bound(coming.start))
         keys, values = (torch.cat((old[:rows, :, seen], new), dim=2) for old, new in ((self.keys, k), (self.values, v)))
         self.write(k, v)
@@ -133,7 +132,7 @@ class LayerCache:
     def write(self, k: Tensor, v: Tensor) -> None:
         coming, rows = self.coming, len(k)
         if coming.plain and (self.window is None or coming.real is None):
-            # Padding that comes last is written like any token: the row's next ones will be written over it.
+            # Trailing padding is stored like a token: the next tokens of the row overwrite it.
             left = self.bound(coming.tokens)
             for piece in self.columns(coming.start, coming.end):
                 new = slice(coming.tokens - left, coming.tokens - left + piece.stop - piece.start)
@@ -146,16 +145,16 @@ class LayerCache:
         self.values[of, :, column] = v[of, :, token]
 
     def copy_row(self, source: LayerCache, row: int, to: int, first: int, last: int) -> None:
-        """Row `to` becomes the source's row `row`, from position `first` to before `last`."""
+        """Copy the source's row `row` to row `to`, from position `first` to before `last`."""
         for piece in self.columns(first, last):
             self.held[:, to, :, piece] = source.held[:, row, :, piece]
 
     def like(self, rows: int) -> LayerCache:
-        """Empty, for so many rows."""
+        """Return an empty cache of this layer for a number of rows."""
         return LayerCache(rows, self.held.shape[2], self.held.shape[4], self.window, self.held)
 
     def can_truncate(self, peak: int, length: int) -> bool:
-        """Whether a row that once had `peak` tokens still holds what the tokens after the first `length` may see."""
+        """Return whether a row that once had `peak` tokens still holds the keys that follow-up tokens of `length` need."""
         return self.window is None or max(0, peak - self.window) <= max(0, length + 1 - self.window)
 
     @property
@@ -164,18 +163,18 @@ class LayerCache:
 
 
 class Cache:
-    """The layers' caches, and what each row holds.
+    """The caches of all layers, and the length of each row.
 
-    `alike[i, j]`: so many tokens at the beginning of rows i and j are known to be the same in storage, because one was once
-    a copy of the other. Beams of one prompt are alike but for their last few tokens, and only these are copied.
+    `alike[i, j]` is the number of leading tokens that are known to be equal in rows i and j, because one was a copy of the
+    other. Beams of one prompt differ only in their last tokens, and only these are copied.
     """
 
-    coming: Coming
+    coming: IncomingTokens
 
     def __init__(self, layers: list[LayerCache], rows: int) -> None:
         self.layers = layers
         self.lengths = [0] * rows
-        self.peaks = [0] * rows  # the most tokens that a row ever had: what a window wrote over does not come back
+        self.peaks = [0] * rows  # the largest length that each row has had: a window has overwritten older tokens
         self.alike = np.zeros((rows, rows), dtype=np.int64)
 
     @property
@@ -184,13 +183,13 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Of the longest row."""
+        """Return the length of the longest row."""
         return max(self.lengths)
 
     def expect(self, tokens: int, pos: Tensor | None) -> tuple[Tensor, bool]:
-        """Announce a pass of so many tokens for each row, at these positions, (B, T): -1 is padding; None: none is.
+        """Prepare a pass of `tokens` tokens per row at positions (B, T), where -1 is padding (None: no padding).
 
-        Gives the positions, and whether all rows go on from the same one in order, so that one row's mask is everybody's.
+        Returns the positions, and whether all rows continue at the same position, so that they share one mask.
         """
         before, device = self.lengths, self.layers[0].held.device
         start = max(before)
@@ -201,31 +200,31 @@ class Cache:
             plain, after = even, [length + tokens for length in before]
             behind = [start - length for length in before]
             pos = in_order if even else in_order - torch.tensor(behind, device=device)[:, None]
-        else:  # whoever pads waits for answers of the device; a pass without padding waits for nothing
+        else:  # `tolist` waits for the device; a pass without padding does not wait
             real = pos >= 0
             after = [length + count for length, count in zip(before, real.sum(dim=1).tolist(), strict=True)]
             ends = [max(length, last + 1) for length, last in zip(before, pos.amax(dim=1).tolist(), strict=True)]
-            assert ends == after, "a row goes on from where it ends"
+            assert ends == after, "new tokens must continue at the end of their row"
             plain = even and bool(((pos == in_order) | ~real).all())
             pos = in_order if plain else pos
-        self.coming = Coming(before, after, pos, real, plain)
+        self.coming = IncomingTokens(before, after, pos, real, plain)
         for layer in self.layers:
             layer.expect(self.coming)
         return pos, plain
 
     def filled(self, window: int) -> bool:
-        """Whether the pass leaves every row with a whole window."""
+        """Return whether every row has a full window after the pass."""
         return min(self.coming.after) >= window
 
     def advance(self, tokens: int) -> None:
-        assert tokens == self.coming.tokens, "not the pass that was announced"
+        assert tokens == self.coming.tokens, "not the pass that `expect` prepared"
         self.lengths = self.coming.after
         self.peaks = list(map(max, self.peaks, self.lengths))
 
     def rearrange(self, rows: Sequence[int]) -> list[int]:
-        """Hold these rows alone, and twice what comes twice; tells where each is afterwards.
+        """Keep only these rows, repeated rows as copies; return the new index of each.
 
-        Whatever can stay does: of n rows one that leaves costs one copy, a mere change of order none.
+        Rows stay in place where possible: removing one row costs at most one copy, a change of order none.
         """
         count, where = len(rows), list(rows)
         stay: set[int] = set()
@@ -241,7 +240,7 @@ class Cache:
         for place in arriving:
             row = rows[place]
             to = where[place] = free.pop(int(self.alike[free, row].argmax()))
-            # A window may have lost what a row of another length still holds.
+            # In a window, rows of different lengths have overwritten different tokens: copy all of the row.
             even = (self.lengths[to], self.peaks[to]) == (self.lengths[row], self.peaks[row])
             self.copy_row(self, row, to, first=int(self.alike[to, row]) if even else 0)
             self.alike[to] = self.alike[row]
@@ -250,15 +249,15 @@ class Cache:
         return where
 
     def pick(self, rows: Sequence[int]) -> Cache:
-        """Copies of these rows; these stay as they are."""
+        """Return a cache with copies of these rows."""
         picked = Cache([layer.like(len(rows)) for layer in self.layers], 0)
         picked.append(self, rows)
         return picked
 
     def append(self, source: Cache, rows: Sequence[int]) -> None:
-        """Copies of these rows of another cache come after the rows of this one."""
+        """Append copies of these rows of another cache."""
         had = self.rows
-        # Room for a token more, because a row is copied to be read on.
+        # One more column, because a copied row gets new tokens.
         self.make_room(had + len(rows), 1 + max(source.lengths[row] for row in rows))
         for to, row in enumerate(rows, start=had):
             self.copy_row(source, row, to)
@@ -266,7 +265,7 @@ class Cache:
         self.alike[had:, had:] = source.alike[np.ix_(rows, rows)]
 
     def make_room(self, rows: int, columns: int = 0) -> None:
-        """For so many rows; those that are new hold nothing."""
+        """Allocate at least this number of rows and columns; new rows are empty."""
         new = max(0, rows - self.rows)
         self.lengths, self.peaks = self.lengths + [0] * new, self.peaks + [0] * new
         if new:
@@ -275,20 +274,20 @@ class Cache:
             layer.make_room(rows, columns)
 
     def copy_row(self, source: Cache, row: int, to: int, first: int = 0) -> None:
-        """Row `to` becomes the source's row `row`, from which it does not differ before the position `first`."""
+        """Copy the source's row `row` to row `to`; both are already equal before position `first`."""
         self.lengths[to], self.peaks[to] = source.lengths[row], source.peaks[row]
         for mine, other in zip(self.layers, source.layers, strict=True):
             mine.copy_row(other, row, to, first, source.lengths[row])
 
     def truncate(self, length: int) -> None:
-        """Forget what comes after the first `length` tokens of a row; refused where a windowed layer has lost what that needs."""
+        """Drop all tokens after the first `length` of each row; ValueError if a windowed layer has overwritten needed tokens."""
         peaks = [peak for peak, had in zip(self.peaks, self.lengths, strict=True) if had > length]
         if not all(layer.can_truncate(peak, length) for layer in self.layers for peak in peaks):
-            raise ValueError(f"a windowed layer no longer holds what a length of {length} needs: prefill again")
+            raise ValueError(f"a windowed layer has overwritten tokens that length {length} needs: prefill again")
         self.lengths = [min(had, length) for had in self.lengths]
         self.alike = np.minimum(self.alike, length)
 
     @property
     def nbytes(self) -> int:
-        """Of the rows and columns that there is room for."""
+        """Return the size of the allocated storage."""
         return sum(layer.nbytes for layer in self.layers)

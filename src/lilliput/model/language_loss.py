@@ -1,8 +1,8 @@
 """The loss of a language model over a batch.
 
-Owns: the summed loss, computed over chunks of tokens with the head and its cross-entropy as one operation, so that the
-logits of a whole batch never exist. Does not own: dividing by the number of targets (the caller knows how many there are
-over all micro-batches and processes), the batches (`data.batches`), or the loss of labels (`classifier_loss`).
+Owns: the summed loss. Head and cross-entropy are one operation over chunks of tokens, so that the logits of a whole batch
+are never in memory. Does not own: dividing by the number of targets (which the caller sums over micro-batches and
+processes), the batches (`data.batches`), or the label loss (`classifier_loss`).
 
 B rows, T positions, N tokens, n tokens of a chunk, C dim, V vocabulary.
 """
@@ -20,14 +20,14 @@ from lilliput.model.heads import LanguageHead
 from lilliput.model.transformer import Transformer
 
 IGNORED = -100  # the target of padding: torch's own convention
-CHUNK_NUMBERS = 1 << 22  # logits in flight, 16 MB in float32: they stay in a CPU's last cache between their five uses
+CHUNK_NUMBERS = 1 << 22  # logits per chunk, 16 MB in float32: they stay in the CPU's last-level cache between five uses
 
 
 Integers = NDArray[np.integer[Any]]
 
 
 class LossBatch(Protocol):
-    """What a loss needs of the rows of `data.batches`."""
+    """The fields of a batch of `data.batches` that a loss needs."""
 
     @property
     def ids(self) -> Integers: ...  # (B, T)
@@ -45,9 +45,9 @@ class LanguageLossBatch(LossBatch, Protocol):
 
 
 class Nats(NamedTuple):
-    """Summed over all targets that are not IGNORED."""
+    """Losses, summed over all targets that are not IGNORED."""
 
-    goal: Tensor  # (): the training objective: smoothed, with its penalty
+    goal: Tensor  # (): the training objective, with label smoothing and z-loss
     nats: Tensor  # (): the reported loss: plain cross-entropy, detached
 
 
@@ -71,23 +71,23 @@ def language_loss(
     smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Nats:
-    """For each target (1 - smoothing) x its nats + smoothing x the mean nats of all tokens + z_loss x logsumexp^2."""
+    """Return the sum over targets of (1 - smoothing) x nats + smoothing x mean nats of all tokens + z_loss x logsumexp^2."""
     assert isinstance(model.head, LanguageHead)
     x = model.trunk(ids, model.begin(ids, pos, doc)).flatten(0, 1)  # (N, C)
     return head_loss(model.head, x, targets.flatten(), smoothing, z_loss)
 
 
 def head_loss(head: LanguageHead, x: Tensor, targets: Tensor, smoothing: float = 0.0, z_loss: float = 0.0) -> Nats:
-    """The loss of states (N, C) and targets (N,)."""
+    """Return the loss for hidden states (N, C) and targets (N,)."""
     weight: Tensor = head.project.weight
     bias: Tensor | None = head.project.bias
-    if not torch.is_grad_enabled():  # a function is told that a parameter needs a gradient also where none is taken
+    if not torch.is_grad_enabled():  # `needs_input_grad` is true for parameters even under `no_grad`
         weight, bias = weight.detach(), None if bias is None else bias.detach()
     return Nats(*LinearCrossEntropy.apply(x, weight, bias, targets, head.soft_cap, smoothing, z_loss))  # type: ignore[no-untyped-call]
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> None:
-    """total = beta x total + alpha x a @ b. The product may be of fewer bits than the total; then it exists for a moment."""
+    """Set total = beta x total + alpha x a @ b. A product of another dtype needs a temporary tensor."""
     if a.dtype is total.dtype:
         total.addmm_(a, b, beta=beta, alpha=alpha)
     else:
@@ -95,13 +95,13 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: f
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross-entropy of `x @ weight.T + bias`, capped if `cap` says so: what is descended, and what is told.
+    """Summed cross-entropy of `x @ weight.T + bias`, with a soft cap: the training objective and the reported loss.
 
-    The gradients are made in the forward pass, while a chunk's logits are at hand: the loss is a scalar, so all that the
-    backward pass can add to them is a factor. One buffer holds a chunk's logits, then probabilities, then gradient.
+    The forward pass computes the gradients, while the logits of a chunk are in memory: the loss is a scalar, so the backward
+    pass only multiplies them by a factor. One buffer holds a chunk's logits, then probabilities, then gradient.
 
-    A cap needs a second buffer, and is made of sigmoids: cap tanh(z / cap) = 2 cap sigmoid(2 z / cap) - cap, and a CPU has
-    the sigmoid in a third of the tanh's time. The last term is left out, for it changes no probability.
+    A soft cap needs a second buffer and uses cap tanh(z / cap) = 2 cap sigmoid(2 z / cap) - cap, because the sigmoid takes a
+    third of the time of tanh on a CPU. The last term is dropped: it changes no probability.
     """
 
     @staticmethod
@@ -119,7 +119,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         chunk = max(1, CHUNK_NUMBERS // vocab_size // (1 if cap is None else 2))
         steep, lift = (1.0, 0.0) if cap is None else (2.0 / cap, cap)
         goal, nats = weight.new_zeros(()), weight.new_zeros(())
-        # Under automatic casting products are of 16 bits, and all that is summed up is not.
+        # Under autocast the operands of products are 16-bit floats, but sums are not.
         device = x.device.type
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         states, matrix = x.to(kind), weight.to(kind)
@@ -141,7 +141,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             top, at_right = scores.amax(dim=-1, keepdim=True), scores.gather(1, right)
             mean = scores.mean(dim=-1, keepdim=True) if smoothing else at_right
             torch.softmax(scores, dim=-1, out=scores)
-            # log-sum-exp = top - log p(top): p(top) is at least 1 / V, so nothing is lost by way of the probabilities
+            # log-sum-exp = top - log p(top), which is exact enough because p(top) is at least 1 / V
             total = top - scores.amax(dim=-1, keepdim=True).log()
             nats += ((total - at_right) * counts).sum()
             wanted = total - at_right.lerp(mean, smoothing)
@@ -154,7 +154,7 @@ class LinearCrossEntropy(torch.autograd.Function):
             scores.scatter_add_(1, right, scores.new_full((), smoothing - 1.0).expand(right.shape))
             if smoothing:
                 scores -= smoothing / vocab_size
-            if not counts.all():  # else a pass over all logits for nothing
+            if not counts.all():  # avoids a pass over all logits
                 scores *= counts
             if cap is not None:
                 torch.ops.aten.sigmoid_backward.grad_input(scores, bend, grad_input=scores)
@@ -165,7 +165,7 @@ class LinearCrossEntropy(torch.autograd.Function):
                 dbias += scores.sum(dim=0)
         if learning:
             ctx.save_for_backward(dx, dweight, dbias)
-            ctx.slope = 1.0 if cap is None else 4.0  # of the cap at 0, by the sigmoid's 1/4
+            ctx.slope = 1.0 if cap is None else 4.0  # the cap has slope 1 at 0, the sigmoid 1/4
         ctx.mark_non_differentiable(nats)
         return goal, nats
 

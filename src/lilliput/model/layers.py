@@ -1,7 +1,7 @@
-"""The parts of a block: where the norm is applied, and the feed-forwards.
+"""The parts of a block: norm placements and feed-forwards, each selected by name in `model_choices`.
 
-Owns: residual wrappers and feed-forwards; each is selected by name in `model_choices`. Does not own: attention, norms, the order
-of the parts (`transformer`) or initialisation (`initialisation`).
+Owns: residual wrappers and feed-forwards. Does not own: attention, norms, the order of the parts (`transformer`) or
+initialisation (`initialisation`).
 
 B rows, T positions, C dim.
 """
@@ -32,7 +32,7 @@ class PreNorm(nn.Module):
 
 
 class PostNorm(PreNorm):
-    """norm(x + f(x)), as in the first transformer."""
+    """norm(x + f(x)), as in the original transformer (Vaswani et al. 2017)."""
 
     def forward(self, x: Tensor, state: PassState) -> Tensor:
         added: Tensor = self.norm(x + self.dropout(self.inner(x, state)))
@@ -40,7 +40,7 @@ class PostNorm(PreNorm):
 
 
 class SquaredRelu(torch.autograd.Function):
-    """Its gradient is 2 relu(x) g, one pass: autograd's own chain takes three, over the widest tensor of a block."""
+    """relu(x)^2. Its backward takes one pass over the widest tensor of a block; autograd's own takes three."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -67,9 +67,9 @@ def swiglu(x: Tensor) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """Two products with an activation between them. A gated activation takes two values for each that it returns.
+    """Two products with an activation between them. A gated activation takes two values for each value that it returns.
 
-    `output` is the projection that writes into the residual stream; initialisers treat it as such.
+    `output` is the projection that writes into the residual stream; initialisers look for this name.
     """
 
     gated = False
@@ -98,7 +98,7 @@ class ReluFeedForward(FeedForward):
 
 
 class GeluFeedForward(FeedForward):
-    """GELU in its exact form: torch's tanh form takes four times as long on a CPU."""
+    """Exact GELU: torch's tanh approximation takes four times as long on a CPU."""
 
     def activate(self, x: Tensor) -> Tensor:
         return F.gelu(x)

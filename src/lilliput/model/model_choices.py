@@ -1,8 +1,8 @@
-"""The choices of a model, by name: norms, norm placements, positions, feed-forwards, embeddings, heads, initialisers.
+"""The selectable parts of a model: norms, norm placements, positions, feed-forwards, embeddings, heads, initialisers.
 
-Owns: one table per choice. An entry names the part that it builds, counts its parameters, FLOPs and activations, and knows
-its conflicts. Needs no torch: a dry run and `info` count without it; a registered part that gives no counts is built
-without memory and counted. Does not own: the parts, or how they are put together (`transformer`).
+Owns: one table per setting. An entry names the part that it builds, counts its parameters and activations, and checks for
+conflicting settings. Does not import torch, so a dry run and `info` are fast; a registered part without counts is built on
+device "meta" and counted. Does not own: the parts, or how they are combined (`transformer`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lilliput.settings.tree import Config, ModelSettings, VectorSettings
 
 
 def count_built(build: Callable[[], Any], matrices_only: bool = False) -> int:
-    """Count the parameters of a part that is built without memory."""
+    """Count the parameters of a part, built on device "meta" (without memory)."""
     import torch
 
     with torch.device("meta"):
@@ -30,10 +30,10 @@ def count_built(build: Callable[[], Any], matrices_only: bool = False) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Norm(Choice):
-    """Built with the dimension that is normalised."""
+    """A norm, built with the dimension that is normalised."""
 
     parameters: Callable[[int], int] | None = None
-    statistics: int = 1  # numbers per token that are kept for the backward pass
+    statistics: int = 1  # values per token that are saved for the backward pass
 
     def count(self, dim: int) -> int:
         return self.parameters(dim) if self.parameters else count_built(lambda: self.build(dim))
@@ -63,11 +63,11 @@ def no_parameters(settings: ModelSettings) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionalEncoding(Choice):
-    """Built with the model's settings."""
+    """A positional encoding, built with the model's settings."""
 
     parameters: Callable[[ModelSettings], int] | None = None
-    adds: bool = False  # to the embedding
-    rotates: bool = False  # queries and keys, which are then kept for the backward pass
+    adds: bool = False  # is added to the embedding
+    rotates: bool = False  # rotates queries and keys, which are then saved for the backward pass
 
     def count(self, settings: ModelSettings) -> int:
         return self.parameters(settings) if self.parameters else count_built(lambda: self.build(settings))
@@ -126,10 +126,10 @@ def positions_of(settings: ModelSettings) -> PositionalEncoding:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardChoice(Choice):
-    """Built with dim, hidden and bias. `kept`: numbers per token and unit of the inner width that the activation keeps for
-    the backward pass."""
+    """A feed-forward, built with dim, hidden and bias. `kept`: values that the activation saves for the backward pass, per
+    token and unit of the inner width."""
 
-    known: bool = False  # a subclass of `layers.FeedForward` without parameters of its own: counted by formula
+    known: bool = False  # a subclass of `layers.FeedForward` without additional parameters: counted by formula
     gated: bool = False
     kept: int = 2
 
@@ -157,12 +157,12 @@ FEED_FORWARDS.add(
     FeedForwardChoice(name="swiglu", builds="lilliput.model.layers:SwigluFeedForward", known=True, gated=True, kept=4),
 )
 
-# Embeddings: selected by the settings of the vectors, not by a name ---------------------------------------------------
+# Embeddings: selected by the settings `vectors.*`, not by a name ------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(Choice):
-    """Built with the settings of the model and of the vectors. `parameters` returns (all, frozen)."""
+    """An embedding, built with the settings of the model and of the vectors. `parameters` returns (all, frozen)."""
 
     parameters: Callable[[ModelSettings, VectorSettings], tuple[int, int]]
 
@@ -194,7 +194,7 @@ EMBEDDINGS = {
 
 
 def embedding_of(vectors: VectorSettings) -> Embedding:
-    """Select the embedding: a table of vectors that is tuned learns the rows of uncovered tokens itself."""
+    """Select the embedding; only a frozen table needs separate learned rows for uncovered tokens."""
     if vectors.width is None:
         return EMBEDDINGS["learned"]
     patched = vectors.frozen and vectors.uncovered == "learned" and vectors.rows
@@ -203,7 +203,7 @@ def embedding_of(vectors: VectorSettings) -> Embedding:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueLayers(Choice):
-    """Which layers have a table of values by token: `builds` returns their numbers for a number of layers."""
+    """The layers that have a value embedding: `builds` returns their indices, given the number of layers."""
 
     def layers(self, layers: int) -> set[int]:
         chosen: set[int] = self.build(layers)
@@ -220,7 +220,7 @@ VALUE_EMBEDDINGS.add(
 
 
 def value_layers(settings: ModelSettings) -> set[int]:
-    """Return the layers whose values have a table by token; the last is always one of them."""
+    """Return the indices of the layers with a value embedding; the last layer is always one of them."""
     kind = settings.value_embeddings
     return set() if kind is None else VALUE_EMBEDDINGS[kind].layers(settings.layers)
 
@@ -230,73 +230,76 @@ def value_layers(settings: ModelSettings) -> set[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Choice):
-    """What a model predicts; `builds` makes the head from the model's settings."""
+    """The prediction task of a model; `builds` makes the head from the model's settings."""
 
     tokens: bool = True  # predicts the next token: a causal decoder
     labels: bool = False  # predicts the label of a document
 
     def count(self, settings: ModelSettings) -> int:
-        """Count the parameters of the head; a tied one has only its bias."""
+        """Count the parameters of the head; a tied head has only its bias."""
         assert settings.vocab_size is not None
-        found = 0
+        total = 0
         if self.tokens:
-            found += (
-                0 if settings.tied else settings.dim * settings.vocab_size
-            ) + settings.bias_head * settings.vocab_size
+            total += settings.vocab_size * (settings.bias_head + (0 if settings.tied else settings.dim))
         if self.labels:
             assert settings.classes is not None
-            found += (settings.dim + 1 + settings.classes) * settings.classifier_hidden + settings.classes
-        return found
+            total += (settings.dim + 1 + settings.classes) * settings.classifier_hidden + settings.classes
+        return total
 
 
 def language_rules(config: Config) -> list[Conflict]:
-    found = []
-    if config.model.classes is not None:
-        fix = "set model.task to classifier or both, or remove model.classes"
-        found.append(Conflict("model.classes", "a language model has no classes", fix))
-    if config.train.balance_labels:
-        fix = "set model.task to classifier or both, or remove train.balance_labels"
-        found.append(Conflict("train.balance_labels", "a language model has no labels", fix))
-    return found + one_loss(config)
+    return [
+        Conflict(
+            name,
+            f"{name} requires model.task classifier or both (got language)",
+            f"set model.task to classifier or both, or remove {name}",
+        )
+        for name, value in (
+            ("model.classes", config.model.classes),
+            ("train.balance_labels", config.train.balance_labels),
+        )
+        if value not in (None, False)
+    ] + one_loss(config)
 
 
 def classifier_rules(config: Config) -> list[Conflict]:
-    model, found = config.model, []
-    if model.soft_cap is not None:
-        found.append(Conflict("model.soft_cap", "a classifier has no token logits", "set model.soft_cap to none"))
-    if model.tied:
-        what = "a tied head requires a language model (got model.task classifier)"
-        found.append(Conflict("model.tied", what, "set model.tied to false"))
-    if config.train.z_loss:
-        found.append(Conflict("train.z_loss", "a classifier has no token logits", "set train.z_loss to 0"))
-    if config.train.pair_updates:
-        found.append(Conflict("train.pair_updates", "a classifier predicts no tokens", "set train.pair_updates to 0"))
-    return found + labelled_documents(config, "a classifier") + one_loss(config)
+    conflicts = [
+        Conflict(name, f"{name} requires model.task language or both (got classifier)", f"set {name} to {off}")
+        for name, value, off in (
+            ("model.soft_cap", config.model.soft_cap, "none"),
+            ("model.tied", config.model.tied, "false"),
+            ("train.z_loss", config.train.z_loss, "0"),
+            ("train.pair_updates", config.train.pair_updates, "0"),
+        )
+        if value not in (None, False, 0)
+    ]
+    return conflicts + labelled_documents(config) + one_loss(config)
 
 
 def both_rules(config: Config) -> list[Conflict]:
-    train, found = config.train, []
+    train, conflicts = config.train, []
     if config.data.windows == "overlapping":
-        what = "model.task both requires aligned windows: each label is learned once per epoch"
-        found.append(Conflict("data.windows", what, "set data.windows to aligned"))
+        what = "model.task both requires data.windows aligned (got overlapping)"
+        conflicts.append(Conflict("data.windows", what, "set data.windows to aligned"))
     if train.language_weight + train.label_weight == 0.0:
-        what = "train.language_weight and train.label_weight are both 0: there is no loss"
-        found.append(Conflict("train.language_weight", what, "set one of them above 0"))
-    return found + labelled_documents(config, "model.task both")
+        what = "train.language_weight or train.label_weight must be above 0 (got 0 for both)"
+        conflicts.append(Conflict("train.language_weight", what, "set one of them above 0"))
+    return conflicts + labelled_documents(config)
 
 
-def labelled_documents(config: Config, what: str) -> list[Conflict]:
+def labelled_documents(config: Config) -> list[Conflict]:
     if config.data.labelled:
         return []
+    what = f"model.task {config.model.task} requires labelled documents (got data.labelled false)"
     fix = "set data.labelled to true and data.source to a labelled source"
-    return [Conflict("data.labelled", f"{what} requires labelled documents", fix)]
+    return [Conflict("data.labelled", what, fix)]
 
 
 def one_loss(config: Config) -> list[Conflict]:
     return [
         Conflict(
             f"train.{name}",
-            f"train.{name} requires model.task both (got {config.model.task}, which has one loss)",
+            f"train.{name} requires model.task both, which has two losses (got {config.model.task})",
             f"remove train.{name}",
         )
         for name in ("language_weight", "label_weight")
@@ -323,14 +326,14 @@ TASKS.add(
 
 @dataclass(frozen=True, kw_only=True)
 class Initialiser(Choice):
-    identity_blocks: bool = False  # every block begins as the identity
+    identity_blocks: bool = False  # every block is initialised as the identity
 
 
 def equal_kv_heads(config: Config) -> list[Conflict]:
     heads, kv_heads = config.model.heads, config.model.kv_heads
     if kv_heads in (None, heads):
         return []
-    what = f"model.initialisation copying requires as many kv_heads as heads (got {kv_heads} and {heads})"
+    what = f"model.initialisation copying requires model.kv_heads = model.heads (got {kv_heads} and {heads})"
     return [Conflict("model.initialisation", what, "remove model.kv_heads or choose another model.initialisation")]
 
 

@@ -1,10 +1,9 @@
-"""Norms: LayerNorm is torch's own; RMSNorm is ours, for the layer and for each head of queries and keys.
+"""Norms: torch's LayerNorm, and an RMSNorm for layers and for each head of queries and keys.
 
-Owns: RMSNorm with its gradient written out. torch's is a chain of small operations on a CPU: three times the
-time of this one, and two more copies of its input kept for the backward pass. Does not own: where a norm
-stands (`layers`).
+Owns: RMSNorm with an explicit gradient. On a CPU torch's own is a chain of small operations: it takes three times as long
+and saves two more copies of its input for the backward pass. Does not own: the placement of norms (`layers`).
 
-B rows, T positions, H heads, G heads of keys and values, D dim of a head.
+B rows, T positions, H heads, G key-value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class RootMeanSquare(torch.autograd.Function):
         (gradient,) = gradients
         x, weight, scale = ctx.saved_tensors
         dim, heads = weight.shape[-1], weight.numel() // weight.shape[-1]
-        product = gradient * x  # one buffer for all that has the size of x
+        product = gradient * x  # the only buffer of this size: reused below
         dweight = torch.einsum("nh,nhd->hd", scale.view(-1, heads), product.view(-1, heads, dim)).view_as(weight)
         along = product.mul_(weight).sum(dim=-1, keepdim=True)
         dx = torch.mul(gradient, weight, out=product).mul_(scale)
@@ -45,9 +44,9 @@ class RootMeanSquare(torch.autograd.Function):
 
 
 def root_mean_square(x: Tensor, weight: Tensor) -> Tensor:
-    """In the type of the weight, whatever automatic casting made of x: a sum of squares needs more than seven bits."""
+    """Normalise in the dtype of the weight: autocast may have made x bfloat16, whose 7 bits are too few for a sum of squares."""
     x = x.to(weight.dtype)
-    if not torch.is_grad_enabled():  # autograd's door costs as much as one row's norm
+    if not torch.is_grad_enabled():  # calling an autograd function takes as long as the norm of one row
         return normalise(x, weight)[0]
     normed: Tensor = RootMeanSquare.apply(x, weight)  # type: ignore[no-untyped-call]
     return normed
@@ -63,7 +62,7 @@ class RMSNorm(nn.Module):
 
 
 class QueryKeyNorm(nn.Module):
-    """RMSNorm of each head of queries and keys, side by side in (B, T, H + G, D), with a weight for either kind."""
+    """RMSNorm of each head of queries and keys, which are concatenated in (B, T, H + G, D); each has its own weight."""
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()

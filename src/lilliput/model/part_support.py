@@ -1,8 +1,7 @@
-"""The parts that a model is made of, by role, for programs that support some models only.
+"""The parts of a model by role, for engines and exporters that support only some models.
 
-Owns: the list of roles, and the check of a model against an allow-list. An engine or exporter lists the exact types that it
-supports for each role; a model with any other part is refused, so that a new part is never mistaken for a known one. Does
-not own: the lists.
+Owns: the list of roles, and the check of a model against a list of supported types. Types must match exactly, so that a new
+subclass is not treated as a supported part. Does not own: the lists.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Supported = Mapping[str, Collection[type[nn.Module]]]
 
 
 def parts_of(model: Transformer) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (role, part) for each part of the model that a choice selects."""
+    """Yield (role, part) for each part of the model that a setting selects."""
     yield "embedding", model.embedding
     yield "positions", model.positions
     blocks: list[Any] = list(model.blocks)

@@ -1,11 +1,11 @@
 """Positional encodings.
 
-Owns: `Positions`, one class with three hooks, all without effect by default, so that "no positions" is the base class
-itself: `embed` adds to the residual stream at the bottom, `rotate` turns queries and keys in every layer, `bias` adds to
-the attention scores. Positions are explicit integers, absolute within their document, so that neither the cache nor packing
-is a special case. Does not own: the mask (`attention_mask.visible`).
+Owns: `Positions` and its subclasses. The base class means no positions; its three hooks have no effect: `embed` adds to the
+embedding, `rotate` rotates queries and keys in every layer, `bias` adds to the attention scores. Positions are explicit
+integers, counted from the start of the document, so that the cache and packing need no special case. Does not own: the mask
+(`attention_mask.visible`).
 
-B rows, T positions, C dim, H heads, D dim of a head, K keys.
+B rows, T positions, C dim, H heads, D head dimension, K keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Turn = tuple[Tensor, Tensor]  # cosines and signed sines, (B or 1, T, 1, D)
 
 
 class Positions(nn.Module):
-    """No positions; the base of the others. Padding has position -1 and is clamped: nothing reads what it gets."""
+    """No positions; the base class. Padding has position -1, which is clamped to 0: its encoding is not used."""
 
     @classmethod
     def of(cls, settings: ModelSettings) -> Self:
@@ -31,16 +31,16 @@ class Positions(nn.Module):
         return x
 
     def turn(self, pos: Tensor, dtype: torch.dtype) -> Turn | None:
-        """What `rotate` needs of the positions: made once a pass, for all layers."""
+        """Return the cosines and sines for `rotate`; computed once per pass, for all layers."""
         return None
 
     def rotate(self, heads: Tensor, turn: Turn | None) -> Tensor:
-        """Queries and keys side by side, (B, T, H, D): one turn for both."""
+        """Rotate queries and keys, concatenated by head in (B, T, H, D)."""
         return heads
 
     def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
-        """Return what is added to the attention scores, (B or 1, H or 1, T, K), for queries at q_pos (B, T) and keys at
-        k_pos (B, K); it is the same in all layers of one window."""
+        """Return the bias of the attention scores, (B or 1, H or 1, T, K), for queries at q_pos (B, T) and keys at k_pos
+        (B, K); layers with the same window share it."""
         return None
 
 
@@ -80,7 +80,7 @@ class Sinusoidal(Positions):
 
 
 class Rotary(Positions):
-    """Su et al. 2021, in the half-split layout of Llama, so that weights travel without a permutation."""
+    """Su et al. 2021, in the half-split layout of Llama, so that weights convert without a permutation."""
 
     cos: Tensor
     sin: Tensor
@@ -92,7 +92,7 @@ class Rotary(Positions):
     def __init__(self, context: int, head_dim: int, base: float) -> None:
         super().__init__()
         angles = angle_table(context, head_dim, base)
-        # cos twice and (-sin, sin): a turn is then two products and one sum over the whole head.
+        # (cos, cos) and (-sin, sin): a rotation is then two products and one sum over the whole head.
         self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), dim=-1), persistent=False)  # (context, D)
         self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), dim=-1), persistent=False)
 
@@ -102,14 +102,14 @@ class Rotary(Positions):
 
     def rotate(self, heads: Tensor, turn: Turn | None) -> Tensor:
         assert turn is not None
-        if not torch.is_grad_enabled():  # autograd's door costs as much as one token's turn
+        if not torch.is_grad_enabled():  # calling an autograd function takes as long as rotating one token
             return turn_heads(heads, *turn)
         rotated: Tensor = Rotate.apply(heads, *turn)  # type: ignore[no-untyped-call]
         return rotated
 
 
 class Rotate(torch.autograd.Function):
-    """A turn, whose gradient is the turn back; nothing is kept for it but the angles."""
+    """A rotation. Its gradient is the inverse rotation, so that only cosines and sines are saved."""
 
     @staticmethod
     def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -128,12 +128,12 @@ def turn_heads(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def swap_halves(heads: Tensor) -> Tensor:
-    """Of the last dimension; `roll` does the same in more time."""
+    """Swap the halves of the last dimension; `roll` is slower."""
     *shape, dim = heads.shape
     return heads.view(*shape, 2, dim // 2).flip(-2).reshape(heads.shape)
 
 
 def angle_table(context: int, width: int, base: float) -> Tensor:
-    """Position x frequency, in float64: an angle of a thousand radians has no digits to spare in float32."""
+    """Return position x frequency, in float64: float32 is too imprecise for angles of a thousand radians."""
     frequencies = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.arange(context, dtype=torch.float64)[:, None] * frequencies  # (context, width / 2)

@@ -1,15 +1,12 @@
-"""Gradient checkpointing: of a block, or of its feed-forward, only the input is kept for the backward pass (Chen et
-al. 2016).
+"""Activation checkpointing: only the input of a block or feed-forward is saved for the backward pass (Chen et al. 2016).
 
+Owns: running a part of the model so that tensors that autograd would save are dropped, and recomputed bit for bit when the
+backward pass needs them; the selection of these parts; measuring the saved bytes; compiling blocks. Does not own: the parts
+(`transformer`), or applying the settings (`training.session`).
 
-Owns: running a part of the model so that what autograd would save is dropped, and computed again, bit for
-bit, when the backward pass first asks for it; which parts are run so; measuring what is kept; compiling. Does
-not own: the parts (`transformer`), or when a setting asks for it (`training.session`).
-
-The graph is the one that a plain forward pass makes: hooks on saved tensors leave stubs in it, and whoever
-watches its nodes (DDP, FSDP2) sees what it always sees. What a part depends on besides its input is restored
-when it runs again: the random states and autocast. Its weights are asked for then, too, so that FSDP2 may
-free and gather them in between.
+The autograd graph is that of a plain forward pass, so DDP and FSDP2 work unchanged: hooks on saved tensors put stubs into
+it. Recomputation restores what a part depends on besides its input: random states and autocast. It reads the weights again,
+so that FSDP2 may free and gather them in between.
 """
 
 from __future__ import annotations
@@ -32,38 +29,38 @@ Kind = Literal["block", "feed-forward"]
 
 
 def use_recompute(model: Transformer, kind: Kind | None, every: int) -> None:
-    """Of every `every` blocks, from the first on, recompute one, or its feed-forward; None: keep everything.
+    """Recompute every `every`-th block or its feed-forward, starting with the first; None: save everything.
 
-    The last block is the one to spare: its tensors are needed at once, when those of all others are still there.
+    Recomputing the last block saves no memory: its backward pass runs first, when all other blocks hold their tensors.
     """
     for number, block in enumerate(blocks_of(model)):
         chosen = kind if number % every == 0 else None
-        block.run_block = run_again if chosen == "block" else run_straight
-        block.run_feed_forward = run_again if chosen == "feed-forward" else run_straight
+        block.run_block = run_recomputed if chosen == "block" else run_straight
+        block.run_feed_forward = run_recomputed if chosen == "feed-forward" else run_straight
 
 
 def use_compile(model: Transformer) -> None:
-    """Compile the halves of the blocks: whatever runs them, and however little of them is kept, is around what is compiled.
+    """Compile attention and feed-forward of each block, inside recomputation.
 
-    Names of weights stay. Numbers differ from those of a plain run by rounding, and dropout draws otherwise.
+    Names of weights stay the same. Results differ from an uncompiled run by rounding, and dropout draws other values.
     """
     try:
-        torch.compile(torch.neg)(torch.ones(2, device=model.device))  # seconds, where the real thing takes tens of them
+        torch.compile(torch.neg)(torch.ones(2, device=model.device))  # seconds; compiling the model takes tens of them
     except RuntimeError as error:
-        what = f"torch.compile does not work on this machine: {str(error).splitlines()[0]}"
+        what = f"train.compile requires a working torch.compile (got: {str(error).splitlines()[0]})"
         fix = "set train.compile to false"
         raise UserError(what, None, fix=fix, code="device.missing", setting="train.compile") from error
-    # All blocks share one function, whose variants (windows, packed or plain rows, with and without gradient, a length that
-    # is fixed or not) are a few; beyond torch's own limit of eight it would give up and warn at length.
+    # All blocks share one compiled function. Windows, packing, gradients and dynamic lengths need more variants of it than
+    # torch's limit of eight.
     torch._dynamo.config.recompile_limit = 64
     compiled = torch.compile(run_straight)
     windows = set(model.windows)
 
     def run_compiled(part: Part, x: Tensor, state: PassState) -> Tensor:
-        if state.cache is not None or state.capture is not None:  # decoding has another length at every step
+        if state.cache is not None or state.capture is not None:  # decoding has a new length at every step
             return part(x, state)
-        for window in windows:  # a part that makes a mask would be compiled apart from one that finds it
-            _ = state.sight(window, state.pos).mask
+        for window in windows:  # build all masks first: building one inside would be a further variant
+            _ = state.visibility(window, state.pos).mask
         return compiled(part, x, state)
 
     for block in blocks_of(model):
@@ -71,24 +68,24 @@ def use_compile(model: Transformer) -> None:
 
 
 def measure_kept(model: Transformer, run: Callable[[], Tensor]) -> int:
-    """Bytes that a forward pass leaves for its backward pass, the model's own tensors aside, each storage once."""
+    """Return the bytes that a forward pass saves for its backward pass, without parameters and buffers, each storage once."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    found: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(count, lambda tensor: tensor):
         out = run()
-    assert out.requires_grad, "nothing is kept where no gradient is wanted"
-    return sum(found.values())
+    assert out.requires_grad, "nothing is saved without a gradient"
+    return sum(saved.values())
 
 
-def run_again(part: Part, x: Tensor, state: PassState) -> Tensor:
-    """part(x, now), of which x alone is kept. A cache or a capture would be filled twice: with them it runs straight."""
+def run_recomputed(part: Part, x: Tensor, state: PassState) -> Tensor:
+    """Return part(x, state), saving only x. With a cache or a capture, which would be filled twice, nothing is recomputed."""
     if not torch.is_grad_enabled() or state.cache is not None or state.capture is not None:
         return part(x, state)
     segment = Segment(part, x, state)
@@ -97,43 +94,43 @@ def run_again(part: Part, x: Tensor, state: PassState) -> Tensor:
 
 
 class Stub:
-    """What the graph holds for a tensor that was dropped: where it came from, and by which signs to know it again.
+    """The placeholder of a dropped tensor in the autograd graph: its segment and its signature.
 
-    Between recomputation and use it holds the tensor itself. Stubs die with the nodes of the graph that hold them, and so
-    do their tensors, however much of the graph a backward pass went through.
+    It holds the tensor only between recomputation and use. Nodes of the graph own their stubs, so stubs and their tensors
+    are freed with the nodes, also after a backward pass through a part of the graph.
     """
 
     def __init__(self, segment: Segment, tensor: Tensor) -> None:
-        self.segment, self.signs = segment, signs(tensor)
+        self.segment, self.signature = segment, signature(tensor)
         self.tensor: Tensor | None = None
 
     def take(self) -> Tensor:
-        if self.tensor is None:  # also in a second backward pass through a graph that was retained
-            self.segment.compute_again()
+        if self.tensor is None:  # also in a second backward pass through a retained graph
+            self.segment.recompute()
         tensor, self.tensor = self.tensor, None
         assert tensor is not None
         return tensor
 
 
-def signs(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype, int]:
-    """A weight that was changed in between has another version: autograd would refuse it, and so must we."""
+def signature(tensor: Tensor) -> tuple[tuple[int, ...], torch.dtype, int]:
+    """Return shape, dtype and version: a weight that was changed in place has a new version, an error in autograd too."""
     return tuple(tensor.shape), tensor.dtype, tensor._version
 
 
-class Enough(Exception):
-    """The last tensor that is needed is there: what follows it, often a large product, need not be computed."""
+class AllRecomputed(Exception):
+    """Ends a recomputation after the last saved tensor: the rest, often a large product, is not needed."""
 
 
 class Segment:
-    """One run of a part: its input, its surroundings, and the stubs of what it saved, in order.
+    """One run of a part: its input, its ambient state, and the stubs of the tensors that it saved, in order.
 
-    The stubs hold the segment and not the other way round, so that it ends with the last of them.
+    Stubs refer to the segment, and the segment only weakly to stubs, so that it is freed with the last of them.
     """
 
     def __init__(self, part: Part, x: Tensor, state: PassState) -> None:
-        self.part, self.now = part, state
+        self.part, self.state = part, state
         self.kept = keep(x)
-        self.surroundings = Surroundings.of(x.device)
+        self.ambient = AmbientState.of(x.device)
         self.stubs: list[weakref.ref[Stub]] = []
 
     def drop(self, tensor: Tensor) -> Stub:
@@ -141,41 +138,41 @@ class Segment:
         self.stubs.append(weakref.ref(stub))
         return stub
 
-    def compute_again(self) -> None:
-        """Run the part once more, with a graph that is thrown away at once, and give each living stub its tensor."""
+    def recompute(self) -> None:
+        """Run the part again, with a temporary graph, and give each live stub its tensor."""
         (x,) = self.kept.saved_tensors
         waiting = iter(self.stubs)
         left = len(self.stubs)
 
-        def hand_over(tensor: Tensor) -> None:
+        def restore(tensor: Tensor) -> None:
             nonlocal left
             left -= 1
             if (stub := next(waiting)()) is not None:
-                if stub.signs != signs(tensor):
+                if stub.signature != signature(tensor):
                     raise RuntimeError(
-                        differently(f"(shape, type, version) {stub.signs} was saved, now {signs(tensor)}")
+                        mismatch(f"(shape, dtype, version) {stub.signature} was saved, now {signature(tensor)}")
                     )
                 stub.tensor = tensor.detach()
             if not left:
-                raise Enough
+                raise AllRecomputed
 
-        with self.surroundings.restored(), saved_tensors_hooks(hand_over, never), suppress(Enough):
-            self.part(x.detach().requires_grad_(x.requires_grad), self.now)
+        with self.ambient.restored(), saved_tensors_hooks(restore, forbid_backward), suppress(AllRecomputed):
+            self.part(x.detach().requires_grad_(x.requires_grad), self.state)
         if left:
-            raise RuntimeError(differently(f"{len(self.stubs)} tensors were saved, now {len(self.stubs) - left}"))
+            raise RuntimeError(mismatch(f"{len(self.stubs)} tensors were saved, now {len(self.stubs) - left}"))
 
 
-def differently(how: str) -> str:
-    return f"a recomputed part of the model did not do the same again: {how}; were its weights or its mode changed in between?"
+def mismatch(details: str) -> str:
+    return f"recomputation differs from the forward pass: {details}; were weights or training mode changed in between?"
 
 
-def never(_: None) -> Tensor:
-    raise AssertionError("nobody goes backward through a graph of recomputation")
+def forbid_backward(_: None) -> Tensor:
+    raise AssertionError("the graph of a recomputation has no backward pass")
 
 
 class Keep(torch.autograd.Function):
-    """A node beside the graph that does nothing but save a tensor in autograd's own way: a change in place is noticed, and
-    hooks around this segment (those of another one, say, or of somebody who counts bytes) see it."""
+    """A node outside the graph that saves a tensor in autograd's own way, so that an in-place change is detected and hooks
+    around this segment (an enclosing segment, or `measure_kept`) are called."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, x: Tensor) -> Tensor:
@@ -184,28 +181,28 @@ class Keep(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> None:
-        raise AssertionError("this node is in nobody's graph")
+        raise AssertionError("this node is not part of a graph")
 
 
 def keep(x: Tensor) -> Any:
-    anchor = torch.empty(0, requires_grad=True)  # x may need no gradient, and a node there must be
+    anchor = torch.empty(0, requires_grad=True)  # makes a node even if x needs no gradient
     return Keep.apply(anchor, x).grad_fn  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a forward pass depends on besides its arguments: the random states of CPU and device, and autocast."""
+class AmbientState:
+    """The global state that a forward pass depends on: random states of CPU and device, and autocast."""
 
     device: torch.device
-    chance: tuple[Tensor, ...]
+    random: tuple[Tensor, ...]
     autocast: bool
     autocast_dtype: torch.dtype
     autocast_cache: bool
 
     @staticmethod
-    def of(device: torch.device) -> Surroundings:
+    def of(device: torch.device) -> AmbientState:
         kind = device.type
-        return Surroundings(
+        return AmbientState(
             device,
             random_states(device),
             torch.is_autocast_enabled(kind),
@@ -215,11 +212,11 @@ class Surroundings:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """As they were, inside; as they are, after."""
+        """Restore this state inside the block, and the current random states after it."""
         before = random_states(self.device)
         casting = torch.autocast(self.device.type, self.autocast_dtype, self.autocast, self.autocast_cache)
         try:
-            set_random_states(self.device, self.chance)
+            set_random_states(self.device, self.random)
             with torch.enable_grad(), casting:
                 yield
         finally:
@@ -227,7 +224,7 @@ class Surroundings:
 
 
 def random_states(device: torch.device) -> tuple[Tensor, ...]:
-    """5 kB of the CPU, and a few bytes of a GPU."""
+    """Return the random states of the CPU (5 kB) and of the device."""
     cpu = torch.get_rng_state()
     if device.type == "cuda":
         return cpu, torch.cuda.get_rng_state(device)

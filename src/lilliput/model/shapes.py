@@ -10,5 +10,5 @@ def layer_windows(window: int | tuple[int | None, ...] | None, layers: int) -> l
 
 
 def gated_width(hidden: int) -> int:
-    """Return 2/3 of hidden, rounded to a multiple of 8: three matrices then cost what two did."""
+    """Return 2/3 of hidden, rounded to a multiple of 8: three matrices of it have the size of two ungated ones."""
     return max(8, round(hidden * 2 / 3 / 8) * 8)

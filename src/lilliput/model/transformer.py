@@ -1,8 +1,8 @@
-"""The model: one trunk for the causal language model, the encoder classifier, and the decoder that also predicts a label.
+"""The transformer: a causal language model, an encoder classifier, or a decoder that also predicts a label.
 
-Owns: putting the chosen parts together once, the forward pass, and the cache of the model. Does not own: the parts
-(`model_choices` names them all), initial weights (`initialisation`), the losses (`language_loss`, `classifier_loss`), the
-counts (`counting`), text, or training. `forward` reads no setting: every choice was made when the model was built.
+Owns: building the model from the selected parts, the forward pass, and creating its cache. Does not own: the parts
+(`model_choices`), initial weights (`initialisation`), the losses (`language_loss`, `classifier_loss`), the counts
+(`counting`), text, or training. `forward` reads no settings: they are applied when the model is built.
 
 B rows, T positions, C dim, V vocabulary.
 """
@@ -36,8 +36,8 @@ def run_straight(part: Part, x: Tensor, state: PassState) -> Tensor:
 
 
 class Block(nn.Module):
-    """`run_block` and `run_feed_forward` are how much of either is kept for the backward pass, `call` is how each half is
-    called: straight, unless `recompute` has set them."""
+    """Attention and feed-forward. `recompute` replaces `run_block` and `run_feed_forward` (to save less for the backward pass)
+    and `call` (to compile each half)."""
 
     run_block: Runner
     run_feed_forward: Runner
@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Built by `build_model`. Integers in, logits out: (B, T, V) for language and for both, (B, classes) for a classifier."""
+    """A model, built by `build_model`. Returns logits: (B, classes) for model.task classifier, else (B, T, V)."""
 
     def __init__(self, settings: ModelSettings, vectors: VectorSettings) -> None:
         super().__init__()
@@ -111,11 +111,11 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         capture: Capture | None = None,
     ) -> Tensor:
-        """Logits for ids (B, T).
+        """Return the logits for ids (B, T).
 
-        `pos`: positions within the document, -1 for padding (None: in order after what the cache holds). `doc`:
-        document numbers of packed rows, 0 for padding (None: a row is one document). `cache`: of earlier tokens, which
-        is advanced.
+        `pos`: positions within the document, -1 for padding (None: consecutive, after the tokens in the cache). `doc`:
+        document numbers of packed rows, 0 for padding (None: a row is one document). `cache`: keys and values of earlier
+        tokens; the new ones are added.
         """
         state = self.begin(ids, pos, doc, cache, capture)
         logits: Tensor = self.head(self.trunk(ids, state), state)
@@ -134,7 +134,7 @@ class Transformer(nn.Module):
         return state
 
     def trunk(self, ids: Tensor, state: PassState) -> Tensor:
-        """(B, T, C): everything but the head."""
+        """Return the hidden states (B, T, C) that the head takes."""
         x = self.dropout(self.positions.embed(self.embedding(ids), state.pos))
         for block in self.blocks:
             x = block(x, state)
@@ -150,7 +150,7 @@ class Transformer(nn.Module):
         return Cache([LayerCache(rows, kv_heads, self.head_dim, window, like) for window in self.windows], rows)
 
     def count(self) -> Count:
-        """Parameters by part, FLOPs per token, bytes of activations and cache."""
+        """Return the parameters by part, FLOPs per token, and bytes of activations and cache."""
         return count(self.settings, self.vectors, next(self.parameters()).element_size())
 
     @property
@@ -160,14 +160,14 @@ class Transformer(nn.Module):
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout, and back to what it was."""
-    was = model.training
-    if was:  # else every module would be walked through for nothing, at every token that is written
+    """Switch the model to evaluation mode (no dropout), and back on exit."""
+    was_training = model.training
+    if was_training:  # decoding enters this for every token: do not visit all modules without need
         model.eval()
     try:
         yield
     finally:
-        if was:
+        if was_training:
             model.train()
 
 
@@ -177,9 +177,9 @@ def build_model(
     seed: int | None = None,
     device: str | torch.device = "cpu",
 ) -> Transformer:
-    """A model with fresh weights. The same seed gives the same weights on every device: they are drawn on the CPU.
+    """Build a model with new weights. A seed gives the same weights on every device, because they are drawn on the CPU.
 
-    Without a seed the weights are as torch leaves them, for those who load their own (or count on device "meta").
+    Without a seed the weights are torch's defaults, for callers that load weights or count parameters on device "meta".
     """
     with torch.device("cpu" if seed is not None else device):
         model = Transformer(settings, vectors or VectorSettings())
@@ -190,7 +190,7 @@ def build_model(
 
 
 def weights(model: Transformer) -> dict[str, Tensor]:
-    """Weights by name; a tied head is the embedding's and does not come twice."""
+    """Return the weights by name; the matrix of a tied head is listed once, as the embedding."""
     tensors = dict(model.state_dict())
     if model.settings.tied:
         del tensors["head.project.weight"]

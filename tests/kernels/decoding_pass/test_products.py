@@ -1,4 +1,4 @@
-"""The arithmetic of the numba engine, against NumPy in float64 and torch."""
+"""The arithmetic of the numba engine, compared with NumPy in float64 and torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lilliput.kernels.tiles import compiled
 
 @pytest.mark.parametrize(("depth", "panels"), [(1, 1), (7, 3), (288, 9), (33, 5)])
 def test_products_of_floats(depth: int, panels: int) -> None:
-    """Every number of rows; each output is the sum in the order of the depth, so a row has the same bits in any company."""
+    """For every number of rows: a row gives the same bits alone and with others."""
     random = np.random.default_rng(0)
     outputs = panels * PANEL
     x = random.standard_normal((14, depth)).astype(np.float32)
@@ -40,16 +40,16 @@ def test_products_of_floats(depth: int, panels: int) -> None:
         for part in ((0, panels // 2), (panels // 2, panels)):  # in two parts, as two threads would
             multiply_floats(x.ravel(), (0, depth), rows, depth, packed, 0, out.ravel(), (0, outputs + 3), part)
         assert np.array_equal(out[:, :outputs], alone[:rows])
-        assert (out[:, outputs:] == 7.0).all(), "nothing is written beside the panels"
+        assert (out[:, outputs:] == 7.0).all(), "only the panels are written"
 
 
 @pytest.mark.parametrize(("depth", "panels"), [(2, 1), (16, 5), (38, 2), (288, 3), (1152, 2)])
-def test_products_of_whole_numbers_are_exact(depth: int, panels: int) -> None:
+def test_integer_products_are_exact(depth: int, panels: int) -> None:
     random = np.random.default_rng(1)
     outputs, most = panels * PANEL, min(32767, (2**31 - 1) // (127 * depth))
     x = random.integers(-most, most + 1, (14, depth)).astype(np.int16)
     w = random.integers(-127, 128, (outputs, depth)).astype(np.int8)
-    x[0], w[0] = most, 127  # the largest sum that there can be
+    x[0], w[0] = most, 127  # the largest possible sum
     exact = x.astype(np.int64) @ w.T.astype(np.int64)
     assert exact.max() < 2**31
     packed = np.ascontiguousarray(w.reshape(panels, PANEL, depth // PAIR, PAIR).transpose(0, 2, 1, 3)).ravel()
@@ -58,10 +58,10 @@ def test_products_of_whole_numbers_are_exact(depth: int, panels: int) -> None:
         for part in ((0, panels // 2), (panels // 2, panels)):
             multiply_integers(x.ravel(), (0, depth), rows, depth, packed, 0, out.ravel(), (0, outputs + 3), part)
         assert np.array_equal(out[:, :outputs], exact[:rows].astype(np.float32))
-        assert (out[:, outputs:] == 7.0).all(), "nothing is written beside the panels"
+        assert (out[:, outputs:] == 7.0).all(), "only the panels are written"
 
 
-def test_rows_as_whole_numbers() -> None:
+def test_quantised_rows() -> None:
     random = np.random.default_rng(2)
     depth, rows = 37, 3
     step = padded(depth, PAIR)
@@ -76,8 +76,8 @@ def test_rows_as_whole_numbers() -> None:
     np.testing.assert_allclose(whole[:, :depth] * scales, x, atol=float(scales.max()))
 
 
-def test_rows_as_whole_numbers_have_the_same_bits_wherever_they_stand() -> None:
-    """Loops are compiled in several versions, chosen by where their arrays are."""
+def test_quantised_rows_do_not_depend_on_alignment() -> None:
+    """Compiled loops have several versions, which are selected by the alignment of arrays."""
     random, depth = np.random.default_rng(4), 45
     row = random.standard_normal(depth).astype(np.float32)
     outcomes = set()
@@ -132,7 +132,7 @@ def test_activations(kind: int, function: object) -> None:
 
 
 @pytest.mark.parametrize("cap", [3.0, 15.0, 1000.0])
-def test_the_soft_cap(cap: float) -> None:
+def test_soft_cap(cap: float) -> None:
     x = np.concatenate((np.linspace(-200, 200, 1001), np.linspace(-1, 1, 1001))).astype(np.float32)
     out = x.copy()
     cap_logits(np.float32(cap), out, 0, len(out))

@@ -1,4 +1,4 @@
-// What a weight looks like, the same in every picture: by its root, so that small weights are seen, too.
+// Colours of weights, the same in every view: by the square root of the weight, so that small weights are visible.
 
 const STOPS = [[255, 255, 255], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 40, 94]];
 const UNSEEN_COLOUR = [232, 229, 221];
@@ -17,7 +17,7 @@ const css = (colour) => `rgb(${colour.join()})`;
 const headColour = (at) => HEAD_COLOURS[at % HEAD_COLOURS.length];
 const inkOn = (colour) => (0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 140 ? "#22262b" : "#fff");
 
-/** A canvas of one pixel a cell. */
+/** Return a canvas with one pixel per cell. */
 function paint(head, most) {
   const canvas = make("canvas", {width: tokens, height: tokens});
   const context = canvas.getContext("2d");
@@ -37,7 +37,7 @@ function drawLegend() {
   const part = (style, text, kind = "") => make("span", {}, make("i", {class: kind, style: `background:${style}`}), text);
   const parts = [
     make("span", {}, "0% ", make("i", {class: "scale", style: `background:linear-gradient(to right,${ramp})`}), make("span", {id: "legend-most"}, "100%")),
-    part(css(UNSEEN_COLOUR), "may not be seen"),
+    part(css(UNSEEN_COLOUR), "masked"),
   ];
   if (padding.size) parts.push(part(css(PADDING_COLOUR), "padding"));
   byId("legend").replaceChildren(...parts);

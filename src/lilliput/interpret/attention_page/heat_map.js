@@ -1,8 +1,8 @@
-// The heat map of one head: rows look, columns are looked at. The whole is an image of one pixel a cell; what is in view of it is drawn.
+// The heat map of one head: rows are queries, columns are keys. An image has one pixel per cell; its visible part is drawn.
 
 const map = {
   canvas: byId("map"), image: null, head: null,
-  cell: 1, fit: 1, x: 0, y: 0, // pixels of a cell; the first row and column in view, in cells
+  cell: 1, fit: 1, x: 0, y: 0, // pixels per cell; first visible column and row
   side: 0, left: 0, top: 0, over: null,
 };
 
@@ -73,7 +73,7 @@ function drawGrid(context) {
 }
 
 function drawPrompt(context) {
-  // Where the prompt ends and the model's own writing begins.
+  // Where the generated text begins.
   context.strokeStyle = "#c2570c";
   context.setLineDash([4, 3]);
   context.lineWidth = 1;
@@ -122,18 +122,18 @@ function cellAt(event) {
   return inside && row >= 0 && column >= 0 && row < tokens && column < tokens ? {row, column} : null;
 }
 
-/** What stands in a cell, as a sentence. */
-function tellCell(row, column, weight) {
+/** Return a sentence about a cell. */
+function describeCell(row, column, weight) {
   const name = (at) => make("b", {}, about.labels[at]);
-  if (padding.has(row) || padding.has(column)) return ["padding: neither looks nor is looked at"];
-  if (weight === HIDDEN) return [name(row), ` (${row}) may not see `, name(column), ` (${column})`];
-  return [name(row), ` (${row}) looks at `, name(column), ` (${column}): ${percent(weight)}`];
+  if (padding.has(row) || padding.has(column)) return ["padding: masked"];
+  if (weight === HIDDEN) return [name(row), ` (${row}) cannot attend to `, name(column), ` (${column}): masked`];
+  return [name(row), ` (${row}) attends to `, name(column), ` (${column}): ${percent(weight)}`];
 }
 
-/** Of the cell that is pointed at. */
-function tellOver() {
+/** Return the sentence about the cell under the pointer. */
+function describeHovered() {
   const {row, column} = map.over;
-  return tellCell(row, column, map.head.values[row * tokens + column]);
+  return describeCell(row, column, map.head.values[row * tokens + column]);
 }
 
 function showTip(event, parts) {
@@ -169,7 +169,7 @@ function listenToMap() {
       held.moved = true;
     }
     map.over = cellAt(event);
-    if (map.over && map.head) showTip(event, tellOver());
+    if (map.over && map.head) showTip(event, describeHovered());
     else hideTip();
     drawMap();
   });

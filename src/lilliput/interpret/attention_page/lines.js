@@ -1,8 +1,8 @@
-// Lines between tokens: those that look on the left, those that are looked at on the right, each chosen head in its colour.
+// Lines between tokens: queries on the left, keys on the right, each selected head in its colour.
 
-const STRONGEST = 1500; // lines that are drawn while no token is pointed at
-const FAINT = 0.01; // a weight below which no line is drawn
-const STEP = 18; // pixels from token to token
+const STRONGEST = 1500; // lines drawn while the pointer is on no token
+const FAINT = 0.01; // smaller weights have no line
+const STEP = 18; // pixels per token
 const lines = {chosen: new Set([0]), heads: new Map(), pointed: null}; // pointed: {side, at}
 
 function buildLines() {
@@ -28,8 +28,8 @@ function buildChips() {
       const on = lines.chosen.has(at), colour = headColour(at);
       return make("button", {"aria-pressed": on, style: `border-color:${colour};background:${on ? colour : "#fff"}`, onclick: () => toggleHead(at)}, `head ${number}`);
     }),
-    make("button", {onclick: () => chooseHeads(numbers.map((_, at) => at))}, "all"),
-    make("button", {onclick: () => chooseHeads([state.head])}, "one"),
+    make("button", {onclick: () => chooseHeads(numbers.map((_, at) => at))}, "all heads"),
+    make("button", {onclick: () => chooseHeads([state.head])}, "one head"),
   );
 }
 
@@ -44,12 +44,12 @@ async function chooseHeads(chosen) {
   if (byId("lines-view").hidden) return;
   buildChips();
   const heads = await Promise.all([...wanted].map(async (at) => [at, await headAt(layer, at)]));
-  if (wanted !== lines.chosen) return; // somebody was faster
+  if (wanted !== lines.chosen) return; // the selection has changed in the meantime
   lines.heads = new Map(heads);
   drawLines();
 }
 
-/** [head, row, column, weight] of what is to be drawn. */
+/** Return [head, row, column, weight] of each line to draw. */
 function wantedLines() {
   const found = [], at = lines.pointed;
   for (const [head, {values}] of lines.heads) {
@@ -82,7 +82,7 @@ function drawLines() {
   });
   svg.replaceChildren(...parts);
   markPointed(wanted);
-  tellLines(wanted);
+  captionLines(wanted);
 }
 
 function markPointed(wanted) {
@@ -101,14 +101,14 @@ function markPointed(wanted) {
   }
 }
 
-function tellLines(wanted) {
+function captionLines(wanted) {
   const caption = byId("lines-caption"), at = lines.pointed;
   if (!at) {
-    const all = wanted.length < STRONGEST ? `all ${wanted.length} weights of ${percent(FAINT)} and more` : `the ${STRONGEST} largest weights`;
-    caption.replaceChildren(`${all}; point at a token for its own`);
+    const all = wanted.length < STRONGEST ? `All ${wanted.length} weights of at least 1%` : `The ${STRONGEST} largest weights`;
+    caption.replaceChildren(`${all}. Left: queries; right: keys. Point at a token to see only its lines.`);
     return;
   }
   const best = wanted.slice(0, 3).map(([, row, column, weight]) => `${about.labels[at.side === "left" ? column : row]} ${percent(weight)}`);
-  const verb = at.side === "left" ? "looks at" : "is looked at by";
-  caption.replaceChildren(make("b", {class: "token"}, about.labels[at.at]), best.length ? ` ${verb} ${best.join(", ")}` : ` ${verb} nothing with ${percent(FAINT)} or more`);
+  const verb = at.side === "left" ? "attends to" : "is attended to by";
+  caption.replaceChildren(make("b", {class: "token"}, about.labels[at.at]), best.length ? ` ${verb} ${best.join(", ")}` : ` ${verb} no token with a weight of at least 1%`);
 }

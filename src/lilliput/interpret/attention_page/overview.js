@@ -1,8 +1,8 @@
-// Every head as a small picture, a row for each layer; unpacked when it comes into view, or at once where that costs nothing: a
-// page that is printed has been seen only in part.
+// A thumbnail of every head, one row per layer. Heads are unpacked when they scroll into view, or at once if there are few
+// cells: a printed page may not have been scrolled.
 
 const FEW_CELLS = 2e6; // of all heads together
-const SMALL = 152; // pixels of a picture's side: twice what it is shown in, for sharp screens
+const SMALL = 152; // side of a thumbnail in pixels: twice its size on the page, for high-resolution screens
 
 function buildOverview() {
   const few = tokens * tokens * about.heads.flat().length <= FEW_CELLS;

@@ -1,4 +1,4 @@
-// What is chosen, the controls, the keyboard; every change goes through `choose` and `setRow`.
+// Selected head and token, controls and keyboard. Every change goes through `choose` and `setRow`.
 
 const state = {layer: 0, head: 0, row: 0};
 
@@ -24,15 +24,15 @@ async function choose(place, at) {
 }
 
 async function show() {
-  const {layer, head} = state, found = await headAt(layer, head);
-  if (layer !== state.layer || head !== state.head) return; // somebody was faster
-  const most = byId("stretch").checked ? found.largest || 1 : 1;
-  map.head = found;
-  map.image = paint(found, most);
+  const {layer, head} = state, unpacked = await headAt(layer, head);
+  if (layer !== state.layer || head !== state.head) return; // the selection has changed in the meantime
+  const most = byId("stretch").checked ? unpacked.largest || 1 : 1;
+  map.head = unpacked;
+  map.image = paint(unpacked, most);
   byId("legend-most").textContent = most === 1 ? "100%" : percent(most);
   drawMap();
   drawReading();
-  if (map.over && !byId("tip").hidden) byId("tip").replaceChildren(...tellOver()); // the same cell of another head
+  if (map.over && !byId("tip").hidden) byId("tip").replaceChildren(...describeHovered()); // same cell, new head
   document.body.dataset.shown = `${about.layers[layer]}.${about.heads[layer][head]}`;
 }
 
@@ -59,19 +59,19 @@ function showView(name) {
 const readable = (bytes) => (bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 const counted = (number, what) => `${number.toLocaleString()} ${what}${number === 1 ? "" : "s"}`;
 
-function tellFacts() {
+function showFacts() {
   const {layers, heads, before, after} = about;
   const same = heads.every((one) => one.length === heads[0].length);
   byId("title").textContent = about.title;
   byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}.${about.marks.space ? " · is a space." : ""}${about.marks.line ? " ↵ is a line end." : ""}`;
   const notes = [];
-  if (about.prompt !== null) notes.push(`Tokens that the model wrote itself: ${written}. There a row is what it looked at when it chose the next token.`);
-  if (before.count) notes.push(`The text is longer than the context; tokens before it that were not seen: ${before.count.toLocaleString()}.`);
-  if (after.count) notes.push(`The text is longer than the context; tokens after it that were not seen: ${after.count.toLocaleString()}.`);
-  if (padding.size) notes.push(`Padding: ${padding.size} of ${tokens} places.`);
+  if (about.prompt !== null) notes.push(`The model generated ${counted(written, "token")}. Each row there shows the attention with which the next token was chosen.`);
+  if (before.count) notes.push(`The text is longer than the context. Not read at its start: ${counted(before.count, "token")}.`);
+  if (after.count) notes.push(`The text is longer than the context. Not read at its end: ${counted(after.count, "token")}.`);
+  if (padding.size) notes.push(`${padding.size} of ${tokens} positions are padding.`);
   byId("notes").replaceChildren(...notes.map((text) => make("li", {}, text)));
   const bytes = document.documentElement.outerHTML.length;
-  byId("foot").textContent = `Made by Lilliput. This file has ${readable(bytes)} and needs nothing else. Keys: ← → change the head, ↑ ↓ the layer, j and k the token, m the map, l the lines.`;
+  byId("foot").textContent = `Made by Lilliput. File size: ${readable(bytes)}; the page loads no other files. Keys: ← → previous and next head, ↑ ↓ previous and next layer, k j previous and next token, m map, l lines.`;
 }
 
 function listen() {
@@ -97,7 +97,7 @@ function listen() {
   window.addEventListener("resize", () => { map.cell = 0; layOut(); drawMap(); });
 }
 
-tellFacts();
+showFacts();
 drawLegend();
 byId("layer").replaceChildren(...about.layers.map((number, place) => make("option", {value: place}, String(number))));
 fillHeads();

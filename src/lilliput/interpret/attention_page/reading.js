@@ -1,20 +1,20 @@
-// The text itself, shaded by what one token looks at; a slider goes through the tokens, through those that the model wrote above all.
+// The text, shaded by the attention of one token, and a slider through the tokens.
 
 let playing = null;
 
 function buildReading() {
   const parts = [];
-  const unseen = (labels) => labels.map((one) => make("span", {class: "token unseen"}, one));
+  const unread = (labels) => labels.map((one) => make("span", {class: "token unseen"}, one));
   const {before, after} = about;
-  if (before.count) parts.push(...unseen(before.labels), make("span", {class: "cut"}, `✂ not seen: ${before.count}`));
+  if (before.count) parts.push(...unread(before.labels), make("span", {class: "cut"}, `✂ not read: ${counted(before.count, "token")}`));
   about.labels.forEach((text, at) => {
     const kind = padding.has(at) ? " padding" : about.prompt !== null && at >= about.prompt ? " written" : "";
     parts.push(make("span", {class: `token${kind}`, "data-at": at}, text));
     if (about.breaks.includes(at)) parts.push(make("br"));
   });
   if (about.last !== null) parts.push(make("span", {class: "token written", "data-at": tokens}, about.last));
-  if (after.count) parts.push(make("span", {class: "cut"}, `✂ the context ends; not seen: ${after.count}`), ...unseen(after.labels));
-  // Where no token has a space of its own, as in a vocabulary of words, tokens stand apart.
+  if (after.count) parts.push(make("span", {class: "cut"}, `✂ end of the context; not read: ${counted(after.count, "token")}`), ...unread(after.labels));
+  // If no token contains a space, as in a word-level vocabulary, tokens are separated by spaces.
   byId("text").replaceChildren(...(about.marks.space ? parts : parts.flatMap((one) => [one, " "])));
   byId("text").addEventListener("click", (event) => {
     const at = Number(event.target.dataset.at ?? NaN);
@@ -22,7 +22,7 @@ function buildReading() {
   });
   byId("text").addEventListener("pointermove", (event) => {
     const at = Number(event.target.dataset.at ?? NaN);
-    if (at < tokens && map.head) showTip(event, tellCell(state.row, at, map.head.values[state.row * tokens + at]));
+    if (at < tokens && map.head) showTip(event, describeCell(state.row, at, map.head.values[state.row * tokens + at]));
     else hideTip();
   });
   byId("text").addEventListener("pointerleave", hideTip);
@@ -55,7 +55,7 @@ function pause() {
 function drawReading() {
   if (!map.head) return;
   const row = state.row, from = row * tokens, most = Math.max(...map.head.values.subarray(from, from + tokens), 1e-9);
-  const writes = about.prompt !== null && row >= about.prompt - 1 && row < about.prompt - 1 + written;
+  const generates = about.prompt !== null && row >= about.prompt - 1 && row < about.prompt - 1 + written;
   for (const item of byId("text").querySelectorAll("[data-at]")) {
     const at = Number(item.dataset.at), weight = at < tokens ? map.head.values[from + at] : HIDDEN;
     if (padding.has(at)) continue;
@@ -63,12 +63,12 @@ function drawReading() {
     item.style.background = css(shade);
     item.style.color = inkOn(shade);
     item.classList.toggle("from", at === row);
-    item.classList.toggle("next", writes && at === row + 1);
-    item.classList.toggle("later", weight === HIDDEN && !(writes && at === row + 1));
+    item.classList.toggle("next", generates && at === row + 1);
+    item.classList.toggle("later", weight === HIDDEN && !(generates && at === row + 1));
     if (at === row) keepSeen(item);
   }
   byId("step").value = row;
-  tellStep(row, writes);
+  describeStep(row, generates);
 }
 
 function keepSeen(item) {
@@ -76,13 +76,13 @@ function keepSeen(item) {
   if (top < box.scrollTop || top > box.scrollTop + box.clientHeight - 30) box.scrollTop = top - box.clientHeight / 2;
 }
 
-function tellStep(row, writes) {
+function describeStep(row, generates) {
   const values = map.head.values.subarray(row * tokens, (row + 1) * tokens);
   const best = [...values.keys()].filter((at) => values[at] > 0).sort((a, b) => values[b] - values[a]).slice(0, 3);
   const next = row + 1 < tokens ? about.labels[row + 1] : about.last;
-  const parts = writes
-    ? [`Token ${row - about.prompt + 2} of ${written} written: at `, make("b", {}, about.labels[row]), " it chose ", make("b", {}, next), " and looked at "]
-    : [`Token ${row}: `, make("b", {}, about.labels[row]), " looks at "];
+  const parts = generates
+    ? [`Generated token ${row - about.prompt + 2} of ${written}: after `, make("b", {}, about.labels[row]), " the model chose ", make("b", {}, next), ", attending to "]
+    : [`Token ${row}: `, make("b", {}, about.labels[row]), " attends to "];
   best.forEach((at, i) => parts.push(i ? ", " : "", make("b", {}, about.labels[at]), ` ${percent(values[at])}`));
-  byId("step-says").replaceChildren(...parts, best.length ? "" : "nothing");
+  byId("step-text").replaceChildren(...parts, best.length ? "" : "no token");
 }

@@ -1,11 +1,11 @@
-// The data: what the page knows at once (`about`), and heads that are unpacked when somebody looks at them.
+// The data: `about`, parsed at once, and the weights of heads, unpacked when a head is shown.
 
 const about = JSON.parse(document.getElementById("about").textContent);
 const tokens = about.labels.length;
 const padding = new Set(about.padding);
-const written = about.prompt === null ? 0 : tokens - about.prompt + (about.last === null ? 0 : 1); // tokens, by the model itself
-const KEPT = Math.max(2, Math.floor(16e6 / tokens ** 2)); // heads that stay unpacked, of four bytes a cell: 64 MB
-const HIDDEN = -1; // the value of a cell that may not be seen
+const written = about.prompt === null ? 0 : tokens - about.prompt + (about.last === null ? 0 : 1); // generated tokens
+const KEPT = Math.max(2, Math.floor(16e6 / tokens ** 2)); // heads that stay unpacked: 64 MB at four bytes per cell
+const HIDDEN = -1; // the value of a masked cell
 const kept = new Map();
 const masks = new Map();
 
@@ -22,14 +22,14 @@ function maskOf(place) {
   return masks.get(number);
 }
 
-/** {values: Float32Array (T x T), weights from 0 to 1 or HIDDEN; largest}, by the places of layer and head. */
+/** Return {values: Float32Array (T x T) of weights from 0 to 1 or HIDDEN, largest}, by the indices of layer and head. */
 function headAt(place, at) {
   const id = `head-${place}-${at}`;
-  const found = kept.get(id) ?? unpackHead(place, id);
-  kept.delete(id); // and in again as the newest
-  kept.set(id, found);
+  const head = kept.get(id) ?? unpackHead(place, id);
+  kept.delete(id); // insert it again as the most recently used
+  kept.set(id, head);
   if (kept.size > KEPT) kept.delete(kept.keys().next().value);
-  return found;
+  return head;
 }
 
 async function unpackHead(place, id) {
@@ -48,7 +48,7 @@ async function unpackHead(place, id) {
   return {values, largest};
 }
 
-/** A weight in per cent, with the digits that it was kept with. */
+/** Format a weight in per cent, with the digits that are exact. */
 function percent(weight) {
   const error = 100 * Math.sqrt(weight) / about.levels;
   return `${(100 * weight).toFixed(error < 0.005 ? 2 : error < 0.05 ? 1 : 0)}%`;
@@ -56,7 +56,7 @@ function percent(weight) {
 
 const byId = (id) => document.getElementById(id);
 
-/** An element with text and children; text is never markup. */
+/** Create an element with attributes and children; strings become text, never markup. */
 function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {

@@ -1,1 +1,1 @@
-"""The decoding pass: one forward pass over a few tokens as machine code (loops, layout, KV slots, threads)."""
+"""The decoding pass: one forward pass over a few tokens as compiled code (loops, layout, KV slots, threads)."""

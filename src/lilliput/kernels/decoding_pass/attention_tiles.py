@@ -2,9 +2,8 @@
 
 Owns: these two, for one head of one token. Does not own: which keys are visible, and the softmax (`loops`).
 
-Keys and values are in any slot of the memory, so the processor cannot predict the next address. The loops prefetch
-keys some steps ahead, and values while their keys are scored. If keys and values are not in the nearest cache,
-this is most of the time.
+Keys and values are in arbitrary slots of the memory, so the processor cannot predict the next address. The loops prefetch
+keys some steps ahead, and values while their keys are scored. Waiting for memory would otherwise take most of the time.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ def add_lanes(builder: Any, vectors: list[Any]) -> Any:
 
 @intrinsic
 def score_keys(typing, x, query, memory, keys, values, key_offsets, count, width, out_at):  # type: ignore[no-untyped-def]
-    """x[out_at + t] = sum over k of x[query + k] memory[keys + key_offsets[t] + k], for all t below `count`, rounded
-    up to a multiple of KEYS_PER_STEP; the width is a multiple of LANES. `values`: begin of the values, which are
-    prefetched.
+    """Set x[out_at + t] = sum over k of x[query + k] memory[keys + key_offsets[t] + k], for all t below `count`, rounded up
+    to a multiple of KEYS_PER_STEP; the width is a multiple of LANES. `values`: offset of the values, which are prefetched.
     """
     index = types.intp
 
@@ -91,11 +89,9 @@ def score_keys(typing, x, query, memory, keys, values, key_offsets, count, width
 
 
 def value_tile(vectors: int, tokens_per_step: int) -> Any:
-    """x[out_at + k] = sum over t of x[weights + t] memory[values + key_offsets[t] + k] for the `vectors` vectors of
-    k.
+    """Return x[out_at + k] = sum over t of x[weights + t] memory[values + key_offsets[t] + k] for `vectors` vectors of k.
 
-    `tokens_per_step` tokens at a time, each with its own sums, so that no sum waits for the one before; `count` as
-    for keys.
+    Each of `tokens_per_step` tokens has its own sums, so that additions do not depend on each other; `count` as for keys.
     """
     accumulators = [(number, vector) for number in range(tokens_per_step) for vector in range(vectors)]
 

@@ -1,7 +1,7 @@
 """Compilation of the pass to one object file that needs neither numba nor Python to run.
 
 Owns: the exported function, and reading its arguments from their address. Does not own: the pass (`loops`), or
-caching and loading the code (`function`).
+caching and loading the code (`compiled_function`).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg, var-annotated"
@@ -61,7 +61,7 @@ read_arrays = array_tuple_reader(LAYOUT + len(ScratchLayout._fields))
 
 
 def run_pass(numbers, last_round, thread, threads):
-    """Run `compute` as thread `thread`; with ANNOUNCE in its place only begin a new round."""
+    """Run `compute` as thread `thread`; if `thread` is ANNOUNCE, only begin a new round."""
     arrays = read_arrays(numbers)
     if thread == ANNOUNCE:
         return announce_round(arrays.control)

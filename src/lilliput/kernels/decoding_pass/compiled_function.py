@@ -33,9 +33,9 @@ class MachineCode:
 
     def run(self, numbers: int, last_round: int, thread: int, threads: int) -> int:
         """Call `compilation.run_pass`; `numbers` is the address of the array of numbers."""
-        outcome, exception = WORD(), WORD()
-        self.function(ctypes.addressof(outcome), ctypes.addressof(exception), numbers, last_round, thread, threads)
-        return outcome.value
+        result, exception = WORD(), WORD()
+        self.function(ctypes.addressof(result), ctypes.addressof(exception), numbers, last_round, thread, threads)
+        return result.value
 
 
 def get_machine_code(report: Callable[[str], None] | None = None) -> MachineCode:

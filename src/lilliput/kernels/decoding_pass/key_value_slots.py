@@ -1,11 +1,11 @@
-"""Memory for the keys and values of the tokens read so far, and which rows use which part of it.
+"""The key-value cache of the compiled engine: memory in slots, and a table of the slots of each row.
 
-Owns: the memory, in slots of one token (for all layers of one window: a group), handles of rows, and the table of
+Owns: the memory, in slots of one token (for all layers with the same window: a group), handles of rows, and the table of
 slots. Does not own: the keys and values written there (`loops`).
 
-A row is a handle: a line of the table, which holds the slot of each position that the row still sees. Rows may
-share slots, so dropping, copying and reordering rows copies at most lines of the table, never keys or values. A new
-token takes a slot of its own; when no slot is free, slots that no line refers to are collected.
+A row is a handle: a line of the table, which holds the slot of each position that is still visible to the row. Rows may
+share slots, so dropping, copying and reordering rows copies at most lines of the table, not keys or values. A new token
+takes a new slot; when no slot is free, unused slots are collected.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ class KeyValueSlots:
         self.layers = packed.layers.copy()
         self.groups = np.zeros((len(packed.windows), GROUP_FIELDS), dtype=np.int64)
         self.groups[:, WINDOW] = packed.windows
-        # A windowed row keeps a window plus a pass: its first token still needs its whole window when the last one is
-        # written.
+        # A windowed row keeps a window plus a pass: the first token of a pass needs its window after the last is written.
         self.groups[:, SPAN] = [min(plan.context, window - 1 + CHUNK) for window in packed.windows]
         self.groups[:, COLUMN] = np.cumsum(self.groups[:, SPAN]) - self.groups[:, SPAN]
         self.memory = np.zeros(0, dtype=np.float32)
         self.table = np.zeros((FIRST_ROWS, int(self.groups[:, SPAN].sum())), dtype=np.int32)
         self.held = [0] * FIRST_ROWS  # tokens of each row
-        self.most_held = [0] * FIRST_ROWS  # most tokens that each row ever held: entries overwritten in a ring are lost
+        self.most_held = [0] * FIRST_ROWS  # largest length that each row has had: a ring has overwritten older entries
         self.free_handles = list(reversed(range(FIRST_ROWS)))  # handles not in use
         self.free_slots: list[Longs] = [np.zeros(0, dtype=np.int64) for _ in self.groups]
         self.generation = 0
@@ -132,7 +131,7 @@ class KeyValueSlots:
         self.free_handles += handles
 
     def can_truncate(self, handle: int, length: int) -> bool:
-        """Return whether everything is still held that tokens after the first `length` may see."""
+        """Return whether the row still holds all that is visible to tokens after the first `length`."""
         oldest = np.maximum(0, self.most_held[handle] - self.groups[:, SPAN])
         return bool((oldest <= np.maximum(0, length - self.groups[:, WINDOW] + 1)).all())
 

@@ -1,11 +1,11 @@
 """Layout of the flat arrays of the compiled engine.
 
-Owns: names of columns and indices, the facts of a model that all layers share, the layout of the scratch memory, and
-the array of numbers that passes all of it to machine code. Does not own: the contents
-(`decoding.engines.compiled_weights`, `key_value_slots`) or the computation (`loops`). Imports no numba, so that
-cached code runs without it.
+Owns: names of columns and indices, the properties of a model that all layers share, the layout of the scratch memory, and
+the array of numbers that passes all of it to compiled code. Does not own: the contents
+(`decoding.engines.compiled_weights`, `key_value_slots`) or the computation (`loops`). Imports no numba, so that cached code
+runs without it.
 
-N tokens of a pass, C dim, H heads, G heads of keys and values, D dim of a head.
+N tokens of a pass, C dim, H heads, G key-value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ KEYS_AHEAD = 16  # prefetch distance of keys; a multiple of KEYS_PER_STEP
 SCALE, BIAS = 1, 2
 QKV, OUT, UP, DOWN = 0, 3, 6, 9
 NORM_1, NORM_2, Q_NORM, K_NORM, VALUES, VALUE_SHARES = range(12, 18)
-GROUP, KEYS = 18, 19  # the group of layers of one window; offset of the layer's keys, then its values, in the memory
+GROUP, KEYS = 18, 19  # the group of layers with the same window; offset of keys, then values, in the memory
 LAYER_FIELDS = 20
 # Columns of the table of groups: window, first column and number of columns in the table of slots, number of slots.
 WINDOW, COLUMN, SPAN, CAPACITY, GROUP_FIELDS = range(5)
 # Indices of the control array, a cache line apart to avoid false sharing.
-ANNOUNCE = -1  # in place of a thread number: begin a round
+ANNOUNCE = -1  # instead of a thread number: begin a round
 ARRIVED, PHASE, ROUND, ASLEEP, LEAVE, CLOSED, TOKENS, WANTED, CONTROL = range(0, 72, 8)
 
 NO_NORM, LAYER_NORM, RMS_NORM = range(3)
@@ -48,7 +48,7 @@ RELU, GELU, RELU2, SWIGLU = range(4)
 
 
 class Plan(NamedTuple):
-    """The facts of a model that all layers share, and offsets in the floats (-1 if absent)."""
+    """The properties of a model that all layers share, and offsets in the floats (-1 if absent)."""
 
     dim: int
     heads: int
@@ -85,8 +85,8 @@ class ScratchLayout(NamedTuple):
     inner_step: int
     logits: int  # (N, V)
     logits_step: int
-    # Each thread has an area of its own: stream (N, C), normed input (N, C), scales (N), and for one head its query,
-    # its output, the maximum and the sum of its softmax, and its scores (context, padded).
+    # Each thread has its own area: stream (N, C), normed input (N, C), scales (N), and for one head its query, its output,
+    # the maximum and the sum of its softmax, and its scores (context, padded).
     thread_area: int
     thread_step: int
     int16_step: int  # stride of a row of int16
@@ -110,11 +110,11 @@ class Arrays(NamedTuple):
     handles: Longs  # (N): lines of the table
     slots: Longs  # (groups, N): slots of the new keys and values
     list_begins: Longs  # (groups, N): where each token's list begins in key_offsets
-    key_offsets: Longs  # (groups, N context, padded): offsets of the keys that each token sees
-    wanted: Longs  # tokens whose logits are wanted
+    key_offsets: Longs  # (groups, N context, padded): offsets of the keys visible to each token
+    wanted: Longs  # tokens whose logits are returned
 
 
-# Machine code gets addresses only and cannot check types: `addresses` compares each array with these tables.
+# Compiled code gets addresses only and cannot check types: `addresses` compares each array with these tables.
 DTYPES = {
     "floats": np.float32,
     "bytes": np.int8,
@@ -180,7 +180,7 @@ def build_scratch_layout(plan: Plan, threads: int) -> tuple[ScratchLayout, int, 
 
 
 def addresses(plan: Plan, layout: ScratchLayout, arrays: Arrays) -> Longs:
-    """Return the arguments of machine code: plan, layout, then the address and the shape of each array.
+    """Return the arguments of compiled code: plan, layout, then the address and the shape of each array.
 
     The addresses are valid only while the arrays exist: the caller must keep the arrays.
     """

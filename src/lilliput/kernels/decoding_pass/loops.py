@@ -1,12 +1,12 @@
-"""One pass of a model over a few tokens, as compiled loops over flat arrays: one compilation for all supported models.
+"""One pass of a model over a few tokens, as compiled loops over flat arrays. One compilation serves all supported models.
 
 Owns: the order of the pass, attention, and the division of work among threads. Does not own: row arithmetic
 (`products`), the layout of weights (`decoding.engines.compiled_weights`), the slots of keys and values
 (`key_value_slots`), or the threads (`thread_team`).
 
-All threads run `compute`, each with its own number. Each computes cheap things itself (residual stream, norms),
-so that there are only six barriers per layer. Matrices are divided by panels of outputs, attention by tokens and
-heads. Results do not depend on the number of threads.
+All threads run `compute`, each with its own number. Every thread computes the cheap parts itself (residual stream, norms),
+so that there are only six barriers per layer. Matrices are divided by panels of outputs, attention by tokens and heads.
+Results do not depend on the number of threads.
 
 N tokens of the pass, C dim.
 """
@@ -126,7 +126,7 @@ def rotate_and_store(plan, layout, arrays, layer, group, slots, items):
 
 @compiled()
 def mix_values(x, weights, memory, values, key_offsets, count, width, to):
-    """x[to + k] = sum over t of x[weights + t] memory[values + key_offsets[t] + k], up to eight vectors at a time."""
+    """Set x[to + k] = sum over t of x[weights + t] memory[values + key_offsets[t] + k], up to eight vectors at a time."""
     first, vectors = 0, width // LANES
     while first < vectors:
         left, at, out = vectors - first, values + first * LANES, to + first * LANES
@@ -149,7 +149,7 @@ def mix_values(x, weights, memory, values, key_offsets, count, width, to):
 
 @compiled()
 def list_key_offsets(plan, arrays, tokens, thread, threads):
-    """List the offsets of the keys that each token sees: the same for all layers of a group and for all heads.
+    """List the offsets of the keys visible to each token: the same for all layers of a group and for all heads.
 
     Keys are read KEYS_PER_STEP at a time: a list is padded with its last key, with weight 0. Every thread writes all of
     `list_begins` (the same values) and some of the lists.
@@ -180,8 +180,8 @@ def list_key_offsets(plan, arrays, tokens, thread, threads):
 def attend(plan, layout, arrays, layer, group, area, items):
     """Compute attention of each head of each token.
 
-    Items are ordered by head, then token: rows that share keys and values, as beams do, then find those of a head in
-    the nearest caches.
+    Items are ordered by head, then token, so that rows that share keys and values (beams) find those of a head in the
+    nearest caches.
     """
     scratch, memory, size, step = arrays.scratch, arrays.memory, plan.head_dim, plan.head_step
     side, kv_heads, tokens = group[CAPACITY] * step, plan.kv_heads, arrays.control[TOKENS]
@@ -197,7 +197,7 @@ def attend(plan, layout, arrays, layer, group, area, items):
         if size < step:
             numbers, filled = scratch[query_at : query_at + size], scratch[query : query + size]
             for k in range(size):
-                filled[k] = numbers[k]  # the padding behind them is always 0
+                filled[k] = numbers[k]  # the padding after them is always 0
             query_at = query
         score_keys(scratch, query_at, memory, keys, values, offsets, count, step, scores)
         exponentiate_row(scratch, scores, 0, (count + PANEL - 1) // PANEL, 0, count - 1, scale, scratch, softmax_stats)
@@ -210,10 +210,10 @@ def attend(plan, layout, arrays, layer, group, area, items):
 
 @compiled(FUSED)
 def compute(last_round, thread, threads, plan, layout, arrays):
-    """Compute logits of the `wanted` tokens after reading the tokens `ids` at positions `pos` of rows `handles`.
+    """Compute logits of the `wanted` tokens, given the tokens `ids` at positions `pos` of rows `handles`.
 
     Thread 0 computes one round. The other threads are helpers: they compute every round after `last_round` until none
-    begins for a while. Return the last round computed.
+    begins for a while. Return the number of the last round.
     """
     control, scratch, floats, dim = arrays.control, arrays.scratch, arrays.floats, plan.dim
     stream = layout.thread_area + thread * layout.thread_step

@@ -4,10 +4,9 @@ Owns: which tile computes which rows, rows as int16, norms, activations. Does no
 (`kernels.tiles`), or the order of products (`loops`).
 
 A float32 matrix is stored as panels of PANEL outputs, each (depth, PANEL). An int8 panel is stored as (depth / PAIR,
-PANEL, PAIR), the depth padded with zeros to a multiple of PAIR: weights of 8 bits, rows of 16, sums of 32, which are
-exact.
+PANEL, PAIR), the depth padded with zeros to a multiple of PAIR. Weights are int8, rows int16, sums int32, which are exact.
 
-A row's result never depends on the other rows: a tile sums every output in one order, and everything else is done
+The result of a row does not depend on other rows: a tile sums every output in one order, and everything else is done
 row by row with the same instructions.
 """
 
@@ -46,7 +45,7 @@ def multiply_with(one_row: Any, some_rows: Any) -> Any:
 
     @compiled()
     def multiply(x, x_place, rows, depth, w, w_at, out, out_place, panels):
-        """out = x w for the panels from the first to the last."""
+        """Set out = x w for the panels from the first to the last."""
         x_at, x_row = x_place
         out_at, out_row = out_place
         panel, last = panels
@@ -70,7 +69,7 @@ def multiply_with(one_row: Any, some_rows: Any) -> Any:
 
 
 multiply_floats = multiply_with(float_tile(1, 4), float_tile(ROWS, 1, prefetches=True))
-# The result of integers must still be multiplied by the scales of both factors.
+# Integer results must still be multiplied by the scales of both factors.
 multiply_integers = multiply_with(integer_tile(1, 4), integer_tile(ROWS, 1, prefetches=True))
 
 
@@ -92,7 +91,7 @@ def quantise(x, x_place, rows, depth, shorts, int16_place, scales):
 
 @compiled(FUSED)
 def multiply(plan, layout, arrays, thread, rows, x, depth, matrix, column, out, panels):
-    """out = x w + bias for the panels from the first to the last of the matrix at `matrix[column]`.
+    """Set out = x w + bias for the panels from the first to the last of the matrix at `matrix[column]`.
 
     `x` and `out` are (offset of the first row, stride of rows) in the scratch memory.
     """
@@ -126,7 +125,7 @@ def multiply(plan, layout, arrays, thread, rows, x, depth, matrix, column, out, 
 
 @compiled(FUSED, inline=True)
 def error_function(x):
-    """Abramowitz and Stegun 7.1.26, to 1.5e-7."""
+    """Return erf(x) with an error below 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
     size = abs(x)
     t = ONE / (ONE + np.float32(0.3275911) * size)
     series = np.float32(1.061405429) * t - np.float32(1.453152027)

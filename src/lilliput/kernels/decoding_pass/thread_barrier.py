@@ -1,7 +1,7 @@
-"""Barrier, rounds and sleep of the threads that compute one pass, in machine code.
+"""Synchronisation of the threads that compute one pass, in compiled code.
 
-Owns: the barrier, the begin of a round, when helpers sleep, and the division of work. Does not own: the threads
-(`thread_team`) or their work (`loops`).
+Owns: the barrier, starting a round, when helpers sleep, and the division of work. Does not own: the threads (`thread_team`)
+or their work (`loops`).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="call-arg, var-annotated"
@@ -30,7 +30,7 @@ def divide(items, unit, thread, threads):
 
 @compiled()
 def wait_for_all(control, threads):
-    """Wait until all threads have arrived. Return False if the team was closed in the middle of a pass."""
+    """Wait until all threads have arrived. Return False if the team was closed during a pass."""
     if threads == 1:
         return True
     phase = load_atomically(control, PHASE)
@@ -71,7 +71,7 @@ def wait_for_round(control, last_round):
             yield_core()
         if spins > SPINS_BEFORE_SLEEP or load_atomically(control, LEAVE) == 1:
             add_atomically(control, ASLEEP, 1)
-            # announce_round writes ROUND and then reads ASLEEP, so that at least one of the two threads sees the other.
+            # announce_round writes ROUND before it reads ASLEEP, so at least one of the two threads notices the other.
             if load_atomically(control, ROUND) == last_round:
                 return False
             add_atomically(control, ASLEEP, -1)

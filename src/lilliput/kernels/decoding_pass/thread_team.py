@@ -1,9 +1,9 @@
-"""Threads that compute a pass together: the caller's own, and helpers that wait for the next pass.
+"""Threads that compute a pass: the thread of the caller, and helpers that wait for the next pass.
 
 Owns: the arrays of a pass, the helper threads, their sleep. Does not own: the computation (`loops`).
 
-A helper stays awake for some milliseconds after a pass, because the next token usually comes sooner, and then sleeps.
-Threads synchronise only in compiled code, so they never wait for the GIL during a pass.
+A helper stays awake for some milliseconds after a pass, because the next pass usually starts sooner, and then sleeps.
+Threads synchronise only in compiled code, so they do not wait for the GIL during a pass.
 """
 
 from __future__ import annotations
