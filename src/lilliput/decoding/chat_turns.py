@@ -33,7 +33,7 @@ class Story:
         return self.beginning + "".join(turn.added + turn.written for turn in self.turns)
 
     def join(self, line: str) -> str:
-        """Return the line with the space before it, if one is needed. Tokens include their leading space: a story never ends with one."""
+        """Return the line, with a space before it if needed. A story never ends with a space: tokens include their own."""
         line, text = line.strip(), self.text
         if not line or not text or OPENING.search(text) or CLINGING.match(line):
             return line

@@ -75,7 +75,7 @@ class NumbaRows:
 
 
 class NumbaEngine:
-    """Computes with a copy of the model's current weights. `threads` defaults to the threads of torch; 1 for a very small model."""
+    """Computes with a copy of the model's current weights. `threads` defaults to torch's number, or 1 for a very small model."""
 
     name = "numba"
 
