@@ -262,7 +262,7 @@ def in_order(keys: Floats, peaks: Floats, base: Doubles, wanted: int) -> Iterato
     more are computed only on demand. `peaks` are the largest logits of sets of tokens: the k-th largest peak is a lower bound
     of the k best sums, so few numbers have to be sorted.
     """
-    best, given = (peaks + base[:, None]).ravel(), 0
+    best, done = (peaks + base[:, None]).ravel(), 0
     while True:
         whole = wanted >= best.size
         least = -np.inf if whole else np.partition(best, best.size - wanted)[best.size - wanted]
@@ -272,12 +272,12 @@ def in_order(keys: Floats, peaks: Floats, base: Doubles, wanted: int) -> Iterato
         rows, tokens = np.divmod(found, keys.shape[1])
         own = keys[rows, tokens]
         totals = base[rows] + own
-        order = np.lexsort((-own, rows, -totals))[given : np.count_nonzero(totals >= least)]
+        order = np.lexsort((-own, rows, -totals))[done : np.count_nonzero(totals >= least)]
         yield rows[order], tokens[order]
         if whole:
             return
-        given += len(order)
-        wanted = 2 * max(wanted, given)
+        done += len(order)
+        wanted = 2 * max(wanted, done)
 
 
 def draw_arrival_times(beams: Sequence[Beam], logprobs: Doubles, generator: torch.Generator) -> Doubles:

@@ -129,7 +129,7 @@ class NumbaEngine:
         self, lines: Sequence[int], positions: Sequence[int], tokens: Sequence[int], ends: Sequence[int]
     ) -> Tensor:
         """Return the logits of the tokens at `ends`; `lines` are the handles of the tokens' rows."""
-        arrays, passes, given = self.team.arrays, -(-len(tokens) // CHUNK), 0
+        arrays, passes, done = self.team.arrays, -(-len(tokens) // CHUNK), 0
         logits = np.empty((len(ends), self.packed.plan.vocab_size), np.float32)
         for part in range(passes):
             first, last = len(tokens) * part // passes, len(tokens) * (part + 1) // passes
@@ -139,6 +139,6 @@ class NumbaEngine:
             arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
             self.slots.add_tokens(lines[first:last], positions[first:last], arrays.slots)
             # Copied by NumPy: torch would start its own threads for many rows.
-            logits[given : given + len(wanted)] = self.team.run(size, len(wanted))
-            given += len(wanted)
+            logits[done : done + len(wanted)] = self.team.run(size, len(wanted))
+            done += len(wanted)
         return torch.from_numpy(logits)
