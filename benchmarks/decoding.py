@@ -59,7 +59,7 @@ from lilliput.decoding.stream import stream
 from lilliput.decoding.writer import load
 from lilliput.model.transformer import Transformer
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 Row = dict[str, Any]
 
 WARM_UP, ENOUGH, MOST = 8, 0.5, 3  # tokens; seconds of measurement; largest number of measurements
@@ -102,9 +102,9 @@ def ours(kind: str) -> Write:
     return write
 
 
-def time_works(write: Write, works: tuple[Work, ...]) -> Figures:
+def time_works(write: Write, works: tuple[Work, ...]) -> Metrics:
     """Return tokens/s by the name of the work."""
-    figures = {}
+    metrics = {}
     for work in works:
         write(work, WARM_UP)
         seconds: list[float] = []
@@ -114,13 +114,13 @@ def time_works(write: Write, works: tuple[Work, ...]) -> Figures:
             seconds.append(time.perf_counter() - began)
             if [len(text) for text in texts] != [work.tokens] * work.rows:
                 raise SystemExit(f"{work.name}: the texts have the wrong length")
-        figures[work.name] = work.rows * work.tokens / statistics.median(seconds)
-    return figures
+        metrics[work.name] = work.rows * work.tokens / statistics.median(seconds)
+    return metrics
 
 
-def time_ours(kind: str, works: tuple[Work, ...]) -> Figures:
-    figures, size = time_works(ours(kind), works), weight_bytes(random_model(), kind)
-    return figures | {"bytes": size, "bandwidth": bandwidth(LARGE), "bandwidth in cache": bandwidth(size)}
+def time_ours(kind: str, works: tuple[Work, ...]) -> Metrics:
+    metrics, size = time_works(ours(kind), works), weight_bytes(random_model(), kind)
+    return metrics | {"bytes": size, "bandwidth": bandwidth(LARGE), "bandwidth in cache": bandwidth(size)}
 
 
 def weight_bytes(model: Transformer, kind: str) -> int:
@@ -142,11 +142,11 @@ def bandwidth(size: int) -> float:
     return statistics.median(found)
 
 
-def time_peer(build: Callable[[int], Write], threads: int, works: tuple[Work, ...]) -> Figures:
+def time_peer(build: Callable[[int], Write], threads: int, works: tuple[Work, ...]) -> Metrics:
     return time_works(build(threads), works)
 
 
-def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ...]) -> dict[str, Callable[[], Figures]]:
+def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ...]) -> dict[str, Callable[[], Metrics]]:
     """Return a contestant for each number of threads: a second thread may help with many rows and slow down one row."""
     return {
         f"{peer}, {threads} thread{'s' * (threads > 1)}": partial(time_peer, build, threads, works)
@@ -156,7 +156,7 @@ def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ..
 
 NUMBA, INT8 = "lilliput numba", "lilliput numba int8"
 EXACT, ROUGH = ("transformers", "llama.cpp f32", "CTranslate2"), "llama.cpp q8_0"
-SPEED: dict[str, Callable[[], Figures]] = {
+SPEED: dict[str, Callable[[], Metrics]] = {
     NUMBA: lambda: time_ours("numba", WORKS),
     **with_threads("transformers", peers.transformers, WORKS),
     **with_threads("llama.cpp f32", partial(peers.llama_cpp, quantised=False), (ONE,)),
@@ -199,33 +199,33 @@ def speed(options: argparse.Namespace) -> list[Row]:
 # Length.
 
 
-def time_lengths(kind: str) -> Figures:
-    figures = time_cache(kind) | time_tokens(kind, "window", WINDOW, LAYERS)
+def time_lengths(kind: str) -> Metrics:
+    metrics = time_cache(kind) | time_tokens(kind, "window", WINDOW, LAYERS)
     for layers in (LAYERS, DEEP):
-        figures |= time_tokens(kind, f"full {layers}", None, layers)
+        metrics |= time_tokens(kind, f"full {layers}", None, layers)
         sizes = {at: read_bytes(at, layers) for at in (EARLY, LATE)}
-        figures |= {f"reading {layers} {at}": size / bandwidth(size) for at, size in sizes.items()}
-    return figures
+        metrics |= {f"reading {layers} {at}": size / bandwidth(size) for at, size in sizes.items()}
+    return metrics
 
 
-def time_cache(kind: str) -> Figures:
+def time_cache(kind: str) -> Metrics:
     """Return the seconds of whole texts with and without cache."""
     engine, (prompt,) = build_engine(kind, random_model(ONE.prompt + max(LENGTHS))), ONE.prompts()
     (text,) = Work("a long text", 1, ONE.prompt + max(LENGTHS), 0).prompts()
-    figures: Figures = {}
+    metrics: Metrics = {}
     list(stream(engine, [Request(prompt, WARM_UP)]))
     for tokens, stride in LENGTHS.items():
         began = time.perf_counter()
         assert len(list(stream(engine, [Request(prompt, tokens)]))) == tokens
-        figures[f"with {tokens}"] = time.perf_counter() - began
+        metrics[f"with {tokens}"] = time.perf_counter() - began
         began = time.perf_counter()
         for generated in range(stride // 2, tokens, stride):
             engine.prefill([text[: ONE.prompt + generated]])[0].argmax()
-        figures[f"without {tokens}"] = stride * (time.perf_counter() - began)
-    return figures
+        metrics[f"without {tokens}"] = stride * (time.perf_counter() - began)
+    return metrics
 
 
-def time_tokens(kind: str, span: str, window: int | None, layers: int) -> Figures:
+def time_tokens(kind: str, span: str, window: int | None, layers: int) -> Metrics:
     """Return the seconds per token at an early and at a late position."""
     (text,) = Work("a long text", 1, LATE + AROUND, 0).prompts()
     engine = build_engine(kind, random_model(len(text), window, layers))
@@ -248,7 +248,7 @@ def read_bytes(at: int, layers: int) -> int:
     return weight_bytes(random_model(layers=layers), "torch") + at * layers * 2 * DIM * 4
 
 
-LENGTH: dict[str, Callable[[], Figures]] = {
+LENGTH: dict[str, Callable[[], Metrics]] = {
     "lengths numba": lambda: time_lengths("numba"),
     "lengths torch": lambda: time_lengths("torch"),
 }
@@ -282,7 +282,7 @@ def length(options: argparse.Namespace) -> list[Row]:
 # Quality, and the time to the first byte.
 
 
-def quality_of(kind: str) -> Figures:
+def quality_of(kind: str) -> Metrics:
     writer = load(os.environ[RUN], "cpu")
     texts: list[list[int]] = []  # each from the start token to end-of-text
     size = 0
@@ -323,7 +323,7 @@ def read_along(engine: Engine, texts: list[list[int]]) -> float:
     return nats
 
 
-QUALITY: dict[str, Callable[[], Figures]] = {
+QUALITY: dict[str, Callable[[], Metrics]] = {
     "quality torch": lambda: quality_of("torch"),
     "quality numba": lambda: quality_of("numba"),
     "quality numba int8": lambda: quality_of("numba int8"),

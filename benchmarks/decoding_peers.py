@@ -186,7 +186,7 @@ def llama_cpp(threads: int, quantised: bool) -> Write:
     reading.n_ctx = reading.n_batch = CONTEXT
     reading.n_threads = reading.n_threads_batch = threads
     with tempfile.TemporaryDirectory() as folder:
-        write_gguf(model, path := Path(folder) / "net.gguf", quantised)
+        write_gguf(model, path := Path(folder) / "model.gguf", quantised)
         theirs = library.llama_model_load_from_file(bytes(path), loading)
     assert theirs is not None, "llama.cpp could not load the file"
     context = library.llama_init_from_model(theirs, reading)
@@ -256,7 +256,7 @@ def ctranslate2(threads: int) -> Write:
 
     model = random_model()
     with tempfile.TemporaryDirectory() as folder:
-        write_spec(model, path := Path(folder) / "net")
+        write_spec(model, path := Path(folder) / "model")
         theirs = library.Generator(str(path), device="cpu", intra_threads=threads, compute_type="float32")
 
     def logits(text: list[int]) -> NDArray[np.float32]:

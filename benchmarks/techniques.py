@@ -48,7 +48,7 @@ from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import build_precision
 from lilliput.training.session import open_session
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 Row = dict[str, Any]
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -134,7 +134,7 @@ def updates(events: Iterator[Any], count: int) -> list[Stepped]:
     return list(islice((event for event in events if isinstance(event, Stepped)), count))
 
 
-def accumulation_time() -> Figures:
+def accumulation_time() -> Metrics:
     """Compare rounds of LONGEST micro-batches, whatever their number of steps."""
     shape, found = SMALL | {"dim": 128, "heads": 4, "context": 128}, dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +153,7 @@ def accumulation_time() -> Figures:
     return found
 
 
-def accumulation_memory(count: int) -> Figures:
+def accumulation_memory(count: int) -> Metrics:
     """Return the peak memory. All counts use the same micro-batches, because the longest rows determine the peak."""
     before = peak_memory()
     with tempfile.TemporaryDirectory() as folder, storybook(folder, count, 10**6, WIDE, "memory") as events:
@@ -161,7 +161,7 @@ def accumulation_memory(count: int) -> Figures:
         return {"memory": peak_memory() - before}
 
 
-def accumulation_loss() -> Figures:
+def accumulation_loss() -> Metrics:
     """Return losses on the validation sample, at the same learning rate for all."""
     with tempfile.TemporaryDirectory() as folder:
 
@@ -210,7 +210,7 @@ RECOMPUTED: dict[str, Callable[[Transformer], None]] = {
 }
 
 
-def recompute_memory(kind: str) -> Figures:
+def recompute_memory(kind: str) -> Metrics:
     before = peak_memory()
     model = make_model(DEEP)
     RECOMPUTED[kind](model)
@@ -226,7 +226,7 @@ def saved_bytes(model: Transformer) -> int:
     return measure_kept(model, lambda: model.trunk(ids, model.begin(ids, None, None)))
 
 
-def recompute_time() -> Figures:
+def recompute_time() -> Metrics:
     works: dict[str, Callable[[], object]] = {}
     for kind, use in RECOMPUTED.items():
         model = make_model(DEEP)
@@ -238,7 +238,7 @@ def recompute_time() -> Figures:
     return medians | {f"ratio {kind}": ratio_of_pairs(times, plain) for kind, times in took.items()}
 
 
-def recompute_equality() -> Figures:
+def recompute_equality() -> Metrics:
     """Count the numbers of loss and gradients, with dropout, that differ in any bit."""
     found: dict[str, list[Tensor]] = {}
     for kind, use in RECOMPUTED.items():
@@ -248,10 +248,10 @@ def recompute_equality() -> Figures:
         loss = torch.tensor(make_step(model, rows=2)())
         found[kind] = [loss, *(p.grad for p in model.parameters() if p.grad is not None)]
     plain = found["everything kept"]
-    figures: Figures = {"numbers": sum(tensor.numel() for tensor in plain)}
+    metrics: Metrics = {"numbers": sum(tensor.numel() for tensor in plain)}
     for kind, tensors in found.items():
-        figures[kind] = sum(int((a != b).sum()) for a, b in zip(tensors, plain, strict=True))
-    return figures
+        metrics[kind] = sum(int((a != b).sum()) for a, b in zip(tensors, plain, strict=True))
+    return metrics
 
 
 def recompute() -> list[Row]:
@@ -274,7 +274,7 @@ def recompute() -> list[Row]:
 # Precision, compilation, loss.
 
 
-def precision_time() -> Figures:
+def precision_time() -> Metrics:
     device = choose_device("auto")
     works: dict[str, Callable[[], object]] = {}
     for name in ("float32", "bfloat16", "float16"):
@@ -307,7 +307,7 @@ def precision() -> list[Row]:
     return [row(f"precision {name}: time", took[name], took["float32"], "float32", "s") for name in wanted]
 
 
-def compile_time() -> Figures:
+def compile_time() -> Metrics:
     models = {name: make_model(WIDE) for name in ("plain", "compiled")}
     first = seconds(lambda: use_compile(models["compiled"]))
     works = {name: make_step(model) for name, model in models.items()}
@@ -325,7 +325,7 @@ def compiling() -> list[Row]:
     ]
 
 
-def loss_of(kind: str) -> Figures:
+def loss_of(kind: str) -> Metrics:
     head = LanguageHead(WIDTH, HEAD, bias=False, soft_cap=None)
     states, targets = torch.randn(STATES, WIDTH, requires_grad=True), torch.randint(HEAD, (STATES,))
     before = peak_memory()
@@ -358,7 +358,7 @@ SECTIONS: dict[str, Callable[[], list[Row]]] = {
     "compile": compiling,
     "loss": loss,
 }
-CONTESTANTS: dict[str, Callable[[], Figures]] = {
+CONTESTANTS: dict[str, Callable[[], Metrics]] = {
     "accumulation/time": accumulation_time,
     "accumulation/loss": accumulation_loss,
     "recompute/time": recompute_time,
@@ -368,7 +368,7 @@ CONTESTANTS: dict[str, Callable[[], Figures]] = {
 }
 
 
-def measure(name: str) -> Figures:
+def measure(name: str) -> Metrics:
     section, contestant = name.split("/")
     if name in CONTESTANTS:
         prepare_machine(THREADS)
