@@ -68,9 +68,8 @@ class PrefixCache:
         """Return the rows for all texts that share a long enough prefix with a cached text or with each other."""
         groups: dict[tuple[Ids, int], SharedPrefix] = {}
         refused: set[tuple[Ids, int]] = set()
-        alone: dict[
-            int, int
-        ] = {}  # place of a text -> length it shares with a cached text that cannot be truncated to it
+        # Place of a text -> length of the prefix that it shares with a cached text which cannot be truncated to it.
+        alone: dict[int, int] = {}
         for place, text in enumerate(texts):
             shared = [(min(shared_length(held, text), len(text) - 1), held) for held in self.cached]
             enough = sorted((found for found in shared if found[0] >= self.min_length), key=lambda found: -found[0])
