@@ -1,7 +1,8 @@
-"""What the benchmarks share: contestants in processes of their own, interleaved, medians, one table or one JSON list.
+"""Shared by all benchmarks: contestants run in turn in separate processes; medians are printed as a table or JSON list.
 
-A benchmark calls `contest(__file__, names, repeats)`, which runs `python FILE --contestant NAME` in turn, and prints rows of
-`{work, ours, peer, peer_name, ratio, unit}` with `show`. The machine may be noisy: what counts is the ratio in one run.
+A benchmark calls `contest(__file__, names, repeats)`, which runs `python FILE --contestant NAME` for each name, and prints rows
+of `{work, ours, peer, peer_name, ratio, unit}` with `show`. Absolute values depend on the machine and its load; compare the
+ratios of one run.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ THREADS = min(2, os.cpu_count() or 1)
 
 def arguments(about: str, repeats: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
-    parser.add_argument("--repeats", type=int, default=repeats, help=f"processes of each contestant [{repeats}]")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"number of processes per contestant [{repeats}]")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def contest(file: str, names: list[str], repeats: int) -> dict[str, list[dict[str, float]]]:
-    """The figures of every process of every contestant, in order. They take turns, so that a slow minute hits all."""
+    """Return the metrics of every process of every contestant, in order. They run in turn, so that load affects all equally."""
     environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for turn in range(repeats):
@@ -38,8 +39,8 @@ def contest(file: str, names: list[str], repeats: int) -> dict[str, list[dict[st
     return found
 
 
-def median(found: list[dict[str, float]], figure: str) -> float:
-    return statistics.median(outcome[figure] for outcome in found)
+def median(found: list[dict[str, float]], metric: str) -> float:
+    return statistics.median(outcome[metric] for outcome in found)
 
 
 def row(work: str, ours: float, peer: float, peer_name: str, unit: str) -> dict[str, Any]:

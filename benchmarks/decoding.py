@@ -1,29 +1,29 @@
-"""Writing: tokens per second beside transformers, llama.cpp and CTranslate2, and what cache, length, 8 bits and a start cost.
+"""Generation in tokens/s compared with transformers, llama.cpp and CTranslate2; cost of cache, length, int8 and start.
 
     python benchmarks/decoding.py --json --run runs/stories
     python benchmarks/decoding.py --only quality --run runs/stories
 
-The net (`decoding_peers.py`): dim 288, 6 layers, 6 heads, hidden 1,152 swiglu (768 inside), tied head, rotary, RMSNorm,
-vocabulary 4,096, context 256, the same random weights for all. Contestants take turns, each in a process of its own, which
-warms up and takes the median of what fits into half a second; the median of the processes counts. The load average before and
-after goes to stderr with the table. The whole takes about twelve minutes on two cores, with `--run`.
+Model (`decoding_peers.py`): dim 288, 6 layers, 6 heads, hidden 1,152 swiglu (768 inside), tied head, rotary, RMSNorm,
+vocabulary 4,096, context 256, the same random weights for all. Contestants run in turn in separate processes. A process warms
+up and returns the median of the repetitions in half a second; the table has the medians of the processes. The load average
+before and after is printed to stderr. With `--run` all sections take about twelve minutes on two cores.
 
-speed    One stream, a batch, beams, and many short samples. We run as `auto` does: the numba engine, for every work with two
-         threads. A peer runs every work with one thread and with two, and the quicker of both medians is told, by name.
-         Whole numbers of ours are told beside transformers' float32, too, as what a user can choose; that is another
-         precision, whose quality is under `quality`. CTranslate2 is there in float32 only: where it was tried, without VNNI,
-         its 8-bit products are wrong (logits a third off; with the same weights, computed in float32, a hundredth), so that it
-         would be timed with another net.
-         The share of the bandwidth: tokens per second, times the bytes of the weights, over the bytes per second at which two
-         threads read a float32 array in the same process: of 512 MB, or as large as the weights, which a cache may hold.
-length   With the cache and without, where the engine (numba, and torch) reads the whole text anew for each token (of long texts
-         for every 4th or 32nd, which is counted so often). Token 1,000 beside token 50: means over 32 tokens around them; with
-         full attention beside the ratio of the bytes of weights, keys and values that must be read, and beside the ratio of
-         the times that two threads take to read arrays as large as that, over and over: a cache may hold the smaller one. So
-         also for a net of 24 layers, whose weights (100 MB) are in no cache at either token.
-quality  Bits per byte of the first 50 validation documents that fit the context, token by token through the engine, by the
-         finished model of `--run`, or, if none is given, by one that learns for two minutes (recipes/stories.toml); and the
-         seconds from the start of `lilliput generate` with this model to its first byte. The rows say which model it was.
+speed    One stream, a batch, beam search, and many short samples. Lilliput uses its default, the numba engine, with two
+         threads. A peer does each work with one thread and with two; the faster one is named in the table.
+         int8 of Lilliput is also compared with float32 of transformers, because a user can choose it; its loss of quality is
+         under `quality`. CTranslate2 runs in float32 only: its int8 products were wrong on a machine without VNNI (logits
+         off by a third; by a hundredth with the same weights computed in float32).
+         Share of bandwidth: tokens/s times the bytes of the weights, divided by the bytes/s at which two threads of the same
+         process read a float32 array: of 512 MB, or of the size of the weights, which a cache may hold.
+length   Speed with and without KV cache (numba and torch). Without it the whole text is read again for each token; for long
+         texts every 4th or 32nd token is computed and its time multiplied.
+         Time of token 1,000 compared with token 50, each a mean over 32 tokens. With full attention this ratio is compared
+         with that of the bytes to read (weights, keys and values), and with that of the times in which two threads read
+         arrays of these sizes repeatedly, because a cache may hold the smaller one. Repeated with 24 layers, whose
+         weights (100 MB) do not fit in a cache.
+quality  Bits per byte of the first 50 validation documents that fit in the context, token by token through the engine, with
+         the model of `--run` or, by default, one trained for two minutes (recipes/stories.toml); and the seconds from the
+         start of `lilliput generate` to its first byte. The table names the model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ import torch
 
 import decoding_peers as peers
 from contest import THREADS, contest, median, row, show
-from decoding_peers import BEAMS, DIM, LAYERS, ONE, WORKS, Work, Write, build_net
+from decoding_peers import BEAMS, DIM, LAYERS, ONE, WORKS, Work, Write, random_model
 from lilliput.data.corpora import open_corpus
 from lilliput.decoding.beam_hypotheses import BeamSettings
 from lilliput.decoding.engines import Engine
@@ -59,17 +59,17 @@ from lilliput.decoding.stream import stream
 from lilliput.decoding.writer import load
 from lilliput.model.transformer import Transformer
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 Row = dict[str, Any]
 
-WARM_UP, ENOUGH, MOST = 8, 0.5, 3  # tokens; seconds after which there are enough measurements; most measurements
-LARGE = 512 << 20  # bytes of an array that no processor's cache holds
-LENGTHS = {64: 1, 256: 4, 1024: 32}  # tokens to write, and of how many passes without a cache one is computed
+WARM_UP, ENOUGH, MOST = 8, 0.5, 3  # tokens; seconds of measurement; largest number of measurements
+LARGE = 512 << 20  # bytes of an array that does not fit in a processor's cache
+LENGTHS = {64: 1, 256: 4, 1024: 32}  # tokens to generate -> without cache, one of this number of passes is computed
 EARLY, LATE, AROUND, WINDOW, ROUNDS = 50, 1000, 32, 64, 5
-DEEP = 24  # layers of a net that no cache holds
-FEW = 3  # processes are enough where a ratio is of one process's own figures
+DEEP = 24  # layers of a model whose weights do not fit in a cache
+FEW = 3  # processes are enough where each one computes its own ratio
 DOCUMENTS, TOGETHER = 50, 10
-RUN = "DECODING_RUN"  # environment variable by which a contestant finds the trained model
+RUN = "DECODING_RUN"  # environment variable with the path of the trained model
 ROOT = Path(__file__).parents[1]
 
 
@@ -85,7 +85,7 @@ def build_engine(kind: str, model: Transformer) -> Engine:
 
 
 def ours(kind: str) -> Write:
-    model = build_net()
+    model = random_model()
     engine = build_engine(kind, model)
     peers.check(kind, lambda text: engine.prefill([text])[0][0].numpy(), model, exact=kind != "numba int8")
 
@@ -95,16 +95,16 @@ def ours(kind: str) -> Write:
         strategy = GREEDY if work.top_k is None else Strategy((TopK(work.top_k),), sample=True)
         texts: list[list[int]] = [[] for _ in prompts]
         requests = [Request(prompt, tokens, strategy, seed, beams=beams) for seed, prompt in enumerate(prompts)]
-        for written in stream(engine, requests):
-            texts[written.row].append(written.id)
+        for token in stream(engine, requests):
+            texts[token.row].append(token.id)
         return texts
 
     return write
 
 
-def time_works(write: Write, works: tuple[Work, ...]) -> Figures:
-    """Tokens per second, by the name of the work."""
-    figures = {}
+def time_works(write: Write, works: tuple[Work, ...]) -> Metrics:
+    """Return tokens/s by the name of the work."""
+    metrics = {}
     for work in works:
         write(work, WARM_UP)
         seconds: list[float] = []
@@ -113,25 +113,25 @@ def time_works(write: Write, works: tuple[Work, ...]) -> Figures:
             texts = write(work, work.tokens)
             seconds.append(time.perf_counter() - began)
             if [len(text) for text in texts] != [work.tokens] * work.rows:
-                raise SystemExit(f"{work.name}: not everything was written")
-        figures[work.name] = work.rows * work.tokens / statistics.median(seconds)
-    return figures
+                raise SystemExit(f"{work.name}: the texts have the wrong length")
+        metrics[work.name] = work.rows * work.tokens / statistics.median(seconds)
+    return metrics
 
 
-def time_ours(kind: str, works: tuple[Work, ...]) -> Figures:
-    figures, size = time_works(ours(kind), works), weight_bytes(build_net(), kind)
-    return figures | {"bytes": size, "bandwidth": bandwidth(LARGE), "bandwidth in cache": bandwidth(size)}
+def time_ours(kind: str, works: tuple[Work, ...]) -> Metrics:
+    metrics, size = time_works(ours(kind), works), weight_bytes(random_model(), kind)
+    return metrics | {"bytes": size, "bandwidth": bandwidth(LARGE), "bandwidth in cache": bandwidth(size)}
 
 
 def weight_bytes(model: Transformer, kind: str) -> int:
-    """What one token must read: each matrix once (the embedding is the head), 8 bits with a scale of 32 for each output."""
+    """Return the bytes of weights read per token: each matrix once (tied head); int8 has a float32 scale per output."""
     matrices = [weight for weight in model.parameters() if weight.dim() == 2]
     saved = sum(3 * matrix.numel() - 4 * len(matrix) for matrix in matrices) if kind == "numba int8" else 0
     return sum(4 * weight.numel() for weight in model.parameters()) - saved
 
 
 def bandwidth(size: int) -> float:
-    """Bytes per second at which all threads together read an array."""
+    """Return the bytes/s at which all threads together read an array."""
     array, found = torch.ones(size // 4), []
     array.sum()
     until = time.perf_counter() + 0.3
@@ -142,12 +142,12 @@ def bandwidth(size: int) -> float:
     return statistics.median(found)
 
 
-def time_peer(build: Callable[[int], Write], threads: int, works: tuple[Work, ...]) -> Figures:
+def time_peer(build: Callable[[int], Write], threads: int, works: tuple[Work, ...]) -> Metrics:
     return time_works(build(threads), works)
 
 
-def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ...]) -> dict[str, Callable[[], Figures]]:
-    """A contestant for each number of threads: a second one may help with many rows and hinder with one."""
+def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ...]) -> dict[str, Callable[[], Metrics]]:
+    """Return a contestant for each number of threads: a second thread may help with many rows and slow down one row."""
     return {
         f"{peer}, {threads} thread{'s' * (threads > 1)}": partial(time_peer, build, threads, works)
         for threads in sorted({1, THREADS})
@@ -156,7 +156,7 @@ def with_threads(peer: str, build: Callable[[int], Write], works: tuple[Work, ..
 
 NUMBA, INT8 = "lilliput numba", "lilliput numba int8"
 EXACT, ROUGH = ("transformers", "llama.cpp f32", "CTranslate2"), "llama.cpp q8_0"
-SPEED: dict[str, Callable[[], Figures]] = {
+SPEED: dict[str, Callable[[], Metrics]] = {
     NUMBA: lambda: time_ours("numba", WORKS),
     **with_threads("transformers", peers.transformers, WORKS),
     **with_threads("llama.cpp f32", partial(peers.llama_cpp, quantised=False), (ONE,)),
@@ -169,73 +169,73 @@ SPEED: dict[str, Callable[[], Figures]] = {
 PACKAGES = {"transformers": "transformers", "llama.cpp": "llama_cpp", "CTranslate2": "ctranslate2"}
 
 
-def speed(asked: argparse.Namespace) -> list[Row]:
+def speed(options: argparse.Namespace) -> list[Row]:
     absent = tuple(peer for peer, package in PACKAGES.items() if importlib.util.find_spec(package) is None)
     if absent:
-        print(f"not installed, and so not measured: {', '.join(absent)} (`make bench` installs all)", file=sys.stderr)
-    found = contest(__file__, [name for name in SPEED if not name.startswith(absent)], asked.repeats)
+        print(f"not measured because not installed: {', '.join(absent)} (`make bench` installs all)", file=sys.stderr)
+    found = contest(__file__, [name for name in SPEED if not name.startswith(absent)], options.repeats)
     speeds = {name: {work: median(took, work) for work in took[0]} for name, took in found.items()}
 
-    def beside(name: str, engine: str, work: Work, peer: str) -> list[Row]:
-        """A row, if the peer does the work: with that number of threads with which he does it quicker."""
-        able = {who: took[work.name] for who, took in speeds.items() if who.startswith(peer) and work.name in took}
+    def compare(name: str, engine: str, work: Work, peer: str) -> list[Row]:
+        """Return a row if the peer supports the work, with its faster number of threads."""
+        able = {key: took[work.name] for key, took in speeds.items() if key.startswith(peer) and work.name in took}
         best = max(able, key=able.__getitem__, default=None)
         return [row(name, speeds[engine][work.name], able[best], best, "tokens/s")] if best else []
 
-    rows = [line for work in WORKS for peer in EXACT for line in beside(f"{work.name} (numba)", NUMBA, work, peer)]
-    rows += beside(f"{ONE.name}, int8 (numba)", INT8, ONE, ROUGH)
-    rows += [line for work in WORKS for line in beside(f"{work.name}, int8 (numba)", INT8, work, "transformers")]
+    rows = [line for work in WORKS for peer in EXACT for line in compare(f"{work.name} (numba)", NUMBA, work, peer)]
+    rows += compare(f"{ONE.name}, int8 (numba)", INT8, ONE, ROUGH)
+    rows += [line for work in WORKS for line in compare(f"{work.name}, int8 (numba)", INT8, work, "transformers")]
     seconds = {work: work.tokens / speeds[NUMBA][work.name] for work in (ONE, *BEAMS)}
-    rows += [row(f"{beam.name} (numba)", seconds[beam], seconds[ONE], "our own greedy", "s") for beam in BEAMS]
+    rows += [row(f"{beam.name} (numba)", seconds[beam], seconds[ONE], "lilliput greedy", "s") for beam in BEAMS]
     for engine, name in ((NUMBA, "float32"), (INT8, "int8")):
-        for figure, peer in (("bandwidth", "reading memory"), ("bandwidth in cache", "reading as many bytes")):
-            shares = [took[ONE.name] * took["bytes"] / took[figure] for took in found[engine]]
+        for metric, peer in (("bandwidth", "reading 512 MB"), ("bandwidth in cache", "reading the weights")):
+            shares = [took[ONE.name] * took["bytes"] / took[metric] for took in found[engine]]
             read = speeds[engine][ONE.name] * speeds[engine]["bytes"]
-            share = row(f"one stream, {name}: share of bandwidth", read, speeds[engine][figure], peer, "bytes/s")
-            rows.append(share | {"ratio": statistics.median(shares)})  # of each process, then the median
+            share = row(f"one stream, {name}: share of bandwidth", read, speeds[engine][metric], peer, "bytes/s")
+            rows.append(share | {"ratio": statistics.median(shares)})  # median of the processes' ratios
     return rows
 
 
 # Length.
 
 
-def time_lengths(kind: str) -> Figures:
-    figures = time_cache(kind) | time_tokens(kind, "window", WINDOW, LAYERS)
+def time_lengths(kind: str) -> Metrics:
+    metrics = time_cache(kind) | time_tokens(kind, "window", WINDOW, LAYERS)
     for layers in (LAYERS, DEEP):
-        figures |= time_tokens(kind, f"full {layers}", None, layers)
+        metrics |= time_tokens(kind, f"full {layers}", None, layers)
         sizes = {at: read_bytes(at, layers) for at in (EARLY, LATE)}
-        figures |= {f"reading {layers} {at}": size / bandwidth(size) for at, size in sizes.items()}
-    return figures
+        metrics |= {f"reading {layers} {at}": size / bandwidth(size) for at, size in sizes.items()}
+    return metrics
 
 
-def time_cache(kind: str) -> Figures:
-    """Seconds of whole texts."""
-    engine, (prompt,) = build_engine(kind, build_net(ONE.prompt + max(LENGTHS))), ONE.prompts()
+def time_cache(kind: str) -> Metrics:
+    """Return the seconds of whole texts with and without cache."""
+    engine, (prompt,) = build_engine(kind, random_model(ONE.prompt + max(LENGTHS))), ONE.prompts()
     (text,) = Work("a long text", 1, ONE.prompt + max(LENGTHS), 0).prompts()
-    figures: Figures = {}
+    metrics: Metrics = {}
     list(stream(engine, [Request(prompt, WARM_UP)]))
     for tokens, stride in LENGTHS.items():
         began = time.perf_counter()
         assert len(list(stream(engine, [Request(prompt, tokens)]))) == tokens
-        figures[f"with {tokens}"] = time.perf_counter() - began
+        metrics[f"with {tokens}"] = time.perf_counter() - began
         began = time.perf_counter()
-        for written in range(stride // 2, tokens, stride):
-            engine.prefill([text[: ONE.prompt + written]])[0].argmax()
-        figures[f"without {tokens}"] = stride * (time.perf_counter() - began)
-    return figures
+        for generated in range(stride // 2, tokens, stride):
+            engine.prefill([text[: ONE.prompt + generated]])[0].argmax()
+        metrics[f"without {tokens}"] = stride * (time.perf_counter() - began)
+    return metrics
 
 
-def time_tokens(kind: str, span: str, window: int | None, layers: int) -> Figures:
-    """Seconds of a token after few tokens and after many."""
+def time_tokens(kind: str, span: str, window: int | None, layers: int) -> Metrics:
+    """Return the seconds per token at an early and at a late position."""
     (text,) = Work("a long text", 1, LATE + AROUND, 0).prompts()
-    engine = build_engine(kind, build_net(len(text), window, layers))
+    engine = build_engine(kind, random_model(len(text), window, layers))
     held = {at: engine.prefill([text[: at - AROUND // 2 - 1]])[1] for at in (EARLY, LATE)}
     took: dict[int, list[float]] = {at: [] for at in held}
     for _ in range(ROUNDS):
         for at, rows in held.items():
             first, *rest = text[at - AROUND // 2 - 1 : at + AROUND // 2]
             going = rows.pick([0])
-            going.step([[first]])  # may copy what was picked
+            going.step([[first]])  # may copy the picked rows
             began = time.perf_counter()
             for id_ in rest:
                 going.step([[id_]])
@@ -244,24 +244,24 @@ def time_tokens(kind: str, span: str, window: int | None, layers: int) -> Figure
 
 
 def read_bytes(at: int, layers: int) -> int:
-    """What must be read for the token there: all weights, and the keys and values before it."""
-    return weight_bytes(build_net(layers=layers), "torch") + at * layers * 2 * DIM * 4
+    """Return the bytes to read for the token at this position: all weights, and the keys and values before it."""
+    return weight_bytes(random_model(layers=layers), "torch") + at * layers * 2 * DIM * 4
 
 
-LENGTH: dict[str, Callable[[], Figures]] = {
+LENGTH: dict[str, Callable[[], Metrics]] = {
     "lengths numba": lambda: time_lengths("numba"),
     "lengths torch": lambda: time_lengths("torch"),
 }
 
 
-def length(asked: argparse.Namespace) -> list[Row]:
-    contestants, rows = contest(__file__, list(LENGTH), min(asked.repeats, FEW)), []
+def length(options: argparse.Namespace) -> list[Row]:
+    contestants, rows = contest(__file__, list(LENGTH), min(options.repeats, FEW)), []
     for name, found in contestants.items():
         engine = name.removeprefix("lengths ")
         for tokens in LENGTHS:
-            cached, whole = (tokens / median(found, f"{how} {tokens}") for how in ("with", "without"))
+            cached, whole = (tokens / median(found, f"{cache} {tokens}") for cache in ("with", "without"))
             rows.append(row(f"with cache, {tokens:,} tokens ({engine})", cached, whole, "without cache", "tokens/s"))
-        which = f"token {LATE:,} beside token {EARLY}"
+        which = f"token {LATE:,} / token {EARLY}"
         for layers in (LAYERS, DEEP):
             grown, reading = (
                 statistics.median(took[f"{what} {layers} {LATE}"] / took[f"{what} {layers} {EARLY}"] for took in found)
@@ -272,19 +272,19 @@ def length(asked: argparse.Namespace) -> list[Row]:
                 read_bytes(LATE, layers) / read_bytes(EARLY, layers),
             )
             rows.append(row(work, grown, size, "ratio of bytes read", "times"))
-            rows.append(row(work, grown, reading, "ratio of times of reading them", "times"))
+            rows.append(row(work, grown, reading, "ratio of reading times", "times"))
         flat = statistics.median(took[f"window {LATE}"] / took[f"window {EARLY}"] for took in found)
         slow, quick = (median(found, f"window {at}") for at in (LATE, EARLY))
         rows.append(row(f"{which}, window {WINDOW} ({engine})", slow, quick, f"token {EARLY}", "s") | {"ratio": flat})
     return rows
 
 
-# Quality, and the start.
+# Quality, and the time to the first byte.
 
 
-def quality_of(kind: str) -> Figures:
+def quality_of(kind: str) -> Metrics:
     writer = load(os.environ[RUN], "cpu")
-    texts: list[list[int]] = []  # each from the token before its first to the end-of-text token
+    texts: list[list[int]] = []  # each from the start token to end-of-text
     size = 0
     for document in open_corpus(writer.config.data).documents("validation"):
         ids = [writer.tokenizer.start, *writer.tokenizer.encode(document.text)]
@@ -295,7 +295,7 @@ def quality_of(kind: str) -> Figures:
     engine = build_engine(kind, writer.model)
     nats = sum(read_along(engine, texts[at : at + TOGETHER]) for at in range(0, len(texts), TOGETHER))
     tokens = sum(len(text) - 1 for text in texts)
-    assert writer.checkpoint is not None, "the model was loaded from one"
+    assert writer.checkpoint is not None, "the model was loaded from a checkpoint"
     return {
         "bits per byte": nats / math.log(2) / size,
         "documents": len(texts),
@@ -307,7 +307,7 @@ def quality_of(kind: str) -> Figures:
 
 
 def read_along(engine: Engine, texts: list[list[int]]) -> float:
-    """Nats of all tokens but the first ones, each asked of the engine after those before it."""
+    """Return the nats of all tokens but the first of each text, computed token by token."""
     logits, rows = engine.prefill([text[:1] for text in texts])
     nats = 0.0
     for at in itertools.count(1):
@@ -323,7 +323,7 @@ def read_along(engine: Engine, texts: list[list[int]]) -> float:
     return nats
 
 
-QUALITY: dict[str, Callable[[], Figures]] = {
+QUALITY: dict[str, Callable[[], Metrics]] = {
     "quality torch": lambda: quality_of("torch"),
     "quality numba": lambda: quality_of("numba"),
     "quality numba int8": lambda: quality_of("numba int8"),
@@ -341,31 +341,32 @@ def train(folder: str, minutes: float) -> str:
 
 
 def first_byte(run: str) -> float:
-    """Seconds from the start of the command; after an empty prompt nothing is printed before the first token."""
+    """Return the seconds from the start of the command to its first byte, which is its first token (the prompt is empty)."""
     flags = ["--prompt", "", "--temperature", "0", "--tokens", "20"]
     command = [sys.executable, "-m", "lilliput", "generate", run, *flags]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
-        assert process.stdout is not None and process.stdout.read(1), "nothing was written"
+        assert process.stdout is not None and process.stdout.read(1), "the command printed nothing"
         seconds = time.perf_counter() - began
         process.stdout.read()
     print(f"  first byte after {seconds:.2f} s", file=sys.stderr, flush=True)
     return seconds
 
 
-def quality(asked: argparse.Namespace) -> list[Row]:
-    if asked.run:
-        return judge(asked.run, f"run {Path(asked.run).name}", asked.repeats)
+def quality(options: argparse.Namespace) -> list[Row]:
+    if options.run:
+        return measure_run(options.run, f"run {Path(options.run).name}", options.repeats)
     with tempfile.TemporaryDirectory(prefix="decoding-") as folder:
-        return judge(train(folder, asked.minutes), f"stories.toml for {asked.minutes:g} minutes", asked.repeats)
+        name = f"stories.toml for {options.minutes:g} minutes"
+        return measure_run(train(folder, options.minutes), name, options.repeats)
 
 
-def judge(run: str, name: str, repeats: int) -> list[Row]:
+def measure_run(run: str, name: str, repeats: int) -> list[Row]:
     os.environ[RUN] = run
     found = contest(__file__, list(QUALITY), 1)
     reference, exact, rough = (median(found[kind], "bits per byte") for kind in QUALITY)
-    weights, updates = (median(found["quality torch"], figure) for figure in ("weights", "updates"))
-    model = f"{name}, {weights / 1e6:.1f} million weights after {updates:,.0f} updates"
+    weights, steps = (median(found["quality torch"], metric) for metric in ("weights", "updates"))
+    model = f"{name}, {weights / 1e6:.1f} million weights, {steps:,.0f} steps"
     first_byte(run)  # the disk is warm and compiled code is cached from here on
     seconds = statistics.median(first_byte(run) for _ in range(repeats))
     return [
@@ -380,30 +381,30 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {"speed": speed
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.add_argument(
-        "--repeats", type=int, default=5, help=f"processes of each contestant, for length at most {FEW} [5]"
+        "--repeats", type=int, default=5, help=f"number of processes per contestant; for length at most {FEW} [5]"
     )
     parser.add_argument(
-        "--only", default=",".join(SECTIONS), help="some of speed, length, quality, with commas between"
+        "--only", default=",".join(SECTIONS), help="sections, separated by commas [speed,length,quality]"
     )
-    parser.add_argument("--run", help="a finished run for quality and the start [one that learns for --minutes]")
-    parser.add_argument("--minutes", type=float, default=2.0, help="how long that one learns [2]")
+    parser.add_argument("--run", help="finished run for quality [train one for --minutes]")
+    parser.add_argument("--minutes", type=float, default=2.0, help="minutes of that training [2]")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.contestant:
+    options = parser.parse_args()
+    if options.contestant:
         torch.set_num_threads(THREADS)
-        print(json.dumps((SPEED | LENGTH | QUALITY)[asked.contestant]()))
+        print(json.dumps((SPEED | LENGTH | QUALITY)[options.contestant]()))
         return
-    if wrong := set(asked.only.split(",")) - set(SECTIONS):
-        parser.error(f"there is no section {min(wrong)}: {', '.join(SECTIONS)}")
+    if wrong := set(options.only.split(",")) - set(SECTIONS):
+        parser.error(f"--only must name sections of {', '.join(SECTIONS)} (got {min(wrong)})")
     before = os.getloadavg()
-    rows = [found for name in asked.only.split(",") for found in SECTIONS[name](asked)]
-    for when, load_average in (("before", before), ("after, our own included", os.getloadavg())):
+    rows = [found for name in options.only.split(",") for found in SECTIONS[name](options)]
+    for when, load_average in (("before", before), ("after (including this benchmark)", os.getloadavg())):
         print(
             f"load average {when}: {load_average[0]:.2f} {load_average[1]:.2f} {load_average[2]:.2f}", file=sys.stderr
         )
-    show(rows, asked.json)
+    show(rows, options.json)
 
 
 if __name__ == "__main__":

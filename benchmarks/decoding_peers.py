@@ -1,12 +1,12 @@
-"""The net of `decoding.py`, the works to be done with it, and those who do them beside us: the same weights in other engines.
+"""The model of `decoding.py`, the works, and the peers: the same weights in other programs.
 
-Owns: `Work`, the net with its random weights, and a `Write` for each peer (transformers, llama.cpp, CTranslate2) and number of
-threads. Before anybody is timed, his logits after 64 tokens are held against ours: to 1e-3 in float32, and where weights have
-8 bits to a fifth of the spread of the logits. Nobody ends early: the end of a text is switched off or forbidden, and
-`decoding.py` counts what comes back. Does not own: clocks.
+Owns: `Work`, the model with its random weights, and a `Write` for each peer (transformers, llama.cpp, CTranslate2) and number
+of threads. Before a peer is measured, its logits after 64 tokens are compared with those of Lilliput: within 1e-3 in float32,
+with 8-bit weights within a fifth of the logits' standard deviation. End-of-text is turned off or forbidden, and `decoding.py`
+checks the number of tokens. Does not own: time measurement.
 
-llama.cpp is called through llama-cpp-python's bindings of its C functions, without the Python classes that the package puts
-around them. It keeps keys and values in 16 bits, as it does by default.
+llama.cpp is called through the C bindings of llama-cpp-python, without its Python classes. It stores keys and values as
+16-bit floats, its default.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lilliput.settings.tree import ModelSettings
 DIM, LAYERS, HEADS, HIDDEN, VOCABULARY, CONTEXT = 288, 6, 6, 1152, 4096, 256
 INSIDE = 2 * HIDDEN // 3  # of a gated feed-forward
 BASE, EPSILON = 10_000.0, 1e-5  # of rotary positions and of norms
-SPECIAL = 3  # CTranslate2 must have an unknown, a first and a last token: the first ids, which no prompt has
+SPECIAL = 3  # the unknown, start and end tokens of CTranslate2: the first ids, which no prompt contains
 CHECKED = 64  # tokens after which logits are compared
 
 
 @dataclass(frozen=True)
 class Work:
-    """`rows` prompts of `prompt` tokens, after each of which `tokens` are written: the likeliest, or drawn among `top_k`."""
+    """Generate `tokens` tokens after each of `rows` prompts of `prompt` tokens: the likeliest, or sampled from the `top_k`."""
 
     name: str
     rows: int
@@ -57,11 +57,11 @@ BEAMS = (Work("beam 5, one prompt", 1, 8, 200, beams=5), Work("beam 10, one prom
 SAMPLES = Work("50 prompts, 40 tokens each, top-k 10", 50, 5, 40, top_k=10)
 WORKS = (ONE, BATCH, *BEAMS, SAMPLES)
 
-Write = Callable[[Work, int], list[list[int]]]  # that many tokens after each prompt of a work
+Write = Callable[[Work, int], list[list[int]]]  # (work, tokens) -> the generated ids of each prompt
 
 
-def build_net(context: int = CONTEXT, window: int | None = None, layers: int = LAYERS) -> Transformer:
-    """Random weights, and not those that training begins with: there a block adds nothing to what it is given."""
+def random_model(context: int = CONTEXT, window: int | None = None, layers: int = LAYERS) -> Transformer:
+    """Return a model with random weights in all matrices. (The default initialisation makes every block the identity.)"""
     settings = ModelSettings(
         vocab_size=VOCABULARY,
         dim=DIM,
@@ -83,17 +83,17 @@ def build_net(context: int = CONTEXT, window: int | None = None, layers: int = L
 
 
 def check(name: str, theirs: Callable[[list[int]], NDArray[np.float32]], model: Transformer, exact: bool) -> None:
-    """The same net: logits (V) after a text are ours."""
+    """Exit unless the peer's logits (V) after a text equal those of Lilliput."""
     text = Work("check", 1, CHECKED, 0).prompts()[0]
     with torch.inference_mode():
         ours = model(torch.tensor([text]))[0, -1].numpy()
     error, most = float(np.abs(theirs(text) - ours).max()), 1e-3 if exact else 0.2 * float(ours.std())
     if not error < most:
-        raise SystemExit(f"{name} has another net: its logits differ from ours by {error:.2g}, more than {most:.2g}")
+        raise SystemExit(f"{name}: logits differ from those of Lilliput by {error:.2g} (expected less than {most:.2g})")
 
 
 def llama_weights(model: Transformer) -> dict[str, Tensor]:
-    """By the names that transformers gives them; the head is the embedding."""
+    """Return the weights by their names in transformers; the head is tied to the embedding."""
     weights = {"model.embed_tokens.weight": model.embedding.table.weight, "model.norm.weight": model.norm.weight}
     for layer, block in enumerate(model.blocks):
         attention, feed_forward = block.attention, block.feed_forward
@@ -121,7 +121,7 @@ def transformers(threads: int) -> Write:
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
     torch.set_num_threads(threads)
-    model = build_net()
+    model = random_model()
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=DIM,
@@ -148,7 +148,7 @@ def transformers(threads: int) -> Write:
 
     def write(work: Work, tokens: int) -> list[list[int]]:
         ids = torch.tensor(work.prompts())
-        how = GenerationConfig(
+        settings = GenerationConfig(
             max_new_tokens=tokens,
             num_beams=work.beams,
             do_sample=work.top_k is not None,
@@ -158,7 +158,7 @@ def transformers(threads: int) -> Write:
             pad_token_id=0,
         )
         with torch.inference_mode():
-            found = theirs.generate(ids, attention_mask=torch.ones_like(ids), generation_config=how)
+            found = theirs.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
         texts: list[list[int]] = found[:, work.prompt :].tolist()
         return texts
 
@@ -172,25 +172,29 @@ def llama_cpp(threads: int, quantised: bool) -> Write:
     import llama_cpp as library
 
     @library.llama_log_callback
-    def be_silent(level: int, text: bytes, data: ctypes.c_void_p) -> None:
+    def ignore_log(level: int, text: bytes, data: ctypes.c_void_p) -> None:
         pass
 
-    library.llama_log_set(be_silent, ctypes.c_void_p(0))
+    library.llama_log_set(ignore_log, ctypes.c_void_p(0))
     library.llama_backend_init()
-    model, loading, reading = build_net(), library.llama_model_default_params(), library.llama_context_default_params()
+    model, loading, reading = (
+        random_model(),
+        library.llama_model_default_params(),
+        library.llama_context_default_params(),
+    )
     loading.use_mmap = False
     reading.n_ctx = reading.n_batch = CONTEXT
     reading.n_threads = reading.n_threads_batch = threads
     with tempfile.TemporaryDirectory() as folder:
-        write_gguf(model, path := Path(folder) / "net.gguf", quantised)
+        write_gguf(model, path := Path(folder) / "model.gguf", quantised)
         theirs = library.llama_model_load_from_file(bytes(path), loading)
-    assert theirs is not None, "llama.cpp refuses the file"
+    assert theirs is not None, "llama.cpp could not load the file"
     context = library.llama_init_from_model(theirs, reading)
     greedy = library.llama_sampler_init_greedy()
 
     def read(ids: list[int]) -> None:
         tokens = (library.llama_token * len(ids))(*ids)  # must outlive the batch, which points to it
-        assert library.llama_decode(context, library.llama_batch_get_one(tokens, len(ids))) == 0, "it cannot read on"
+        assert library.llama_decode(context, library.llama_batch_get_one(tokens, len(ids))) == 0, "llama_decode failed"
 
     def forget() -> None:
         library.llama_memory_clear(library.llama_get_memory(context), True)
@@ -204,7 +208,7 @@ def llama_cpp(threads: int, quantised: bool) -> Write:
     check("llama.cpp", logits, model, exact=not quantised)
 
     def write(work: Work, tokens: int) -> list[list[int]]:
-        assert work == ONE and be_silent is not None, "one stream; and what it calls must not be collected"
+        assert work == ONE and ignore_log is not None, "one stream only; and the callback must not be garbage-collected"
         (ids,), text = work.prompts(), []
         for _ in range(tokens):
             read(ids)
@@ -217,7 +221,7 @@ def llama_cpp(threads: int, quantised: bool) -> Write:
 
 
 def write_gguf(model: Transformer, path: Path, quantised: bool) -> None:
-    """The net as llama.cpp reads it, with no tokenizer; every matrix of 8 bits a weight, or all in float32."""
+    """Write the model for llama.cpp, without tokenizer; matrices in 8 bits (Q8_0) or float32."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -233,7 +237,7 @@ def write_gguf(model: Transformer, path: Path, quantised: bool) -> None:
     writer.add_tokenizer_model("none")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, LAYERS)
     for name, tensor in llama_weights(model).items():
-        if "q_proj" in name or "k_proj" in name:  # there the two numbers that turn together stand side by side
+        if "q_proj" in name or "k_proj" in name:  # llama.cpp rotates adjacent numbers
             tensor = tensor.view(HEADS, 2, DIM // HEADS // 2, DIM).transpose(1, 2).reshape(DIM, DIM)
         kind = gguf.GGMLQuantizationType.Q8_0 if quantised and tensor.dim() == 2 else gguf.GGMLQuantizationType.F32
         array = gguf.quants.quantize(tensor.numpy(), kind)
@@ -250,9 +254,9 @@ def write_gguf(model: Transformer, path: Path, quantised: bool) -> None:
 def ctranslate2(threads: int) -> Write:
     import ctranslate2 as library
 
-    model = build_net()
+    model = random_model()
     with tempfile.TemporaryDirectory() as folder:
-        write_spec(model, path := Path(folder) / "net")
+        write_spec(model, path := Path(folder) / "model")
         theirs = library.Generator(str(path), device="cpu", intra_threads=threads, compute_type="float32")
 
     def logits(text: list[int]) -> NDArray[np.float32]:
@@ -267,7 +271,7 @@ def ctranslate2(threads: int) -> Write:
             beam_size=work.beams,
             sampling_topk=work.top_k or 1,
             max_length=tokens,
-            min_length=tokens,  # forbids the last token until then
+            min_length=tokens,  # forbids the end token until then
             include_prompt_in_result=False,
         )
         return [result.sequences_ids[0] for result in found]
@@ -276,7 +280,7 @@ def ctranslate2(threads: int) -> Write:
 
 
 def write_spec(model: Transformer, path: Path) -> None:
-    """The net as CTranslate2 reads it: a token is called by its number."""
+    """Write the model for CTranslate2; the name of a token is its id."""
     from ctranslate2.specs import TransformerDecoderModelSpec, common_spec
 
     weights = {name: tensor.numpy() for name, tensor in llama_weights(model).items()}
@@ -286,7 +290,7 @@ def write_spec(model: Transformer, path: Path) -> None:
         activation=common_spec.Activation.SWISH,
         ffn_glu=True,
         rms_norm=True,
-        rotary_dim=0,  # of a head: all
+        rotary_dim=0,  # 0: the whole head
         rotary_interleave=False,
         rotary_base=BASE,
     )

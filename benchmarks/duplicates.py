@@ -1,12 +1,12 @@
-"""Finding near duplicates: speed beside datasketch, what both find, and memory for each document.
+"""Near-duplicate search compared with datasketch: speed, number of pairs found, and memory per document.
 
     python benchmarks/duplicates.py --json
 
-The text: sentences of the storybook drawn into new documents, of which 3% are an earlier one with a few words changed; 10 MB for
-the contest, 50 and 200 MB for the speed and memory of ours alone. Both contestants do the same work on one core: words, five-word
-shingles, 224 minima, 28 bands of 8, and the exact similarity of what met in a band. Ours reads the file (twice, and starts numba:
-half a second that is in its figure); the peer is given its texts in memory. `pip install datasketch` for the peer; without it
-only our own figures are told, beside what they must be.
+Text: documents of random storybook sentences; 3% are copies of an earlier document with a few words changed. 10 MB for the
+comparison; 50 and 200 MB for speed and memory of Lilliput alone. Both do the same work on one core: words, five-word shingles,
+224 MinHash values, 28 bands of 8, exact similarity of the pairs that share a band. The time of Lilliput includes reading the
+file twice and the start of numba (half a second); datasketch gets its texts in memory. Install it with `pip install datasketch`;
+without it, Lilliput is compared with its targets only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 
 from contest import arguments, contest, median, row, show
 
-FOLDER = "DUPLICATES_FOLDER"  # environment variable by which a contestant finds the texts
+FOLDER = "DUPLICATES_FOLDER"  # environment variable with the folder of the texts
 SIZES = {"small": 10_000_000, "middle": 50_000_000, "large": 200_000_000}
 MARK = "\n<|endoftext|>\n"
 THRESHOLD, SHINGLE, BANDS, ROWS = 0.8, 5, 28, 8
-WANTED_SPEED, WANTED_BYTES = 10.0, 300.0  # MB/s on one core, bytes for each document
+WANTED_SPEED, WANTED_BYTES = 10.0, 300.0  # MB/s on one core, bytes per document
 
 
 def write_text(path: Path, size: int) -> None:
@@ -57,8 +57,8 @@ def ours(name: str) -> dict[str, float]:
     corpus = open_corpus(DataSettings(source=str(Path(os.environ[FOLDER]) / f"{name}.txt")))
     documents = sum(1 for _ in corpus.stream())
     found = find_near(corpus, THRESHOLD)
-    figures = {"speed": found.megabytes_per_second, "pairs": len(found.pairs), "documents": documents}
-    return figures | {"memory": float(found.memory_bytes or 0)}
+    metrics = {"speed": found.megabytes_per_second, "pairs": len(found.pairs), "documents": documents}
+    return metrics | {"memory": float(found.memory_bytes or 0)}
 
 
 def datasketch() -> dict[str, float]:
@@ -91,22 +91,22 @@ CONTESTANTS = {
 }
 
 if __name__ == "__main__":
-    asked = arguments(__doc__ or "", repeats=3)
-    if asked.contestant:
-        print(json.dumps(CONTESTANTS[asked.contestant]()))
+    options = arguments(__doc__ or "", repeats=3)
+    if options.contestant:
+        print(json.dumps(CONTESTANTS[options.contestant]()))
     else:
         with tempfile.TemporaryDirectory() as folder:
             os.environ[FOLDER] = folder
             for name, size in SIZES.items():
                 write_text(Path(folder) / f"{name}.txt", size)
             names = [name for name in CONTESTANTS if name != "datasketch" or importlib.util.find_spec(name)]
-            found = contest(__file__, names, asked.repeats)
+            found = contest(__file__, names, options.repeats)
         small, middle, large = (found[f"ours, {name}"] for name in SIZES)
         more = median(large, "documents") - median(middle, "documents")
         slope = (median(large, "memory") - median(middle, "memory")) / more
         rows = [
-            row("near duplicates, 200 MB", median(large, "speed"), WANTED_SPEED, "what is asked for", "MB/s"),
-            row("near duplicates, memory of a document", slope, WANTED_BYTES, "the most allowed", "bytes"),
+            row("near duplicates, 200 MB", median(large, "speed"), WANTED_SPEED, "target", "MB/s"),
+            row("near duplicates, memory per document", slope, WANTED_BYTES, "limit", "bytes"),
         ]
         if peer := found.get("datasketch"):
             rows += [
@@ -115,4 +115,4 @@ if __name__ == "__main__":
                     "near duplicates found, 10 MB", median(small, "pairs"), median(peer, "pairs"), "datasketch", "pairs"
                 ),
             ]
-        show(rows, asked.json)
+        show(rows, options.json)

@@ -1,16 +1,16 @@
-"""Preparing text: speed beside the tokenizers library alone, memory whatever the size, and reading back.
+"""`lilliput prepare`: speed compared with the tokenizers library alone, peak memory, and speed of reading batches.
 
     python benchmarks/preparing.py --json
 
-The text: stories of ../shared/data/tinystories drawn with numbers put into them, 100 MB and 1 GB, with GPT-2's tokens. It is made
-in a temporary folder and removed (`--small`, `--large` in megabytes for other sizes).
-(a) `prepare` from the file to the sealed folder (reading, hashing the source, workers, writing, flushing, exact duplicates, all
-    figures) beside `encode_batch` of the library on all cores, which is given the same documents in memory, 1,000 at a time, and
-    whose tokens go nowhere. They take turns; medians.
-(b) The most memory of the whole command with its workers: the sum of RssAnon (pages of their own, not of files) over all
-    processes, looked at every 50 ms. It is highest while workers load the tokenizer; how these moments meet differs by some
-    percent from run to run, so that the smaller text has the median of several.
-(c) Batches of 16 x 256 tokens from the prepared file, beside the tokens that the net of benchmarks/training.py learns from.
+Text: random TinyStories of `$LILLIPUT_DATA` with numbers inserted, 100 MB and 1 GB (`--small`, `--large` in megabytes), GPT-2
+tokenizer. The text is written to a temporary folder and removed.
+(a) `prepare` from the file to the complete folder (reading, hashing the source, workers, writing, flushing, exact duplicates,
+    statistics), compared with `encode_batch` of the library on all cores, which gets the same documents in memory, 1,000 at a
+    time, and whose tokens are discarded. They run in turn; medians.
+(b) Peak memory of the command with its workers: the sum of RssAnon (without file pages) over all processes, sampled every
+    50 ms. The peak is at the start, while workers load the tokenizer, and varies by some percent between runs; so the
+    smaller text has the median of several runs.
+(c) Reading batches of 16 x 256 tokens from the prepared file, compared with the speed of training in benchmarks/training.py.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pathlib import Path
 
 from contest import contest, median, row, show
 
-FOLDER = "PREPARING_FOLDER"  # environment variable by which a contestant finds the texts
+FOLDER = "PREPARING_FOLDER"  # environment variable with the folder of the texts
 DATA = Path(os.environ.get("LILLIPUT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 MARK = "<|endoftext|>"
 BATCH, CONTEXT = 16, 256
 
 
 def write_text(path: Path, size: int) -> None:
-    """Stories with numbers in them: as many different documents as there are, of words that the tokenizer has met."""
+    """Write stories with random numbers inserted: all documents differ, and their words are known to the tokenizer."""
     stories = [text.strip() for text in (DATA / "tinystories" / "mixed-train.txt").read_text("utf-8").split(MARK)]
     chance, written = random.Random(1), 0
     with open(path, "w", encoding="utf-8") as file:
@@ -94,7 +94,7 @@ def read_back() -> dict[str, float]:
     (manifest,) = Path(os.environ[FOLDER], "speed").glob("*/manifest.json")
     prepared = Prepared(manifest.parent, unseal(manifest.read_bytes()))
     batches = Batches(PackedRows(prepared.split("train"), CONTEXT, prepared.tokenizer.start), BATCH, seed=1)
-    next(batches)  # the order of the first epoch is drawn
+    next(batches)  # draws the order of the first epoch
     tokens, began = 0, time.perf_counter()
     while (seconds := time.perf_counter() - began) < 3:
         tokens += next(batches).tokens
@@ -112,7 +112,7 @@ CONTESTANTS = {"lilliput": prepare_text, "encode_batch": encode_text, "reading":
 
 
 def peak_memory(text: str) -> int:
-    """Bytes of their own that the command and its workers had at most, together."""
+    """Return the largest sum of RssAnon of the command and its workers, in bytes."""
     cache = tempfile.mkdtemp(dir=os.environ[FOLDER])
     command = [sys.executable, "-m", "lilliput", "prepare", *settings(text, cache), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -121,7 +121,7 @@ def peak_memory(text: str) -> int:
         most = max(most, sum(own_memory(one) for one in family(process.pid)))
         time.sleep(0.05)
     if process.returncode:
-        raise SystemExit(f"preparing failed with code {process.returncode}")
+        raise SystemExit(f"lilliput prepare failed with exit code {process.returncode}")
     print(f"  memory of {text}: {most / 1e6:.0f} MB", file=sys.stderr, flush=True)
     return most
 
@@ -131,7 +131,7 @@ def family(parent: int) -> Iterator[int]:
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
         try:
             children = task.read_text().split()
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
         for child in children:
             yield from family(int(child))
@@ -147,38 +147,36 @@ def own_memory(process: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each contestant [3]")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--repeats", type=int, default=3, help="number of processes per contestant [3]")
     parser.add_argument("--small", type=int, default=100, help="megabytes of the smaller text [100]")
     parser.add_argument("--large", type=int, default=1000, help="megabytes of the larger text [1000]")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.contestant:
-        print(json.dumps(CONTESTANTS[asked.contestant]()))
+    options = parser.parse_args()
+    if options.contestant:
+        print(json.dumps(CONTESTANTS[options.contestant]()))
         return
     folder = tempfile.mkdtemp(prefix="preparing-")
     os.environ[FOLDER] = folder
     try:
-        write_text(Path(folder) / "small.txt", asked.small * 1_000_000)
-        found = contest(__file__, ["lilliput", "encode_batch"], asked.repeats)
+        write_text(Path(folder) / "small.txt", options.small * 1_000_000)
+        found = contest(__file__, ["lilliput", "encode_batch"], options.repeats)
         reading = contest(__file__, ["reading"], 1)["reading"]
-        small = statistics.median(peak_memory("small") for _ in range(asked.repeats))
-        write_text(Path(folder) / "large.txt", asked.large * 1_000_000)
+        small = statistics.median(peak_memory("small") for _ in range(options.repeats))
+        write_text(Path(folder) / "large.txt", options.large * 1_000_000)
         large = peak_memory("large")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     speed = {name: median(outcomes, "speed") for name, outcomes in found.items()}
-    sizes = f"{asked.large:,} MB"
+    size = f"{options.large:,} MB"
     show(
         [
             row("preparing (a)", speed["lilliput"], speed["encode_batch"], "encode_batch", "bytes/s"),
-            row(f"memory of preparing {sizes} (b)", large, 1e9, "1 GB", "bytes"),
-            row(f"memory of preparing {sizes} (b)", large, small, f"{asked.small:,} MB", "bytes"),
-            row(
-                "reading batches back (c)", median(reading, "read"), median(reading, "learned"), "training", "tokens/s"
-            ),
+            row(f"memory of preparing {size} (b)", large, 1e9, "1 GB", "bytes"),
+            row(f"memory of preparing {size} (b)", large, small, f"{options.small:,} MB", "bytes"),
+            row("reading batches (c)", median(reading, "read"), median(reading, "learned"), "training", "tokens/s"),
         ],
-        asked.json,
+        options.json,
     )
 
 

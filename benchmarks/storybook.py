@@ -1,4 +1,4 @@
-"""The figures of the built-in corpus: `python benchmarks/storybook.py`. No peer has such a corpus, so there is no ratio."""
+"""Statistics of the built-in corpus: `python benchmarks/storybook.py`. There is no peer to compare with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEED = 5
 
 
 def draw(split: str, count: int) -> tuple[list[str], float]:
-    """Stories, and the speed at which they were written, in MB/s."""
+    """Return stories, and the speed of generating them in MB/s."""
     began = time.perf_counter()
     texts = list(islice(stories(split, SEED), count))
     return texts, sum(len(text.encode()) for text in texts) / (time.perf_counter() - began) / 1e6
@@ -28,8 +28,8 @@ if __name__ == "__main__":
     lengths = [len(text.split()) for text in train]
     words = {word.lower() for text in train for word in re.findall(r"[A-Za-z']+", text)}
     print(f"sampling          {train_speed:.1f} MB/s (train), {validation_speed:.2f} MB/s (validation)")
-    print(f"scoring           {1000 * seconds:.2f} ms a story")
-    print(f"floor             {floor_bits_per_byte(validation):.4f} bits per byte of {len(validation)} stories")
-    print(f"words in a story  {min(lengths)} to {max(lengths)}, mean {sum(lengths) / len(lengths):.0f}")
+    print(f"scoring           {1000 * seconds:.2f} ms per story")
+    print(f"floor             {floor_bits_per_byte(validation):.4f} bits per byte on {len(validation)} stories")
+    print(f"words per story   {min(lengths)} to {max(lengths)}, mean {sum(lengths) / len(lengths):.0f}")
     print(f"distinct words    {len(words)}")
     print(f"stories           more than 10^{int(size())}")

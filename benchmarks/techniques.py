@@ -1,19 +1,19 @@
-"""What training techniques cost, and that they change nothing else: each beside the same work without it.
+"""The cost of training techniques, each compared with the same work without it, and checks of their equality.
 
     python benchmarks/techniques.py --json
     python benchmarks/techniques.py --only recompute,loss
 
-accumulation: 1, 2, 4 and 8 micro-batches of one size an update, on the storybook. Time per token: the same micro-batches in one
-    process, ABBA, the median of 11 pairs. Loss at equal tokens and at equal updates: runs of 1,600 micro-batches or 200 updates.
-recompute: 12 layers, everything kept, against blocks, feed-forwards or every second block recomputed, and torch's own
-    checkpointing of blocks. Activation bytes are those of saved tensors, weights aside. Time: one process, in turns, ABBA.
-precision: a step in 16 bits (autocast) against float32, of a very small net: where a processor has no such units it takes long.
-compile: a step of compiled blocks against plain ones, and the seconds that the first one takes.
-loss: chunked cross-entropy with a head of 50,257 words against torch's plain one.
+accumulation: 1, 2, 4 and 8 micro-batches of equal size per step, on the storybook. Time per token: the same micro-batches in
+    one process, order ABBA, median of 11 pairs. Loss at equal tokens (1,600 micro-batches) and at equal steps (200).
+recompute: 12 layers with all activations kept, compared with recomputed blocks, feed-forwards or every second block, and with
+    torch.utils.checkpoint. Activation bytes are those of saved tensors without weights. Time: one process, order ABBA.
+precision: a step in 16-bit floats (autocast) compared with float32, of a very small model: slow on processors without support.
+compile: a step of compiled blocks compared with plain ones, and the seconds of the first step.
+loss: chunked cross-entropy with a head of 50,257 tokens compared with torch's cross-entropy.
 
-Memory is the most that a process of its own held (VmHWM, Linux), less what it held before there was a model. But for
-accumulation, which is whole runs, the allocator is as it comes: what Lilliput tells it, to keep what was freed, would be measured
-instead (3.7 GB for plain cross-entropy, and not 1.3). "ours" is the technique, "peer" the work without it.
+Memory is the peak of a separate process (VmHWM, Linux) minus its memory before the model was built. Except for accumulation,
+which is whole runs, the allocator has its default settings: Lilliput's setting, which keeps freed memory, would distort the
+result (3.7 GB instead of 1.3 GB for plain cross-entropy). "ours" is the technique, "peer" the work without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import build_precision
 from lilliput.training.session import open_session
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 Row = dict[str, Any]
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -60,11 +60,11 @@ ROWS, ROUNDS = 8, 7
 HEAD, STATES, WIDTH = 50_257, 2048, 256
 
 
-# What the sections share.
+# Shared by the sections.
 
 
 def peak_memory() -> int:
-    """Bytes. The system's own count of a child (ru_maxrss) begins with its parent's."""
+    """Return the peak memory in bytes. (ru_maxrss of a child process begins with the value of its parent.)"""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return 1024 * int(line.split()[1])
 
@@ -79,7 +79,7 @@ def make_model(shape: dict[str, int], dropout: float = 0.0) -> Transformer:
 
 
 def make_step(model: Transformer, rows: int = ROWS) -> Callable[[], float]:
-    """Forward and backward, as in training; gradients are left for whoever compares them."""
+    """Return a function that runs forward and backward as in training, keeps the gradients and returns the loss."""
     size, context = model.settings.vocab_size, model.settings.context
     assert size is not None
     text = torch.randint(size, (rows, context + 1), generator=torch.Generator().manual_seed(0))
@@ -101,7 +101,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def in_turns(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each in each round, after one to warm up; every other round goes backwards: ABBA."""
+    """Return the seconds of each work in each round, after one warm-up. The order is reversed every other round (ABBA)."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name in works if number % 2 else reversed(works):
@@ -120,7 +120,7 @@ def ratio_of_pairs(ours: list[float], peer: list[float]) -> float:
 
 @contextmanager
 def storybook(folder: str, accumulate: int, steps: int, shape: dict[str, int], name: str) -> Iterator[Iterator[Any]]:
-    """Events of a run. It ends with the sample of validation: to judge the whole split is no part of the work."""
+    """Yield the events of a run. The evaluation of the whole validation split at its end is not part of the work."""
     changes: dict[str, object] = {f"model__{key}": value for key, value in shape.items() if key != "vocab_size"}
     changes |= {"data__documents": 6000, "data__cache": f"{folder}/prepared", "log__folder": f"{folder}/runs"}
     changes |= {"train__batch": ROWS, "train__accumulate": accumulate, "train__steps": steps, "name": name}
@@ -134,8 +134,8 @@ def updates(events: Iterator[Any], count: int) -> list[Stepped]:
     return list(islice((event for event in events if isinstance(event, Stepped)), count))
 
 
-def accumulation_time() -> Figures:
-    """Each round of a side is LONGEST micro-batches, however many updates they make."""
+def accumulation_time() -> Metrics:
+    """Compare rounds of LONGEST micro-batches, whatever their number of steps."""
     shape, found = SMALL | {"dim": 128, "heads": 4, "context": 128}, dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
         for count in MICRO_BATCHES[1:]:
@@ -147,25 +147,25 @@ def accumulation_time() -> Figures:
                     {"one": partial(updates, one, LONGEST), "many": partial(updates, many, LONGEST // count)}, PAIRS
                 )
                 (last,) = updates(one, 1)
-            tokens = last.tokens / (LONGEST * (PAIRS + 1) + 1) * LONGEST / 1e6  # of a round, in millions
+            tokens = last.tokens / (LONGEST * (PAIRS + 1) + 1) * LONGEST / 1e6  # millions per round
             found |= {f"{name} {count}": statistics.median(times) / tokens for name, times in took.items()}
             found[f"ratio {count}"] = ratio_of_pairs(took["many"], took["one"])
     return found
 
 
-def accumulation_memory(count: int) -> Figures:
-    """The same micro-batches for all, whose longest rows decide."""
+def accumulation_memory(count: int) -> Metrics:
+    """Return the peak memory. All counts use the same micro-batches, because the longest rows determine the peak."""
     before = peak_memory()
     with tempfile.TemporaryDirectory() as folder, storybook(folder, count, 10**6, WIDE, "memory") as events:
         updates(events, 2 * LONGEST // count)
         return {"memory": peak_memory() - before}
 
 
-def accumulation_loss() -> Figures:
-    """On the sample of validation, at the same learning rate for all."""
+def accumulation_loss() -> Metrics:
+    """Return losses on the validation sample, at the same learning rate for all."""
     with tempfile.TemporaryDirectory() as folder:
 
-        @cache  # of the longest, equal tokens and equal updates are one run
+        @cache  # for the largest count, equal tokens and equal steps are the same run
         def final_loss(count: int, steps: int) -> float:
             with storybook(folder, count, steps, SMALL, f"{count}-{steps}") as events:
                 return next(event.loss for event in events if isinstance(event, Evaluated))
@@ -186,7 +186,7 @@ def accumulation() -> list[Row]:
             row(f"{name}: time", took[f"many {count}"], took[f"one {count}"], "1 micro-batch", "s/M tokens") | paired,
             row(f"{name}: peak memory", peak[count], peak[1], "1 micro-batch", "bytes"),
             row(f"{name}: loss, equal tokens", loss[f"tokens {count}"], loss["tokens 1"], "1 micro-batch", "nats"),
-            row(f"{name}: loss, equal updates", loss[f"updates {count}"], loss["updates 1"], "1 micro-batch", "nats"),
+            row(f"{name}: loss, equal steps", loss[f"updates {count}"], loss["updates 1"], "1 micro-batch", "nats"),
         ]
     return rows
 
@@ -210,7 +210,7 @@ RECOMPUTED: dict[str, Callable[[Transformer], None]] = {
 }
 
 
-def recompute_memory(kind: str) -> Figures:
+def recompute_memory(kind: str) -> Metrics:
     before = peak_memory()
     model = make_model(DEEP)
     RECOMPUTED[kind](model)
@@ -221,12 +221,12 @@ def recompute_memory(kind: str) -> Figures:
 
 
 def saved_bytes(model: Transformer) -> int:
-    """What the trunk keeps of a batch."""
+    """Return the bytes of activations that the trunk keeps for a batch."""
     ids = torch.zeros(ROWS, model.settings.context, dtype=torch.long)
     return measure_kept(model, lambda: model.trunk(ids, model.begin(ids, None, None)))
 
 
-def recompute_time() -> Figures:
+def recompute_time() -> Metrics:
     works: dict[str, Callable[[], object]] = {}
     for kind, use in RECOMPUTED.items():
         model = make_model(DEEP)
@@ -238,8 +238,8 @@ def recompute_time() -> Figures:
     return medians | {f"ratio {kind}": ratio_of_pairs(times, plain) for kind, times in took.items()}
 
 
-def recompute_equality() -> Figures:
-    """Numbers of loss and gradients, dropout on, that are not the same bit for bit."""
+def recompute_equality() -> Metrics:
+    """Count the numbers of loss and gradients, with dropout, that differ in any bit."""
     found: dict[str, list[Tensor]] = {}
     for kind, use in RECOMPUTED.items():
         model = make_model(DEEP, dropout=0.1)
@@ -248,10 +248,10 @@ def recompute_equality() -> Figures:
         loss = torch.tensor(make_step(model, rows=2)())
         found[kind] = [loss, *(p.grad for p in model.parameters() if p.grad is not None)]
     plain = found["everything kept"]
-    figures: Figures = {"numbers": sum(tensor.numel() for tensor in plain)}
+    metrics: Metrics = {"numbers": sum(tensor.numel() for tensor in plain)}
     for kind, tensors in found.items():
-        figures[kind] = sum(int((a != b).sum()) for a, b in zip(tensors, plain, strict=True))
-    return figures
+        metrics[kind] = sum(int((a != b).sum()) for a, b in zip(tensors, plain, strict=True))
+    return metrics
 
 
 def recompute() -> list[Row]:
@@ -266,7 +266,7 @@ def recompute() -> list[Row]:
             row(f"{name}: activations", ours["activations"], peer["activations"], plain, "bytes"),
             row(f"{name}: peak memory", ours["memory"], peer["memory"], plain, "bytes"),
             row(f"{name}: time", took[f"time {kind}"], took[f"time {plain}"], plain, "s") | paired,
-            row(f"{name}: numbers that differ", unequal[kind], unequal["numbers"], "of all numbers", "numbers"),
+            row(f"{name}: numbers that differ", unequal[kind], unequal["numbers"], "all numbers", "numbers"),
         ]
     return rows
 
@@ -274,7 +274,7 @@ def recompute() -> list[Row]:
 # Precision, compilation, loss.
 
 
-def precision_time() -> Figures:
+def precision_time() -> Metrics:
     device = choose_device("auto")
     works: dict[str, Callable[[], object]] = {}
     for name in ("float32", "bfloat16", "float16"):
@@ -296,7 +296,7 @@ def precise_step(model: Transformer, casting: Callable[[], Any]) -> Callable[[],
         with casting():
             loss = language_loss(model, ids, ids, None, None).goal / ids.numel()
         loss.backward()
-        return loss.item()  # waits for the device
+        return loss.item()  # synchronises with the device
 
     return step
 
@@ -307,7 +307,7 @@ def precision() -> list[Row]:
     return [row(f"precision {name}: time", took[name], took["float32"], "float32", "s") for name in wanted]
 
 
-def compile_time() -> Figures:
+def compile_time() -> Metrics:
     models = {name: make_model(WIDE) for name in ("plain", "compiled")}
     first = seconds(lambda: use_compile(models["compiled"]))
     works = {name: make_step(model) for name, model in models.items()}
@@ -321,11 +321,11 @@ def compiling() -> list[Row]:
     (took,) = contest(__file__, ["compile/time"], 1)["compile/time"]
     return [
         row("compile: time", took["compiled"], took["plain"], "plain", "s") | {"ratio": took["ratio"]},
-        row("compile: seconds until the first step is done", took["first"], took["plain"], "plain", "s"),
+        row("compile: time of the first step", took["first"], took["plain"], "plain", "s"),
     ]
 
 
-def loss_of(kind: str) -> Figures:
+def loss_of(kind: str) -> Metrics:
     head = LanguageHead(WIDTH, HEAD, bias=False, soft_cap=None)
     states, targets = torch.randn(STATES, WIDTH, requires_grad=True), torch.randint(HEAD, (STATES,))
     before = peak_memory()
@@ -346,8 +346,8 @@ def loss() -> list[Row]:
     outcomes = contest(__file__, ["loss/chunked", "loss/plain"], 3)
     chunked, plain = outcomes["loss/chunked"], outcomes["loss/plain"]
     return [
-        row(f"loss: {what}", median(chunked, figure), median(plain, figure), "plain cross-entropy", unit)
-        for what, figure, unit in (("peak memory", "memory", "bytes"), ("time", "time", "s"))
+        row(f"loss: {name}", median(chunked, metric), median(plain, metric), "plain cross-entropy", unit)
+        for name, metric, unit in (("peak memory", "memory", "bytes"), ("time", "time", "s"))
     ]
 
 
@@ -358,7 +358,7 @@ SECTIONS: dict[str, Callable[[], list[Row]]] = {
     "compile": compiling,
     "loss": loss,
 }
-CONTESTANTS: dict[str, Callable[[], Figures]] = {
+CONTESTANTS: dict[str, Callable[[], Metrics]] = {
     "accumulation/time": accumulation_time,
     "accumulation/loss": accumulation_loss,
     "recompute/time": recompute_time,
@@ -368,30 +368,30 @@ CONTESTANTS: dict[str, Callable[[], Figures]] = {
 }
 
 
-def measure(name: str) -> Figures:
-    section, what = name.split("/")
+def measure(name: str) -> Metrics:
+    section, contestant = name.split("/")
     if name in CONTESTANTS:
         prepare_machine(THREADS)
         return CONTESTANTS[name]()
     torch.set_num_threads(THREADS)
     if section == "loss":
-        return loss_of(what)
-    kind = what.removeprefix("memory ")
+        return loss_of(contestant)
+    kind = contestant.removeprefix("memory ")
     return accumulation_memory(int(kind)) if section == "accumulation" else recompute_memory(kind)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.add_argument(
-        "--only", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}, with commas between"
+        "--only", default=",".join(SECTIONS), help=f"sections, separated by commas [{','.join(SECTIONS)}]"
     )
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.contestant:
-        print(json.dumps(measure(asked.contestant)))
+    options = parser.parse_args()
+    if options.contestant:
+        print(json.dumps(measure(options.contestant)))
     else:
-        wanted = asked.only.split(",")
+        wanted = options.only.split(",")
         if wrong := [name for name in wanted if name not in SECTIONS]:
-            parser.error(f"there is no section {wrong[0]}: {', '.join(SECTIONS)}")
-        show([found for name in wanted for found in SECTIONS[name]()], asked.json)
+            parser.error(f"--only must name sections of {', '.join(SECTIONS)} (got {wrong[0]})")
+        show([found for name in wanted for found in SECTIONS[name]()], options.json)

@@ -1,14 +1,13 @@
-"""How much sooner than a plain GPT does recipes/stories.toml reach the same validation loss?
+"""Training time of recipes/stories.toml to the validation loss of a plain GPT.
 
     python benchmarks/time_to_loss.py --folder FOLDER [--json]
 
-The peer is a GPT-2-style net of the same dim, layers, heads, tokenizer and batch, trained by AdamW with a cosine schedule for 15
-minutes, with the best of five learning rates. Then the shipped recipe is trained for 1.5, 2, 3, ... minutes, each time from
-its beginning with its schedule fully run down, until its loss is as low. The ratio of the two times is the figure.
+The peer is a GPT-2-style model of the same dim, layers, heads, tokenizer and batch, trained with AdamW and a cosine schedule for
+15 minutes, with the best of five learning rates. The recipe is then trained from scratch for 1.5, 2, 3, ... minutes, each time
+with its complete schedule, until it reaches the same loss. The ratio of the two times is printed.
 
-Every training is a process of its own, one after the other, on the same threads; its loss is that of the whole validation
-split. A run that has finished in FOLDER with the same settings is not trained again, so that the hour and a half can be spread
-over several days.
+The runs are trained one after the other in separate processes with the same number of threads. The loss is that of the whole
+validation split. A finished run in FOLDER with the same settings is not trained again, so the hour and a half can be split.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ RECIPE = ROOT / "recipes" / "stories.toml"
 LEARNING_RATES = (5e-4, 1e-3, 2e-3, 3e-3, 6e-3)
 PEER_MINUTES = 15.0
 MINUTES = (1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
-# Radford et al. 2019, with the betas, decay and warm-up that small GPTs are usually trained with.
+# Radford et al. 2019, with the usual betas, decay and warm-up of small GPTs.
 PLAIN = {
     "model.norm": "layer",
-    "model.hidden": "none",  # four times dim
+    "model.hidden": "none",  # 4 x dim
     "model.positions": "learned",
     "model.feed_forward": "gelu",
     "model.qk_norm": "false",
@@ -62,7 +61,7 @@ PLAIN = {
 
 
 def trained(folder: Path, name: str, minutes: float, settings: dict[str, str]) -> dict[str, Any]:
-    """The figures of the whole validation split of a run, which is trained unless the same one is there already."""
+    """Return the metrics of a run on the whole validation split. Train it unless it exists with the same settings."""
     run = folder / "runs" / name
     places = {"log.folder": str(folder / "runs"), "data.cache": str(folder / "prepared"), "name": name}
     wanted = {"train.minutes": str(minutes), "train.threads": str(THREADS), **places, **settings}
@@ -88,15 +87,15 @@ def trained(folder: Path, name: str, minutes: float, settings: dict[str, str]) -
 
 
 def changed(run: Path, wanted: dict[str, Any]) -> bool:
-    """Are these other settings than the run's? It has found its vocabulary, too."""
+    """Return whether the settings of the run differ, except for the vocabulary size, which it has found itself."""
     saved = json.loads((run / "config.json").read_text())
     return bool(differences(without_removed(saved, str(run)), wanted).keys() - {"model.vocab_size"})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="where the runs are kept")
-    parser.add_argument("--json", action="store_true", help="a JSON list on stdout")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
     arguments = parser.parse_args()
     peers = {
         lr: trained(arguments.folder, f"plain-{lr:g}", PEER_MINUTES, PLAIN | {"optimizer.lr": str(lr)})["loss"]
@@ -107,12 +106,12 @@ def main() -> None:
     rows = []
     for minutes in MINUTES:
         if trained(arguments.folder, f"stories-{minutes:g}", minutes, {})["loss"] <= peers[best]:
-            times = {"ours": minutes, "peer": PEER_MINUTES, "ratio": PEER_MINUTES / minutes}  # how many times sooner
+            times = {"ours": minutes, "peer": PEER_MINUTES, "ratio": PEER_MINUTES / minutes}
             rows = [{"work": work, **times, "peer_name": f"plain GPT, AdamW {best:g}", "unit": "minutes"}]
             break
     show(rows, arguments.json)
     if not rows:
-        sys.exit(f"the recipe did not reach {peers[best]:.4f} within {MINUTES[-1]:g} minutes")
+        sys.exit(f"the recipe did not reach a loss of {peers[best]:.4f} within {MINUTES[-1]:g} minutes")
 
 
 if __name__ == "__main__":

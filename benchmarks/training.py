@@ -1,13 +1,13 @@
-"""Training speed: tokens per second of a GPT beside transformers' GPT-2 and beside the machine's own matmul peak.
+"""Training speed in tokens/s, compared with GPT-2 of transformers and with the matmul peak of the machine.
 
     python benchmarks/training.py --json
 
-The net: dim 288, 6 layers, 6 heads, hidden 1,152 gelu, context 256, vocabulary 4,096, learned positions, Pre-LN, biases, tied
-head: the same for both, and both train with AdamW and clipping on batches of 16 x 256 random tokens, float32, two threads.
-FLOPs per token = 6 x (matmul parameters, head included) + 6 x layers x context x dim, the causal half of attention.
-The peak is a 2048 x 2048 float32 product, measured before and after the steps of the same process.
-`gpt2` is the peer as it comes (gelu in its tanh form). `gpt2 + our settings` has what Lilliput tells the allocator, the fused
-AdamW and the exact gelu: what is left is the code.
+Model of both: dim 288, 6 layers, 6 heads, hidden 1,152 gelu, context 256, vocabulary 4,096, learned positions, Pre-LN, biases,
+tied head. Both train with AdamW and clipping on batches of 16 x 256 random tokens, float32, two threads.
+FLOPs per token = 6 x (matmul parameters, with the head) + 6 x layers x context x dim (the causal half of attention).
+The peak is a 2048 x 2048 float32 product, measured before and after the steps in the same process.
+`gpt2` has the defaults of transformers (tanh approximation of gelu). `gpt2 + our settings` has Lilliput's allocator settings,
+fused AdamW and exact gelu, so that only the code differs.
 """
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ def measure(name: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    asked = arguments(__doc__ or "", repeats=5)
-    if asked.contestant:
-        print(json.dumps(measure(asked.contestant)))
+    options = arguments(__doc__ or "", repeats=5)
+    if options.contestant:
+        print(json.dumps(measure(options.contestant)))
     else:
-        found = contest(__file__, list(CONTESTANTS), asked.repeats)
+        found = contest(__file__, list(CONTESTANTS), options.repeats)
         speed = {name: median(outcomes, "tokens_per_second") for name, outcomes in found.items()}
         flops = statistics.median(o["of_peak"] * o["peak"] for o in found["lilliput"])
         rows = [
@@ -165,9 +165,9 @@ if __name__ == "__main__":
                 "FLOP/s",
             )
         ]
-        rows[0]["ratio"] = median(found["lilliput"], "of_peak")  # of each process with its own peak, then the median
+        rows[0]["ratio"] = median(found["lilliput"], "of_peak")  # median of the processes' ratios
         rows += [
-            row(f"training, beside {name}", speed["lilliput"], speed[name], name, "tokens/s")
+            row(f"training, compared with {name}", speed["lilliput"], speed[name], name, "tokens/s")
             for name in ("gpt2", "gpt2 + our settings")
         ]
-        show(rows, asked.json)
+        show(rows, options.json)

@@ -1,11 +1,11 @@
-"""Word vectors from files of a gigabyte and more: own memory and time, beside gensim on the same files.
+"""Word vectors from files of a gigabyte and more: memory and time compared with gensim.
 
     python benchmarks/vectors.py --json
 
-Two files are made in a temporary folder (2.5 GB of disk): FastText's binary layout with 400,000 words and 600,000 rows of
-n-grams, and its text format with 420,000 words, both of width 300. Each contestant gives the vectors of the same 30,000 words,
-a thousand of which the files do not have. Own memory is RssAnon (Linux), sampled every 10 ms and less what the process had
-before it began: pages of a mapped file belong to the system, which takes them back when it likes. gensim loads a file whole.
+Two files are written to a temporary folder (2.5 GB): FastText's binary format with 400,000 words and 600,000 rows of n-grams,
+and its text format with 420,000 words, both of width 300. Each contestant returns the vectors of the same 30,000 words, a
+thousand of which are not in the files. Memory is RssAnon (Linux), sampled every 10 ms, minus its value at the start; it excludes
+pages of mapped files, which the system can free at any time. gensim loads the whole file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from contest import arguments, contest, median, row, show
 
 WIDTH, BINARY_WORDS, BUCKET, TEXT_WORDS, WANTED, ABSENT = 300, 400_000, 600_000, 420_000, 30_000, 1_000
-FOLDER = "LILLIPUT_BENCHMARK_VECTORS"  # tells the contestants where the files are
+FOLDER = "LILLIPUT_BENCHMARK_VECTORS"  # environment variable with the folder of the files
 FILES = {"binary": "large.bin", "text": "large.vec"}
 
 
@@ -88,8 +88,8 @@ def own_memory() -> int:
 
 
 def measure(name: str) -> dict[str, float]:
-    """Run one contestant in this process: its seconds, and its own memory at most, in MB."""
-    who, kind = name.split()
+    """Run one contestant in this process. Return its seconds and its peak memory in MB."""
+    contestant, kind = name.split()
     path = Path(os.environ[FOLDER]) / FILES[kind]
     before, most, done = own_memory(), 0, threading.Event()
 
@@ -101,7 +101,7 @@ def measure(name: str) -> dict[str, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.perf_counter()
-    CONTESTANTS[who](path, wanted(kind))
+    CONTESTANTS[contestant](path, wanted(kind))
     seconds = time.perf_counter() - began
     done.set()
     watcher.join()
@@ -118,12 +118,14 @@ if __name__ == "__main__":
             write_binary(Path(folder) / FILES["binary"])
             write_text(Path(folder) / FILES["text"])
             sizes = {kind: (Path(folder) / name).stat().st_size / 1e6 for kind, name in FILES.items()}
-            found = contest(__file__, [f"{who} {kind}" for kind in FILES for who in CONTESTANTS], options.repeats)
+            found = contest(
+                __file__, [f"{contestant} {kind}" for kind in FILES for contestant in CONTESTANTS], options.repeats
+            )
         rows = []
         for kind, size in sizes.items():
             mine, theirs = found[f"ours {kind}"], found[f"gensim {kind}"]
             memory, seconds = median(mine, "memory"), median(mine, "seconds")
-            rows.append(row(f"{kind}: own memory", memory, size, "size of the file", "MB"))
-            rows.append(row(f"{kind}: own memory", memory, median(theirs, "memory"), "gensim", "MB"))
+            rows.append(row(f"{kind}: memory", memory, size, "size of the file", "MB"))
+            rows.append(row(f"{kind}: memory", memory, median(theirs, "memory"), "gensim", "MB"))
             rows.append(row(f"{kind}: time", seconds, median(theirs, "seconds"), "gensim", "s"))
         show(rows, options.json)

@@ -1,4 +1,4 @@
-"""Beam search, against exhaustive search, against a plain uncached reference, and as a sampler against exact probabilities."""
+"""Beam search compared with exhaustive search and with a simple uncached reference; samples with exact probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, tiny_model
-from lilliput.decoding.beam_hypotheses import BeamSettings, Hypothesis, StopCheck, reach
+from lilliput.decoding.beam_hypotheses import BeamSettings, Hypothesis, StopCheck, upper_bound
 from lilliput.decoding.beam_search import in_order, search_requests
 from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
@@ -26,7 +26,7 @@ from lilliput.decoding.stream import stream
 from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.model.transformer import Transformer
 
-MARGIN = 1e-9  # between the values that a choice was made by: far above the rounding of float64
+MARGIN = 1e-9  # between compared values: far above the rounding of float64
 END = 0
 ALPHAS = (0.0, 0.6, 1.0, -0.5, 2.0)
 
@@ -40,7 +40,7 @@ def search(
     seed: int = 0,
     stops: StopCheck | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each prompt; prompt i has seed + i."""
+    """Return the best hypotheses of each prompt; prompt i has seed + i."""
     requests = [
         Request(prompt, settings.tokens, strategy, seed + number, beams=replace(settings, stops=stops))
         for number, prompt in enumerate(prompts)
@@ -58,7 +58,7 @@ def small_model(seed: int, vocab_size: int, **changes: Any) -> Transformer:
 
 @dataclass(frozen=True)
 class OnlyNew:
-    """No token that the text has already, prompt included; the end-of-text token is free."""
+    """Forbids tokens that the text contains, including the prompt, except for end-of-text."""
 
     def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         logits = logits.clone()
@@ -79,15 +79,15 @@ def search_plainly(
     end: int | None = None,
     stops: StopCheck | None = None,
 ) -> list[Plain]:
-    """One prompt, without a cache, with whole sorted lists: the rules as they are told, and nothing else."""
+    """Search for one prompt without cache, with complete sorted lists: the documented rules and nothing else."""
     context, half = model.settings.context, max(1, model.settings.context // 2)
     width, start = settings.width // settings.groups, 0
     groups: list[list[tuple[list[int], float, tuple[float, ...]]]] = [
         [(prompt, 0.0, ())] for _ in range(settings.groups)
     ]
     pools: list[list[Plain]] = [[] for _ in groups]
-    for written in range(1, settings.tokens + 1):
-        seen = len(prompt) + written - 1
+    for generated in range(1, settings.tokens + 1):
+        seen = len(prompt) + generated - 1
         start = start if seen - start <= context else seen - half
         used: Counter[int] = Counter()
         for number, beams in enumerate(groups):
@@ -105,16 +105,16 @@ def search_plainly(
                 if compared[place][id_] > -math.inf
             )
             for first, second in itertools.pairwise(children[: 2 * width + 1]):
-                assert second[0] - first[0] > MARGIN, "choose another seed: this order proves nothing"
+                assert second[0] - first[0] > MARGIN, "use another seed: two values are too close"
             going, taken = [], []
             for rank, (_, place, id_) in enumerate(children):
                 ids, score, logprobs = beams[place]
                 ids, score, logprobs = [*ids, id_], score + compared[place][id_], (*logprobs, own[place][id_])
                 new = ids[len(prompt) :]
                 finish: Finish | None = "end" if id_ == end else "stop" if stops and stops(prompt, new)[1] else None
-                finish = "length" if finish is None and written == settings.tokens else finish
+                finish = "length" if finish is None and generated == settings.tokens else finish
                 if finish is not None and rank < width:
-                    pools[number].append((tuple(new), score / written**settings.alpha, logprobs, finish))
+                    pools[number].append((tuple(new), score / generated**settings.alpha, logprobs, finish))
                     taken.append(id_)
                 if finish is None and len(going) < width:
                     going.append((ids, score, logprobs))
@@ -125,7 +125,7 @@ def search_plainly(
             attainable = [
                 score / length**settings.alpha
                 for _, score, _ in going
-                for length in range(written + 1, settings.tokens + 1)
+                for length in range(generated + 1, settings.tokens + 1)
             ]
             bounded = len(scores) >= wanted and bool(attainable) and scores[wanted - 1] >= max(attainable)
             first_is_enough = settings.early_stop == "first" or width == 1
@@ -150,7 +150,7 @@ def as_plain(found: Sequence[Hypothesis]) -> list[Plain]:
 
 @torch.inference_mode()
 def all_texts(model: Transformer, prompt: list[int], tokens: int, end: int | None) -> dict[tuple[int, ...], float]:
-    """Every text that can be written, and its log-probability."""
+    """Return every possible text and its log-probability."""
     vocabulary = range(model.settings.vocab_size)
     whole = list(itertools.product(vocabulary, repeat=tokens))
     logprobs = model(torch.tensor([[*prompt, *ids] for ids in whole]))[:, len(prompt) - 1 : -1].log_softmax(dim=-1)
@@ -163,7 +163,7 @@ def all_texts(model: Transformer, prompt: list[int], tokens: int, end: int | Non
 
 
 class Watched:
-    """The torch engine, with a count of what was asked of it."""
+    """The torch engine with counts of its calls."""
 
     name = "watched"
 
@@ -212,7 +212,7 @@ class WatchedRows:
 
 @pytest.mark.parametrize("part", range(8))
 def test_a_width_that_covers_the_space_is_exhaustive(part: int) -> None:
-    """200 models in all. All beginnings of `tokens - 1` tokens are held, so that the best texts cannot be missed."""
+    """200 models in total. All prefixes of `tokens - 1` tokens fit in the beams, so the best texts cannot be missed."""
     surprises = 0
     for seed in range(25 * part, 25 * (part + 1)):
         vocab_size, tokens = ((4, 3), (5, 3), (6, 3), (4, 4))[seed % 4]
@@ -232,10 +232,10 @@ def test_a_width_that_covers_the_space_is_exhaustive(part: int) -> None:
             assert text.finish == ("end" if text.ids[-1] == end else "length")
         (greedy,) = search(TorchEngine(model), [prompt], BeamSettings(1, tokens), end=end)
         surprises += greedy[0].ids != best[0]
-    assert surprises > 2  # greedy would not have passed
+    assert surprises > 2  # greedy decoding would not pass
 
 
-def test_a_width_beyond_all_that_can_be_written() -> None:
+def test_a_width_above_the_number_of_texts() -> None:
     model = small_model(0, 4)
     for end, expected in ((None, 4**2), (END, 1 + 3 * 4)):
         (found,) = search(TorchEngine(model), [[1, 2]], BeamSettings(50, 2, n_best=50), end=end)
@@ -246,13 +246,13 @@ def test_a_width_beyond_all_that_can_be_written() -> None:
 
 @pytest.mark.parametrize("case", VARIANTS[::6], ids=name_variant)
 def test_width_1_is_greedy(case: dict[str, Any]) -> None:
-    """Unequal prompts, over the end of the context, with and without an end."""
+    """Unequal prompts, texts longer than the context, with and without end-of-text."""
     model = tiny_model(**case)
     engine, prompts = TorchEngine(model), [draw_ids(n, seed=n).tolist() for n in (1, 24, 9, 40)]
     for end, rule in ((None, "bound"), (2, "bound"), (9, "never")):
         expected: list[list[int]] = [[] for _ in prompts]
-        written = list(stream(engine, [Request(prompt, 20, alternatives=2) for prompt in prompts], end))
-        for token in written:
+        requests = [Request(prompt, 20, alternatives=2) for prompt in prompts]
+        for token in stream(engine, requests, end):
             assert token.alternatives[0][1] - token.alternatives[1][1] > MARGIN
             expected[token.row].append(token.id)
         found = search(engine, prompts, BeamSettings(1, 20, early_stop=rule), end=end)  # type: ignore[arg-type]
@@ -273,8 +273,8 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES)
-def test_a_search_is_the_plain_one_without_a_cache(settings: BeamSettings) -> None:
-    """Batched, unequal prompts; processors, stop rules, and slides over the context of 8."""
+def test_a_search_equals_the_reference_without_cache(settings: BeamSettings) -> None:
+    """A batch of unequal prompts; processors, stop strings, and texts longer than the context of 8."""
     rules: list[tuple[tuple[Processor, ...], StopCheck | None]] = [
         ((), None),
         ((OnlyNew(), Temperature(0.8)), None),
@@ -292,14 +292,14 @@ def test_a_search_is_the_plain_one_without_a_cache(settings: BeamSettings) -> No
     assert len(finishes) > 1, finishes
 
 
-def test_without_diversity_groups_find_the_same_and_with_it_they_do_not() -> None:
+def test_groups_find_the_same_texts_only_without_diversity() -> None:
     engine = TorchEngine(tiny_model())
     (alike,) = search(engine, [[1, 2]], BeamSettings(6, 5, groups=3, diversity=0.0, n_best=6))
     (alone,) = search(engine, [[1, 2]], BeamSettings(2, 5, n_best=2))
-    assert_found(alike, as_plain(alone))  # a text that several groups find is told once
+    assert_found(alike, as_plain(alone))  # a text that several groups find is returned once
     (other,) = search(engine, [[1, 2]], BeamSettings(6, 5, groups=3, diversity=5.0, n_best=6))
     assert len({text.ids for text in other}) == 6
-    assert alone[0].ids in {text.ids for text in other}  # the first group is led away from nothing
+    assert alone[0].ids in {text.ids for text in other}  # the first group has no penalty
     assert len({text.ids[0] for text in other}) > len({text.ids[0] for text in alone})
 
 
@@ -307,13 +307,13 @@ def before_stop(ids: Sequence[int]) -> list[int]:
     return list(itertools.takewhile(lambda id_: id_ > 2, ids))
 
 
-def test_texts_that_are_told_alike_are_one_with_the_best_score() -> None:
-    """Any of three tokens ends a text and is not told: of 66 texts 40 are told, with and without groups that find the same."""
+def test_of_texts_equal_before_a_stop_string_only_the_best_is_returned() -> None:
+    """Three tokens act as stop strings, so that 66 texts have 40 keys; with and without groups that find the same."""
     engine = TorchEngine(small_model(5, 6))
     wide = BeamSettings(200, 3, alpha=0.5, n_best=100)
     (every,) = search(engine, [[1, 2]], wide, stops=lambda _, ids: (str(ids), len(before_stop(ids)) < len(ids)))
     expected: dict[str, float] = {}
-    for text in every:  # the best first
+    for text in every:  # best first
         expected.setdefault(str(before_stop(text.ids)), text.score)
     assert (len(every), len(expected)) == (66, 40)
 
@@ -331,7 +331,7 @@ def test_texts_that_are_told_alike_are_one_with_the_best_score() -> None:
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_the_bound_changes_nothing_but_the_time(alpha: float) -> None:
+def test_the_bound_saves_steps_and_does_not_change_the_result(alpha: float) -> None:
     steps = Counter[str]()
     for seed in range(12):
         model, width = small_model(seed, 6), 2 + seed % 4
@@ -343,18 +343,18 @@ def test_the_bound_changes_nothing_but_the_time(alpha: float) -> None:
             found[rule] = search(watched, [prompt], settings, end=END)
             steps[rule] += len(watched.stepped)
         assert found["bound"] == found["never"]
-    assert steps["bound"] < steps["never"] or alpha >= 1  # the reach of a long text is then hardly ever below
+    assert steps["bound"] < steps["never"] or alpha >= 1  # the bound of a long text is then rarely low enough
 
 
 @pytest.mark.parametrize("alpha", [*ALPHAS, -3.0, 0.01])
-def test_reach_is_the_best_of_all_lengths(alpha: float) -> None:
+def test_the_upper_bound_is_the_best_of_all_lengths(alpha: float) -> None:
     for score in (0.0, -0.1, -7.0):
-        for written in range(1, 9):
-            every = [score / length**alpha for length in range(written + 1, 10)]
-            assert reach(score, written, 9, alpha) == pytest.approx(max(every), rel=1e-14)
+        for generated in range(1, 9):
+            every = [score / length**alpha for length in range(generated + 1, 10)]
+            assert upper_bound(score, generated, 9, alpha) == pytest.approx(max(every), rel=1e-14)
 
 
-def test_batched_prompts_are_each_alone() -> None:
+def test_a_batch_equals_each_prompt_alone() -> None:
     model = tiny_model(context=12)
     engine, prompts = TorchEngine(model), [draw_ids(n, seed=n).tolist() for n in (1, 12, 5, 30, 5, 2)]
     for settings in (
@@ -369,7 +369,7 @@ def test_batched_prompts_are_each_alone() -> None:
     assert search(engine, [], BeamSettings(3, 4)) == []
 
 
-def test_a_prompt_is_read_once_and_leaves_when_it_is_done() -> None:
+def test_a_prompt_is_read_once_and_a_finished_search_leaves_the_batch() -> None:
     watched, prompts = Watched(tiny_model()), [draw_ids(n, seed=n).tolist() for n in (4, 9, 1, 6)]
     settings = BeamSettings(3, 15, early_stop="first", n_best=3)
     together = search(watched, prompts, settings, end=END)
@@ -385,17 +385,17 @@ def test_a_prompt_is_read_once_and_leaves_when_it_is_done() -> None:
     assert {text.finish for texts in together for text in texts} == {"end", "length"}
 
 
-def test_rows_that_stay_are_not_moved() -> None:
+def test_rows_that_keep_their_place_are_not_reordered() -> None:
     watched = Watched(tiny_model())
     search(watched, [[1, 2]], BeamSettings(1, 12))
     assert watched.stepped == [1] * 11
     assert watched.reordered == 0
 
 
-def test_beams_slide_together_and_equal_views_are_read_once() -> None:
+def test_beams_reach_the_context_together_and_equal_views_are_read_once() -> None:
     watched = Watched(small_model(1, 6, context=8))
     (found,) = search(watched, [[1, 2, 3]], BeamSettings(4, 22, n_best=4))
-    # 3 of the prompt and 5 more; the ninth token slides all 4 beams to their last 4, of which equal ones are one
+    # 3 of the prompt and 5 more; at the ninth token the last 4 of all 4 beams are read again, equal ones once
     assert watched.prefilled[0] == [3]
     assert [set(lengths) for lengths in watched.prefilled[1:]] == [{4}] * 4
     assert all(1 <= len(lengths) <= 4 for lengths in watched.prefilled[1:])
@@ -405,7 +405,7 @@ def test_beams_slide_together_and_equal_views_are_read_once() -> None:
 
 @dataclass(frozen=True)
 class Rereading:
-    """Changes nothing; holds every row's logits to the text that came with it."""
+    """Changes nothing; checks that the logits of every row belong to its text."""
 
     model: Transformer
     lengths: list[int]
@@ -419,7 +419,7 @@ class Rereading:
         return logits
 
 
-def test_processors_are_told_the_texts_of_their_rows() -> None:
+def test_processors_receive_the_texts_of_their_rows() -> None:
     model, lengths = tiny_model(), list[int]()
     found = search(
         TorchEngine(model), [[1, 2], [5]], BeamSettings(3, 6, n_best=3), Strategy((Rereading(model, lengths),))
@@ -428,7 +428,7 @@ def test_processors_are_told_the_texts_of_their_rows() -> None:
     assert found == search(TorchEngine(model), [[1, 2], [5]], BeamSettings(3, 6, n_best=3))
 
 
-def test_the_logprob_is_the_models_own_and_the_score_is_not() -> None:
+def test_processors_change_the_score_and_not_the_logprob() -> None:
     engine, settings = TorchEngine(tiny_model()), BeamSettings(2, 5, alpha=0.0, n_best=2)
     (plain,) = search(engine, [[1, 2]], settings)
     assert all(text.score == text.logprob for text in plain)
@@ -436,7 +436,7 @@ def test_the_logprob_is_the_models_own_and_the_score_is_not() -> None:
     assert all(text.score > text.logprob for text in cooled)
 
 
-def test_ties_go_to_the_lower_beam_and_then_to_the_lower_token() -> None:
+def test_equal_scores_are_ordered_by_beam_and_then_by_token() -> None:
     model = tiny_model(vocab_size=150)
     with torch.no_grad():
         model.head.project.weight.zero_()
@@ -449,7 +449,7 @@ def test_ties_go_to_the_lower_beam_and_then_to_the_lower_token() -> None:
 
 @dataclass(frozen=True)
 class Nearly:
-    """All tokens alike, but for one by less than a sum with the norm can tell."""
+    """All logits equal, except for one by less than the rounding of a sum."""
 
     favourite: int
 
@@ -472,7 +472,7 @@ def drain(batches: Iterator[tuple[Any, Any]]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("vocab_size", [1, 63, 64, 65, 1000])
-def test_the_order_is_that_of_sorting_everything(dtype: type, vocab_size: int) -> None:
+def test_in_order_equals_sorting_everything(dtype: type, vocab_size: int) -> None:
     random = np.random.default_rng(vocab_size)
     for wanted in (1, 2, 7, 40):
         keys = random.normal(size=(3, vocab_size)).round(2).astype(dtype)  # rounded: many ties
@@ -490,8 +490,8 @@ def test_the_order_is_that_of_sorting_everything(dtype: type, vocab_size: int) -
         assert len(first) >= min(wanted, len(expected))
 
 
-def test_the_order_holds_where_rows_are_compared_with_unequal_slack() -> None:
-    """Of a row with a great base more is looked at than was asked for: it must wait for the other row's like."""
+def test_in_order_with_bases_of_different_size() -> None:
+    """The tolerance of a row with a large base is wide: more of its tokens are found, and they must not come too early."""
     near = np.random.default_rng(0).normal(size=(2, 256)) * 1e-3
     base = np.array([1e4, 0.0])
     keys = near - base[:, None]
@@ -507,8 +507,8 @@ def drawn_texts(model: Transformer, width: int, draws: int, seed: int, end: int 
 
 
 @pytest.mark.parametrize("end", [None, 1])
-def test_drawn_beams_are_a_sample_without_replacement(end: int | None) -> None:
-    """How often each set of texts is drawn, against its exact probability."""
+def test_sampled_beams_are_a_sample_without_replacement(end: int | None) -> None:
+    """The frequency of each set of texts is compared with its exact probability."""
     model, draws = small_model(3, 4), 1500
     texts = {ids: math.exp(logprob) for ids, logprob in all_texts(model, [1, 2], 2, end).items()}
     assert sum(texts.values()) == pytest.approx(1)
@@ -523,14 +523,14 @@ def test_drawn_beams_are_a_sample_without_replacement(end: int | None) -> None:
         assert drawn.total() == draws
         assert set(drawn) <= set(exact)
         for which, chance in exact.items():
-            deviation = math.sqrt(draws * chance * (1 - chance)) + 1
-            assert abs(drawn[which] - draws * chance) < 4.5 * deviation
+            standard_deviation = math.sqrt(draws * chance * (1 - chance)) + 1
+            assert abs(drawn[which] - draws * chance) < 4.5 * standard_deviation
         statistic = sum((drawn[which] - draws * chance) ** 2 / (draws * chance) for which, chance in exact.items())
         degrees = len(exact) - 1
         assert statistic < degrees + 5 * math.sqrt(2 * degrees)
 
 
-def test_drawn_beams_are_different_sorted_and_reproducible() -> None:
+def test_sampled_beams_are_different_sorted_and_reproducible() -> None:
     engine, settings = TorchEngine(tiny_model()), BeamSettings(5, 12, sample=True, n_best=5)
     (found,) = search(engine, [[1, 2]], settings, end=END, seed=4)
     assert len({text.ids for text in found}) == 5
@@ -541,8 +541,8 @@ def test_drawn_beams_are_different_sorted_and_reproducible() -> None:
     assert best == found[:2]
 
 
-def test_drawn_beams_obey_processors_and_survive_the_least_probable() -> None:
-    """Of a net that is all but certain, second texts arrive late, or not at all."""
+def test_sampled_beams_with_processors_and_with_a_nearly_certain_model() -> None:
+    """With a nearly certain model, other texts arrive very late or never."""
     model = small_model(0, 6)
     (found,) = search(TorchEngine(model), [[1]], BeamSettings(40, 4, sample=True, n_best=40), Strategy((OnlyNew(),)))
     assert all(len({1, *text.ids} - {END}) == 1 + len([id_ for id_ in text.ids if id_ != END]) for text in found)
@@ -555,6 +555,6 @@ def test_drawn_beams_obey_processors_and_survive_the_least_probable() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"n_best": 6}, {"groups": 2}, {"alpha": 200.0}, {"groups": 5, "sample": True}])
-def test_what_no_setting_lets_through_is_a_defect(wrong: dict[str, Any]) -> None:
+def test_invalid_beam_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         BeamSettings(5, 10, **wrong)

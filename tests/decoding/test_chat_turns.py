@@ -1,4 +1,4 @@
-"""A story in turns: how lines are joined, where sentences end, where lines break. No model is needed."""
+"""Chat turns: joining of lines, and the end of sentences. No model is needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_line_is_joined_by_one_space_where_one_is_needed(before: str, line: st
     assert Story(before).join(line) == joined
 
 
-def test_a_story_is_its_beginning_and_its_turns() -> None:
+def test_the_text_is_the_beginning_and_the_turns() -> None:
     story = Story("Once", [Turn(" upon", " a time."), Turn("", " The end.")])
     assert story.text == "Once upon a time. The end."
 
@@ -34,7 +34,7 @@ def test_a_story_is_its_beginning_and_its_turns() -> None:
     [
         ("He ran. She hid. It rained.", 1, "He ran."),
         ("He ran. She hid. It rained.", 2, "He ran. She hid."),
-        ("He ran. She hid.", 2, "He ran. She hid."),  # nothing follows: nothing has to be taken away
+        ("He ran. She hid.", 2, "He ran. She hid."),  # nothing follows
         ("He ran. She hid. It rained.", None, "He ran. She hid. It rained."),
         ('"Run!" he said. She hid. ', 1, '"Run!"'),
         ('He said, "Run." Then', 1, 'He said, "Run."'),
@@ -46,10 +46,10 @@ def test_a_story_is_its_beginning_and_its_turns() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_where_sentences_end_whatever_the_pieces(text: str, wanted: int | None, shown: str, size: int) -> None:
-    sentences, told = SentenceBuffer(wanted), ""
+def test_the_end_of_sentences_with_pieces_of_any_size(text: str, wanted: int | None, shown: str, size: int) -> None:
+    sentences, passed = SentenceBuffer(wanted), ""
     for start in range(0, len(text), size):
-        told += sentences.push(text[start : start + size])
+        passed += sentences.push(text[start : start + size])
         if sentences.done:
             break
-    assert told == sentences.text == shown
+    assert passed == sentences.text == shown

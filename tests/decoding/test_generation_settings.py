@@ -1,4 +1,4 @@
-"""A run's `generate` settings with some of them overridden: what is dropped, and what is an error."""
+"""Overriding a run's `generate` settings: dropped settings, and errors."""
 
 from __future__ import annotations
 

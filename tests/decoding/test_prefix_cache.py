@@ -1,4 +1,4 @@
-"""An engine that remembers gives what the engine alone gives, and reads less."""
+"""The prefix cache returns the logits of the engine alone, and reads fewer tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SYSTEM = draw_ids(10, seed=1).tolist()
 
 
 class Reading:
-    """How many tokens the inner engine was given, by call."""
+    """The number of tokens that the inner engine reads, by call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tokens: list[int] = []
@@ -48,7 +48,7 @@ def caching(model: Transformer, min_length: int = 4, max_texts: int = 8, max_byt
 
 
 def check(engine: PrefixCache, model: Transformer, views: list[list[int]]) -> None:
-    """Logits after the views, and after two tokens more."""
+    """Compare the logits after the views, and after one or two more tokens."""
     logits, rows = engine.prefill(views)
     assert_same(logits, uncached(model, views))
     assert list(rows.lengths) == [len(view) for view in views]
@@ -57,8 +57,8 @@ def check(engine: PrefixCache, model: Transformer, views: list[list[int]]) -> No
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-def test_remembered_is_read_anew(case: dict[str, Any]) -> None:
-    """Texts that begin alike in many ways, over several calls; windows that can and cannot go back."""
+def test_logits_equal_those_without_cache(case: dict[str, Any]) -> None:
+    """Texts with many shared prefixes, over several calls; windows that can and cannot be truncated."""
     model = tiny_model(**case)
     engine, draw = caching(model, min_length=2, max_texts=4), random.Random(VARIANTS.index(case))
     stems = [draw_ids(n, seed=n).tolist() for n in (12, 7, 3)]
@@ -72,12 +72,12 @@ def test_remembered_is_read_anew(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", [{}, {"window": (3, None), "positions": "rotary"}], ids=["full", "windowed"])
-def test_any_operations_on_what_was_remembered(case: dict[str, Any]) -> None:
+def test_any_operations_on_cached_rows(case: dict[str, Any]) -> None:
     check_operations(lambda model: caching(model, min_length=1), tiny_model(**case), seed=5)
 
 
 @pytest.mark.parametrize("window", [None, 4])
-def test_what_all_begin_with_is_read_once(window: int | None, reading: Reading) -> None:
+def test_a_shared_prefix_is_read_once(window: int | None, reading: Reading) -> None:
     model = tiny_model(window=window)
     views = [[*SYSTEM, *draw_ids(1 + n % 3, seed=20 + n).tolist()] for n in range(32)]
     engine = caching(model)
@@ -86,18 +86,18 @@ def test_what_all_begin_with_is_read_once(window: int | None, reading: Reading) 
     assert_same(logits, uncached(model, views))
     others = [[*SYSTEM, 16, n] for n in range(3)]
     logits, _ = engine.prefill(others)
-    assert reading.take() == 6  # between calls, too: also in a window, because it was read alone
+    assert reading.take() == 6  # also in the next call, and with a window, because the prefix was read separately
     assert_same(logits, uncached(model, others))
 
 
-def test_two_kinds_of_beginning_in_one_call(reading: Reading) -> None:
+def test_two_shared_prefixes_in_one_call(reading: Reading) -> None:
     model, other = tiny_model(), draw_ids(7, seed=2).tolist()
     views = [[*SYSTEM, 1], [*other, 1], [5, 6], [*SYSTEM, 2], [*other, 2, 3]]
     assert_same(caching(model).prefill(views)[0], uncached(model, views))
     assert reading.take() == 10 + 1 + 1 + 7 + 1 + 2 + 2
 
 
-def test_of_a_text_that_goes_on_only_the_new_is_read(reading: Reading) -> None:
+def test_of_a_longer_text_only_the_new_tokens_are_read(reading: Reading) -> None:
     model, text = tiny_model(), list(SYSTEM)
     engine = caching(model)
     for new in ([1, 2], [3], [4, 5, 6]):
@@ -107,11 +107,11 @@ def test_of_a_text_that_goes_on_only_the_new_is_read(reading: Reading) -> None:
         assert_same(engine.prefill([text])[0], uncached(model, [text]))
         assert reading.take() == len(new)
     assert_same(engine.prefill([text])[0], uncached(model, [text]))
-    assert reading.take() == 1  # the same once more: its logits are wanted
+    assert reading.take() == 1  # the same text: its last token is read for the logits
 
 
-def test_a_window_that_cannot_go_back_learns_the_beginning(reading: Reading) -> None:
-    """One text at a time: the second finds the beginning but cannot use it, and reads it alone; the third has it."""
+def test_a_window_that_cannot_be_truncated_caches_the_prefix(reading: Reading) -> None:
+    """One text at a time: the second cannot reuse the prefix and reads it separately; the third reuses it."""
     model = tiny_model(window=4)
     engine, read = caching(model), []
     for n in range(4):
@@ -121,14 +121,14 @@ def test_a_window_that_cannot_go_back_learns_the_beginning(reading: Reading) -> 
     assert read == [14, 14, 4, 4]
 
 
-def test_what_is_too_short_to_be_worth_it_is_read_again(reading: Reading) -> None:
+def test_a_short_prefix_is_read_again(reading: Reading) -> None:
     engine = caching(tiny_model(), min_length=11)
     for view in ([*SYSTEM, 1], [*SYSTEM, 2], [*SYSTEM, 1, 2]):
         engine.prefill([view])
         assert reading.take() == (len(view) if view != [*SYSTEM, 1, 2] else 1)
 
 
-def test_the_least_recently_used_text_is_forgotten() -> None:
+def test_the_least_recently_used_text_is_dropped() -> None:
     engine = caching(tiny_model(), max_texts=2)
     one, two, three = ([n, *SYSTEM] for n in (1, 2, 3))
     engine.prefill([one])
@@ -153,8 +153,8 @@ def test_memory_is_bounded_by_bytes() -> None:
     assert not nothing.cached
 
 
-def test_writing_with_a_memory_is_writing_without() -> None:
-    """Over the end of the context, twice; and what is remembered is not what is being written."""
+def test_generated_texts_equal_those_without_cache() -> None:
+    """Twice, with texts longer than the context; generation does not change the cached rows."""
     sampling, model = Strategy(sample=True), tiny_model()
     requests = [Request([*SYSTEM, n], tokens=30, strategy=sampling, seed=n) for n in range(3)]
     engine = caching(model)

@@ -1,4 +1,4 @@
-"""What processors keep, against plain Python, and what is drawn."""
+"""Logit processors compared with plain Python, and the choice of tokens."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.settings.tree import GenerateSettings
 
 CHI_SQUARE_5 = 20.52  # 0.999 quantile, five degrees of freedom
-MARGIN = 1e-9  # a sum that is so near a border proves nothing: rounding decides
+MARGIN = 1e-9  # sums closer than this to a threshold are not tested: rounding decides
 BYTES = byte_tokenizer()
 NO_TEXT = RowHistory([0], 1, 9)
 
 logits = st.lists(st.integers(-4, 4).map(float), min_size=1, max_size=9)  # few values: many ties
 probabilities = st.floats(0.01, 0.99)
-# What may come from rules before it: some tokens ruled out, never all.
+# Logits after earlier rules: some tokens are forbidden, never all.
 banned_logits = st.lists(st.just(-math.inf) | st.integers(-4, 4).map(float), min_size=1, max_size=9).filter(
     lambda row: max(row) > -math.inf
 )
@@ -53,7 +53,7 @@ banned_logits = st.lists(st.just(-math.inf) | st.integers(-4, 4).map(float), min
 def apply(process: Processor, row: list[float], text: RowHistory = NO_TEXT) -> list[float]:
     given = torch.tensor([row], dtype=torch.float64)
     processed: list[float] = process([text], given).tolist()[0]
-    assert given.tolist() == [row], "what is given is not changed"
+    assert given.tolist() == [row], "arguments are not changed"
     return processed
 
 
@@ -70,19 +70,19 @@ def generators(*seeds: int) -> list[Draws]:
 
 
 @given(row=logits, temperature=st.floats(0.1, 10.0))
-def test_temperature_is_a_power_of_the_shares(row: list[float], temperature: float) -> None:
+def test_temperature_is_a_power_of_the_probabilities(row: list[float], temperature: float) -> None:
     before = torch.tensor([row], dtype=torch.float64)
     powers = before.softmax(dim=-1) ** (1 / temperature)
     assert_same(Temperature(temperature)([NO_TEXT], before).softmax(dim=-1), powers / powers.sum())
 
 
-def test_a_schedule_goes_in_equal_steps_from_the_first_token_to_the_last() -> None:
+def test_the_temperature_changes_linearly_from_the_first_token_to_the_last() -> None:
     texts = [RowHistory([1] * (3 + written), 3, 5) for written in range(5)]
     hot = Temperature(0.5, final=2.5)(texts, torch.ones(5, 2, dtype=torch.float64))
     assert_same(1 / hot[:, 0], torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5], dtype=torch.float64))
 
 
-def test_a_schedule_over_one_token_is_its_start() -> None:
+def test_a_temperature_schedule_of_one_token() -> None:
     assert apply(Temperature(0.5, final=2.5), [1.0], RowHistory([1], 1, 1)) == [2.0]
 
 
@@ -100,7 +100,7 @@ def test_a_tiny_temperature_is_greedy_and_finite(process: Processor, dtype: torc
 
 
 @given(row=logits, k=st.integers(1, 12))
-def test_top_k_keeps_the_k_likeliest_and_their_ties(row: list[float], k: int) -> None:
+def test_top_k_keeps_the_k_likeliest_and_those_equal_to_the_last(row: list[float], k: int) -> None:
     kept = apply(TopK(k), row)
     border = sorted(row, reverse=True)[min(k, len(row)) - 1]
     assert kept == [value if value >= border else -math.inf for value in row]
@@ -108,8 +108,8 @@ def test_top_k_keeps_the_k_likeliest_and_their_ties(row: list[float], k: int) ->
 
 
 @given(row=logits, k=st.integers(1, 12))
-def test_top_k_leaves_the_shares_of_the_kept(row: list[float], k: int) -> None:
-    """What is left is the old distribution, divided by the mass of the kept."""
+def test_top_k_renormalises_the_kept_probabilities(row: list[float], k: int) -> None:
+    """The new distribution is the old one divided by the total of the kept tokens."""
     before = torch.tensor([row], dtype=torch.float64)
     kept = TopK(k)([NO_TEXT], before)
     left = before.softmax(dim=-1) * kept.isfinite()
@@ -120,17 +120,17 @@ def test_top_k_leaves_the_shares_of_the_kept(row: list[float], k: int) -> None:
 @pytest.mark.parametrize("k", [1, 2, 7, 31, 100])
 @pytest.mark.parametrize("banned", [0.0, 0.5, 0.99, 0.9999])
 def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> None:
-    """As sorting finds them, with many ties, and where other processors have left less than k of a row."""
+    """Compared with sorting, with many equal logits, and with fewer than k tokens left in a row."""
     generator = torch.Generator().manual_seed(vocabulary + k)
     logits = (4.0 * torch.randn(9, vocabulary, generator=generator)).round() / 4.0
     logits[torch.rand(logits.shape, generator=generator) < banned] = -torch.inf
-    logits[:, 5] = 0.25  # a processor leaves something
-    logits[0] = torch.randn(vocabulary, generator=generator)  # one row that is not banned at all
+    logits[:, 5] = 0.25  # at least one token is left
+    logits[0] = torch.randn(vocabulary, generator=generator)  # a row without forbidden tokens
     kept = TopK(k)([NO_TEXT] * 9, logits)
     for row, found in zip(logits, kept, strict=True):
         border = row.sort(descending=True).values[min(k, vocabulary) - 1]
         assert torch.equal(found, row.where(row >= border, -torch.inf))
-    # With the peaks of a statistics the same tokens are found by looking at fewer, also after a temperature.
+    # Peaks save time and do not change the tokens, also after a temperature.
     values = logits.numpy()
     for peaks in (None, find_peaks(values)):
         few = TopK(k).apply_to_candidates(Candidates(values, None, peaks))
@@ -143,7 +143,7 @@ def test_top_k_of_a_large_vocabulary(vocabulary: int, k: int, banned: float) -> 
         (TopK(k),),
         (Temperature(0.7), TopK(k)),
         (Temperature(0.7, 1.3), TopK(k), TopP(0.9)),
-        (Typical(0.5), TopK(k)),  # takes the likeliest away: peaks are others after it
+        (Typical(0.5), TopK(k)),  # may remove the likeliest token, which changes the peaks
         (TopP(0.9), Typical(0.5), TopK(k)),
     ):
         strategies, seeds = [Strategy(processors, sample=True)] * 9, range(9)
@@ -158,7 +158,7 @@ def test_top_k_treats_each_row_by_itself() -> None:
 
 
 def fewest(keys: list[float], masses: list[float], p: float) -> list[bool]:
-    """The first tokens in the order of their keys that have p of the mass; a token comes with all that share its key."""
+    """Return which tokens are needed, in the order of their keys, for a mass of p; equal keys stay together."""
     by_key = sorted(range(len(keys)), key=lambda token: keys[token])
     assume(all(abs(math.fsum(masses[t] for t in by_key[:n]) - p) > MARGIN for n in range(len(keys) + 1)))
     reached, last = 0.0, math.inf
@@ -171,7 +171,7 @@ def fewest(keys: list[float], masses: list[float], p: float) -> list[bool]:
 
 
 @given(row=banned_logits, p=probabilities)
-def test_top_p_keeps_the_fewest_of_the_likeliest_that_have_the_mass(row: list[float], p: float) -> None:
+def test_top_p_keeps_the_smallest_set_with_the_mass(row: list[float], p: float) -> None:
     mass = shares(row)
     expected = fewest([-value for value in row], mass, p)
     kept = apply(TopP(p), row)
@@ -179,33 +179,33 @@ def test_top_p_keeps_the_fewest_of_the_likeliest_that_have_the_mass(row: list[fl
     left = {value for value in kept if value > -math.inf}
     assert math.fsum(share for share, value in zip(mass, kept, strict=True) if value > -math.inf) >= p - MARGIN
     without = math.fsum(share for share, value in zip(mass, row, strict=True) if value > min(left))
-    assert without < p, "the least likely of the kept was needed"
+    assert without < p, "the least likely kept token is needed"
 
 
 @given(row=banned_logits, p=probabilities)
-def test_typical_keeps_the_fewest_of_the_nearest_to_the_entropy(row: list[float], p: float) -> None:
+def test_typical_keeps_the_smallest_set_nearest_to_the_entropy(row: list[float], p: float) -> None:
     mass = shares(row)
     entropy = -math.fsum(share * math.log(share) for share in mass if share)
-    # Two sides of the entropy may be equally far away but for rounding: to ten places they are.
+    # Rounded: distances on both sides of the entropy may be equal except for rounding.
     distance = [round(abs(-math.log(share) - entropy), 10) if share else math.inf for share in mass]
     away = sorted({d for d in distance if d < math.inf})
     assume(all(later - earlier > MARGIN for earlier, later in pairwise(away)))
     sides = {(d, value) for d, value in zip(distance, row, strict=True)}
-    assume(len(sides) == len({d for d, _ in sides}))  # a tie of two sides is decided by rounding
+    assume(len(sides) == len({d for d, _ in sides}))  # equal distances on both sides are decided by rounding
     expected = fewest(distance, mass, p)
     kept = apply(Typical(p), row)
     assert kept == [value if stays else -math.inf for value, stays in zip(row, expected, strict=True)]
 
 
-def test_typical_drops_what_is_too_likely() -> None:
-    """Meister et al. 2022: a token far likelier than expected is as untypical as one that is far less likely."""
+def test_typical_removes_a_token_that_is_too_likely() -> None:
+    """Meister et al. 2022: a token much likelier than expected is untypical, too."""
     row = [math.log(share) for share in (0.4, 0.12, 0.12, 0.12, 0.12, 0.06, 0.06)]
     kept = apply(Typical(0.4), row)
     assert [value > -math.inf for value in kept] == [False, True, True, True, True, False, False]
 
 
 @given(row=banned_logits, p=st.floats(0.001, 1.0))
-def test_min_p_keeps_what_has_that_share_of_the_likeliest(row: list[float], p: float) -> None:
+def test_min_p_keeps_tokens_with_a_share_of_the_highest_probability(row: list[float], p: float) -> None:
     mass = shares(row)
     assume(all(abs(share - p * max(mass)) > MARGIN or share == max(mass) for share in mass))
     expected = [
@@ -235,7 +235,7 @@ def test_filters_always_keep_a_token(kind: Any, row: list[float], p: float) -> N
         assert not kept.isnan().any()
 
 
-# ---- rows by themselves ----------------------------------------------------------------------------------------------
+# ---- independence of rows ---------------------------------------------------------------------------------------------
 
 PROCESSORS: list[Processor] = [
     Temperature(0.7),
@@ -266,9 +266,7 @@ def draw(table: Tensor, own: list[Draws]) -> list[int]:
 
 def rows_of_logits(rows: int, seed: int, banned: bool) -> Tensor:
     table = 3 * random_logits(rows, 257, seed=seed)
-    if (
-        banned
-    ):  # row r has 257 / (r + 1) tokens left: some batches are packed, and some of their rows would not be alone
+    if banned:  # row r has 257 / (r + 1) tokens left: a row may be packed in a batch and not alone
         for row in range(rows):
             table[row][torch.arange(257) % (row + 1) > 0] = -math.inf
     return table
@@ -289,15 +287,15 @@ def test_a_row_does_not_depend_on_the_batch(
 
 
 @given(texts=st.lists(texts_of_bytes, min_size=1, max_size=6), seed=st.integers(0, 99), banned=st.booleans())
-def test_texts_alone_and_in_any_batch_are_equal(texts: list[RowHistory], seed: int, banned: bool) -> None:
-    """Rows of different strategies, in float64 and float32: the same tokens, of the same generators, in every company."""
-    ways = [
+def test_tokens_alone_and_in_any_batch_are_equal(texts: list[RowHistory], seed: int, banned: bool) -> None:
+    """Rows of different strategies, in float64 and float32, with the same random numbers."""
+    choices = [
         Strategy((TopK(5), TopP(0.9)), sample=True),
         GREEDY,
         Strategy((Temperature(0.8), MinP(0.2)), sample=True),
         Strategy((), sample=True),
     ]
-    strategies = [ways[row % 4] for row in range(len(texts))]
+    strategies = [choices[row % 4] for row in range(len(texts))]
     for dtype in (torch.float64, torch.float32):
         table = rows_of_logits(len(texts), seed, banned).to(dtype)
         together = choose(strategies, texts, table, generators(*range(len(texts))))
@@ -319,10 +317,8 @@ def test_texts_alone_and_in_any_batch_are_equal(texts: list[RowHistory], seed: i
     late=st.none() | st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-def test_what_is_drawn_among_few_is_what_is_drawn_among_all(
-    shapes: list[Processor], late: int | None, seed: int
-) -> None:
-    """Filters leave few tokens, on which the rest works; also where a rule about the text comes after some of them."""
+def test_packed_candidates_give_the_same_tokens(shapes: list[Processor], late: int | None, seed: int) -> None:
+    """After a filter only the kept tokens are processed; also if a rule about the text comes later."""
     if late is not None:
         shapes.insert(late, BadWords(("a",), BYTES))
     table, texts = (
@@ -352,7 +348,7 @@ def chi_square(counts: list[int], expected: list[float]) -> float:
 @pytest.mark.parametrize("ruled_out", [0, 60])
 @pytest.mark.parametrize("one_generator", [True, False])
 def test_draws_follow_the_softmax(one_generator: bool, ruled_out: int) -> None:
-    """One row for long, and the first draw of many rows: neighbouring seeds must not draw alike."""
+    """Many draws of one row, and the first draw of many rows: neighbouring seeds must be independent."""
     row = torch.cat((torch.full((1, ruled_out), -math.inf), torch.tensor([[1.0, -1.0, 0.3, 2.0, 0.0, -0.5]])), dim=1)
     if one_generator:
         own = generators(5)
@@ -365,7 +361,7 @@ def test_draws_follow_the_softmax(one_generator: bool, ruled_out: int) -> None:
 
 
 @given(row=st.lists(st.just(-math.inf) | st.floats(-30, 30), min_size=1, max_size=40), seed=st.integers(0, 2**32 - 1))
-def test_a_draw_is_where_its_number_falls_in_the_sum(row: list[float], seed: int) -> None:
+def test_a_draw_inverts_the_cumulative_sum(row: list[float], seed: int) -> None:
     assume(max(row) > -math.inf)
     number = Draws(seed).next()
     sums = [0.0, *accumulate(shares(row))]
@@ -374,7 +370,7 @@ def test_a_draw_is_where_its_number_falls_in_the_sum(row: list[float], seed: int
     assert sums[token] - MARGIN <= number <= sums[token + 1] + MARGIN
 
 
-def test_what_is_excluded_is_never_drawn() -> None:
+def test_a_forbidden_token_is_never_drawn() -> None:
     row = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
     assert set(draw(row.expand(3000, -1), generators(*range(3000)))) == {1, 3}
     only = torch.tensor([[-math.inf, -math.inf, 3.0]]).expand(50, -1)
@@ -382,7 +378,7 @@ def test_what_is_excluded_is_never_drawn() -> None:
 
 
 class Always(Draws):
-    """One number, again and again."""
+    """Always the same number."""
 
     def __init__(self, number: float) -> None:
         self.number = number
@@ -393,8 +389,8 @@ class Always(Draws):
 
 @pytest.mark.parametrize("left", [34, 5])
 @pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])
-def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(number: float, left: int) -> None:
-    """Few tokens left are packed, many are not."""
+def test_the_extreme_random_numbers_draw_a_token_with_mass(number: float, left: int) -> None:
+    """With few tokens left (packed) and with many."""
     for seed in range(50):
         row = random_logits(1, 40, seed=seed)
         row[0, :3] = row[0, 3 + left :] = -math.inf
@@ -404,7 +400,7 @@ def test_the_ends_of_the_uniform_numbers_draw_a_token_that_has_mass(number: floa
 
 @given(rows=st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), steps=st.integers(1, 4))
 def test_a_rows_draws_do_not_depend_on_the_batch(rows: list[int], steps: int) -> None:
-    """Row r has 30 / (r + 1) tokens left: alone the later ones are packed, beside the first they are not."""
+    """Row r has 30 / (r + 1) tokens left: alone the later rows are packed, with the first they are not."""
     table = random_logits(6, 30, seed=1)
     for row in range(6):
         table[row][torch.arange(30) % (row + 1) > 0] = -math.inf
@@ -414,7 +410,7 @@ def test_a_rows_draws_do_not_depend_on_the_batch(rows: list[int], steps: int) ->
         assert chosen == [draw(table[row : row + 1], [alone[row]])[0] for row in rows]
 
 
-def test_many_rows_are_drawn_in_blocks_as_each_alone() -> None:
+def test_blocks_of_rows_equal_each_row_alone() -> None:
     table = random_logits(9, 5000, seed=3)
     chosen = draw(table, generators(*range(9)))
     assert chosen == [draw(table[row : row + 1], generators(row))[0] for row in range(9)]
@@ -436,8 +432,8 @@ def test_packing_keeps_values_ids_and_their_order(row: list[float], others: list
         assert set(kept[len(there) :]) <= {-math.inf}
 
 
-def test_numbers_are_those_of_rand() -> None:
-    """Also after those that were drawn ahead."""
+def test_random_numbers_equal_those_of_torch_rand() -> None:
+    """Also beyond the numbers drawn ahead."""
     draws, generator = Draws(1), torch.Generator().manual_seed(1)
     for _ in range(3 * AHEAD):
         assert draws.next() == torch.rand(1, dtype=torch.float64, generator=generator).item()
@@ -446,7 +442,7 @@ def test_numbers_are_those_of_rand() -> None:
 # ---- from settings ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_off_is_left_out() -> None:
+def test_settings_that_are_off_add_no_processor() -> None:
     assert build_strategy(GenerateSettings(temperature=0.0), BYTES) == GREEDY
     assert build_strategy(GenerateSettings(temperature=1.0), BYTES) == Strategy((), sample=True)
     ones = GenerateSettings(temperature=1.0, top_p=1.0, typical=1.0)
@@ -489,28 +485,28 @@ def test_the_order_of_a_strategy() -> None:
     assert hash(build_strategy(EVERYTHING, BYTES)) == hash(build_strategy(EVERYTHING, BYTES))
 
 
-def test_without_a_draw_temperature_and_filters_are_left_out() -> None:
+def test_without_sampling_there_is_no_temperature_and_no_filter() -> None:
     assert build_strategy(replace(EVERYTHING, temperature=0.0), BYTES) == Strategy(RULES)
     assert build_strategy(replace(EVERYTHING, beams=4), BYTES) == Strategy(RULES)
     drawn = build_strategy(replace(EVERYTHING, beams=4, sample_beams=True), BYTES)
     assert drawn == build_strategy(EVERYTHING, BYTES)
 
 
-def test_any_one_penalty_is_enough() -> None:
+def test_each_penalty_alone_adds_the_processor() -> None:
     for change in ({"repetition_penalty": 0.9}, {"frequency_penalty": -0.1}, {"presence_penalty": 0.1}):
         (rule,) = build_strategy(GenerateSettings(temperature=0.0, **change), BYTES).processors  # type: ignore[arg-type]
         assert isinstance(rule, Penalties)
 
 
-def test_forced_words_that_have_no_room_are_refused() -> None:
+def test_forced_words_longer_than_the_token_limit_are_an_error() -> None:
     error = refused(lambda: build_strategy(GenerateSettings(tokens=8, forced_words=("cat", "mouse")), BYTES))
     assert (error.code, error.setting) == ("setting.conflict", "generate.forced_words")
-    assert "10 tokens" in error.what and "generate.tokens to 10" in str(error.fix)
+    assert "10" in error.what and "generate.tokens to 10" in error.fix
     assert build_strategy(GenerateSettings(tokens=10, forced_words=("cat", "mouse")), BYTES).processors
 
 
-def test_rules_that_leave_nothing_yield_to_those_before_them() -> None:
-    """Every token is a bad word but two, of which one may not come again and the other is the end that comes too early."""
+def test_a_rule_that_leaves_no_token_is_ignored() -> None:
+    """Every token is a bad word except two: one is a repetition, the other is end-of-text before the minimum length."""
     words = tuple(chr(byte) for byte in range(128) if chr(byte) != "b")
     rules = (BadWords(words, BYTES), MinTokens(5, end=256), NoRepeat(1, prompt=True, end=256))
     table = random_logits(1, 257, seed=1)
@@ -519,6 +515,6 @@ def test_rules_that_leave_nothing_yield_to_those_before_them() -> None:
         text = RowHistory([256, *b"b "], 1, 9)
         (chosen,) = choose([Strategy(rules, drawn)], [text], table, generators(0))
         assert chosen == ord("b")
-    table[0, ord("b")] = -math.inf  # now the end is all that is left
+    table[0, ord("b")] = -math.inf  # now only end-of-text is left
     for drawn in (False, True):
         assert choose([Strategy(rules, drawn)], [RowHistory([256], 1, 9)], table, generators(0)) == [256]

@@ -1,4 +1,4 @@
-"""Rules about used tokens, against plain Python."""
+"""Rules about used tokens, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rows = st.lists(st.integers(-6, 6).map(lambda value: value / 2), min_size=V, max
 def apply(process: Processor, text: RowHistory, row: list[float]) -> list[float]:
     given_row = torch.tensor([row], dtype=torch.float64)
     processed: list[float] = process([text], given_row).tolist()[0]
-    assert given_row.tolist() == [row], "what is given is not changed"
+    assert given_row.tolist() == [row], "arguments are not changed"
     return processed
 
 
@@ -65,8 +65,8 @@ def test_a_used_token_is_never_made_likelier(row: list[float], repetition: float
         assert new == old if id_ == END or old == 0 else new < old
 
 
-def test_the_start_of_a_prompt_does_not_keep_a_text_from_ending() -> None:
-    """The token before a document is the one after it: it is no word that was used."""
+def test_end_of_text_is_never_penalised() -> None:
+    """Every prompt begins with it."""
     row = [float(value) for value in range(V)]
     for process in (Penalties(2.0, 1.0, 1.0, True, END), NoRepeat(1, True, END)):
         assert apply(process, RowHistory([END, END], 1, 9), row) == row
@@ -77,7 +77,7 @@ def test_the_start_of_a_prompt_does_not_keep_a_text_from_ending() -> None:
     ("repetition", "frequency", "presence"),
     [(1e-300, 0.0, 0.0), (1e300, 0.0, 0.0), (1.0, 1e300, 0.0), (1.0, 0.0, -1e300), (1e-320, 1e308, -1e308)],
 )
-def test_penalties_of_any_size_are_finite_and_spare_what_was_ruled_out(
+def test_penalties_of_any_size_are_finite_and_keep_forbidden_tokens(
     repetition: float, frequency: float, presence: float, dtype: torch.dtype
 ) -> None:
     process = Penalties(repetition, frequency, presence, True, END)
@@ -91,13 +91,13 @@ def test_penalties_of_any_size_are_finite_and_spare_what_was_ruled_out(
 
 
 def ngram_bans(ids: list[int], n: int) -> set[int]:
-    """Tokens after which the last n ids have been there before."""
+    """Return the tokens that would repeat an n-gram."""
     seen = {tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)}
     return {id_ for id_ in range(V) if id_ != END and tuple([*ids, id_][-n:]) in seen and len(ids) >= n - 1}
 
 
 @given(text=texts, n=st.integers(1, 4), prompt=st.booleans())
-def test_no_ngram_comes_twice(text: RowHistory, n: int, prompt: bool) -> None:
+def test_no_ngram_is_repeated(text: RowHistory, n: int, prompt: bool) -> None:
     row = [float(id_) for id_ in range(V)]
     banned = ngram_bans(looked_at(text, prompt), n)
     after = apply(NoRepeat(n, prompt, END), text, row)
@@ -105,20 +105,20 @@ def test_no_ngram_comes_twice(text: RowHistory, n: int, prompt: bool) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_text_written_under_the_rule_has_each_ngram_once(n: int) -> None:
+def test_a_generated_text_has_each_ngram_once(n: int) -> None:
     text, rule = RowHistory([END, 0, 1], 3, 99), NoRepeat(n, False, END)
     for step in range(V if n == 1 else 30):
         row = draw(1, V, seed=step)
         row[0, END] = -math.inf
         text.ids.append(int(rule([text], row).argmax()))
         if n == 1 and text.written == V - 1:
-            break  # all have been there: the rule must yield from here on
-    written = text.ids[3:]
-    grams = [tuple(written[at : at + n]) for at in range(len(written) - n + 1)]
+            break  # all tokens are used: the rule no longer applies
+    generated = text.ids[3:]
+    grams = [tuple(generated[at : at + n]) for at in range(len(generated) - n + 1)]
     assert len(grams) == len(set(grams)) > 5
 
 
-def test_a_rule_yields_where_it_leaves_nothing() -> None:
+def test_a_rule_that_would_forbid_all_tokens_is_ignored() -> None:
     row = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -math.inf]
     assert apply(NoRepeat(1, True, END), RowHistory([0, 1, 2, 3, 4, 5], 0, 9), row) == row
     both = torch.tensor([row, row])
@@ -128,7 +128,7 @@ def test_a_rule_yields_where_it_leaves_nothing() -> None:
     assert apply(MinTokens(3, END), RowHistory([0], 1, 9), only_end) == only_end
 
 
-def test_the_least_length() -> None:
+def test_the_minimum_length() -> None:
     row, ended = [1.0] * V, [1.0] * END + [-math.inf]
-    by_written = [apply(MinTokens(2, END), RowHistory([END, *[0] * (2 + written)], 3, 9), row) for written in range(4)]
-    assert by_written == [ended, ended, row, row]
+    by_length = [apply(MinTokens(2, END), RowHistory([END, *[0] * (2 + length)], 3, 9), row) for length in range(4)]
+    assert by_length == [ended, ended, row, row]

@@ -1,4 +1,4 @@
-"""Requests of different settings in one batch: each equals itself alone; cancelled and failing rows end alone."""
+"""Requests with different settings in one batch equal each alone; cancelled and failing rows do not affect the others."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lilliput.decoding.writer import Piece, Sample, TextRequest, Writer, load
 from lilliput.errors import UserError
 from lilliput.settings.tree import GenerateSettings
 
-DRAWN = Strategy(sample=True)
+SAMPLED = Strategy(sample=True)
 BEAMS = BeamSettings(3, 6)
-# Each differs from the first by another setting.
+# Each differs from the first in other settings.
 VARIED = [
     GenerateSettings(tokens=12, temperature=1.0),
     GenerateSettings(tokens=12, temperature=0.0),
@@ -65,7 +65,7 @@ def varied_requests(writer: Writer) -> list[TextRequest]:
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-def test_requests_of_different_settings_equal_themselves_alone(writer: Writer, batch: int | None) -> None:
+def test_requests_with_different_settings_equal_each_alone(writer: Writer, batch: int | None) -> None:
     together = finish(writer, varied_requests(writer), batch)
     for sample, request in zip(together, varied_requests(writer), strict=True):
         (alone,) = finish(writer, [request])
@@ -77,14 +77,14 @@ def test_requests_of_different_settings_equal_themselves_alone(writer: Writer, b
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-def test_with_the_numba_engine_they_are_equal_bit_for_bit(single: Writer, batch: int | None) -> None:
+def test_with_the_numba_engine_requests_are_equal_bit_for_bit(single: Writer, batch: int | None) -> None:
     together = finish(single, varied_requests(single), batch)
     alone = [finish(single, [request])[0] for request in varied_requests(single)]
     assert [[p.id for p in one.pieces] for one in together] == [[p.id for p in one.pieces] for one in alone]
     assert [[p.logprob for p in one.pieces] for one in together] == [[p.logprob for p in one.pieces] for one in alone]
 
 
-def test_a_request_is_what_generate_returns(writer: Writer) -> None:
+def test_a_request_equals_generate(writer: Writer) -> None:
     for settings in (VARIED[0], VARIED[5], replace(VARIED[1], beams=3)):
         (sample,) = finish(writer, [writer.request("The", settings, seed=4)])
         assert sample.text == writer.generate("The", seed=4, settings=settings)
@@ -100,7 +100,7 @@ def test_settings_are_checked_by_the_request(writer: Writer) -> None:
     assert found.value.setting == "generate.beams"
 
 
-def test_requests_for_different_engines_may_be_in_one_list(writer: Writer) -> None:
+def test_requests_for_different_engines_in_one_list(writer: Writer) -> None:
     settings = GenerateSettings(tokens=6, temperature=0.0)
     kinds = ["torch", "uncached", "torch"]
     requests = [writer.request("The", replace(settings, engine=kind)) for kind in kinds]  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_requests_for_different_engines_may_be_in_one_list(writer: Writer) -> No
 
 @dataclass(frozen=True)
 class CountingProcessor:
-    """Changes nothing; notes how many rows it was given at a time."""
+    """Changes nothing; records the number of rows of each call."""
 
     seen: list[int]
 
@@ -132,7 +132,7 @@ def test_rows_of_equal_strategies_are_processed_together() -> None:
 # Cancellation ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_row_ends_before_its_next_token_and_the_others_go_on(single: Writer) -> None:
+def test_a_cancelled_row_ends_before_its_next_token_and_the_others_continue(single: Writer) -> None:
     engine = single.engine
     assert isinstance(engine, NumbaEngine)
     settings = GenerateSettings(tokens=20, temperature=1.0, min_tokens=20)
@@ -150,7 +150,7 @@ def test_a_cancelled_row_ends_before_its_next_token_and_the_others_go_on(single:
     assert (sample.finish, sample.tokens, sample.error) == ("cancelled", 5, None)
     assert sample.pieces == expected[1].pieces[:5]
     assert [requests[0].samples[0], requests[2].samples[0]] == [expected[0], expected[2]]
-    assert held[0] - held[-2] == 1, "its slot is released while the others go on"
+    assert held[0] - held[-2] == 1, "its slot is released while the others continue"
 
 
 def rows_in_use(engine: NumbaEngine) -> int:
@@ -201,28 +201,28 @@ def test_another_thread_can_cancel(writer: Writer) -> None:
 class Raising:
     """Raises an exception, or spoils the logits, in rows whose prompt begins with 7 and that have two new tokens."""
 
-    how: str
+    kind: str
 
     def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         logits = logits.clone()
         for row, text in enumerate(texts):
             if text.ids[0] == 7 and text.written == 2:
-                if self.how == "raise":
+                if self.kind == "raise":
                     raise KeyError("mine")
-                if self.how == "widen":
+                if self.kind == "widen":
                     return torch.cat((logits, torch.full((len(texts), 1), math.inf)), dim=1)
                 logits[row] = math.nan
         return logits
 
 
-@pytest.mark.parametrize(("how", "kind"), [("raise", KeyError), ("widen", ValueError), ("spoil", UserError)])
+@pytest.mark.parametrize(("failure", "kind"), [("raise", KeyError), ("widen", ValueError), ("spoil", UserError)])
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("engine", [NumbaEngine, TorchEngine])
 def test_a_processor_that_fails_ends_its_row_only(
-    how: str, kind: type[Exception], sample: bool, engine: Callable[..., NumbaEngine | TorchEngine]
+    failure: str, kind: type[Exception], sample: bool, engine: Callable[..., NumbaEngine | TorchEngine]
 ) -> None:
     model = tiny_model().float() if engine is NumbaEngine else tiny_model()
-    computes, strategy = engine(model), Strategy((Raising(how),), sample)
+    computes, strategy = engine(model), Strategy((Raising(failure),), sample)
     prompts = [[1], [7], [2, 3], [4]]
     requests = [Request(prompt, 6, strategy, n) for n, prompt in enumerate(prompts)]
     tokens = list(stream(computes, requests))
@@ -250,7 +250,9 @@ class SpoiledEngine(NumbaEngine):
         return logits
 
 
-@pytest.mark.parametrize(("places", "strategy"), [(slice(None), GREEDY), (slice(None), DRAWN), (5, GREEDY), (5, DRAWN)])
+@pytest.mark.parametrize(
+    ("places", "strategy"), [(slice(None), GREEDY), (slice(None), SAMPLED), (5, GREEDY), (5, SAMPLED)]
+)
 def test_logits_that_are_not_finite_end_their_row_only(places: slice | int, strategy: Strategy) -> None:
     model = tiny_model().float()
     engine = SpoiledEngine(model)
@@ -288,7 +290,7 @@ def test_a_stop_rule_that_fails_ends_its_row_only() -> None:
     assert len([token for token in tokens if token.row == 0]) == 4
 
 
-def test_an_engine_that_fails_is_no_error_of_a_row() -> None:
+def test_an_exception_of_the_engine_is_raised() -> None:
     class Broken(TorchEngine):
         def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, object]:  # type: ignore[override]
             if len(views) > 1:
@@ -396,7 +398,7 @@ def test_beam_requests_and_sampling_requests_in_one_list(writer: Writer) -> None
     assert found == together[1].samples and len(found) == 4
 
 
-def test_beam_searches_of_different_settings_equal_themselves_alone() -> None:
+def test_beam_searches_with_different_settings_equal_each_alone() -> None:
     engine = TorchEngine(tiny_model())
     choices = [(BeamSettings(3, 6, n_best=3), GREEDY), (BeamSettings(4, 5, groups=2), Strategy((TopK(4),)))] * 2
     requests = [Request([n + 1], beams.tokens, strategy, n, beams=beams) for n, (beams, strategy) in enumerate(choices)]
@@ -431,9 +433,9 @@ def test_a_beam_search_can_be_cancelled() -> None:
         assert [token.id for token in tokens if token.row == row] == [token.id for token in alone]
 
 
-@pytest.mark.parametrize(("how", "kind"), [("raise", KeyError), ("widen", ValueError), ("spoil", UserError)])
-def test_a_beam_search_that_fails_ends_alone(how: str, kind: type[Exception]) -> None:
-    engine, strategy = TorchEngine(tiny_model()), Strategy((Raising(how),))
+@pytest.mark.parametrize(("failure", "kind"), [("raise", KeyError), ("widen", ValueError), ("spoil", UserError)])
+def test_a_beam_search_that_fails_ends_alone(failure: str, kind: type[Exception]) -> None:
+    engine, strategy = TorchEngine(tiny_model()), Strategy((Raising(failure),))
     requests = [Request([first], 6, strategy, beams=BEAMS) for first in (1, 7, 2)]
     tokens = list(stream(engine, requests))
     assert isinstance(requests[1].error, kind) and [request.finish for request in requests][1] == "error"

@@ -1,4 +1,4 @@
-"""Words that must not come, and words that must: however tokens spell them, by what the decoded text says."""
+"""Bad words and forced words, checked in the decoded text, whatever their tokens are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BAD = ("cat", "at", "the end", ".", "caté", "a fat")
 
 
 def whole(word: str) -> re.Pattern[str]:
-    """Written from the rule's sentence: no letter, digit or underscore right before or after it."""
+    """Return the documented rule as a pattern: no letter, digit or underscore right before or after the word."""
     before = r"(?<!\w)" if re.match(r"\w", word) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", word) else ""
     return re.compile(before + re.escape(word) + after)
@@ -42,7 +42,7 @@ PATTERNS, LONGEST = [whole(word) for word in BAD], max(map(len, BAD))
 
 
 def spelling(tokenizer: Tokenizer) -> list[int]:
-    """Ids that write nothing but letters of the bad words, so that these come often."""
+    """Return the ids that consist of letters of the bad words, so that these occur often."""
     pieces = {id_: tokenizer.decode([id_]) for id_ in range(tokenizer.vocab_size) if tokenizer.piece(id_) is not None}
     return [id_ for id_, piece in pieces.items() if set(piece.lower()) <= set("caté fhn.d") and piece]
 
@@ -55,8 +55,8 @@ def banned_by(rule: BadWords, ids: list[int], size: int) -> set[int]:
 # ---- bad words -------------------------------------------------------------------------------------------------------
 
 
-def test_the_variants_of_one_word() -> None:
-    """At the start, after a space, in two tokens: one word. Before or after a letter: another one."""
+def test_the_tokenisations_of_one_word() -> None:
+    """At the start, after a space, in two tokens: the same word. Before or after a letter: another word."""
     size, start = BPE.vocab_size, BPE.start
     rule = BadWords(("cat",), BPE)
     (spaced,), (plain,) = BPE.encode(" cat"), BPE.encode("cat")
@@ -64,7 +64,7 @@ def test_the_variants_of_one_word() -> None:
     t, letters = BPE.encode("t")[0], [BPE.encode(letter)[0] for letter in " ca"]
     begun = banned_by(rule, [start], size)
     assert {spaced, plain} <= begun
-    assert {BPE.decode([id_]).strip() for id_ in begun} == {"cat"}  # " cats" and " concat" may come
+    assert {BPE.decode([id_]).strip() for id_ in begun} == {"cat"}  # " cats" and " concat" are allowed
     after_letter = banned_by(rule, [start, *BPE.encode("con")], size)
     assert spaced in after_letter
     assert plain not in after_letter
@@ -78,12 +78,12 @@ def test_the_variants_of_one_word() -> None:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_exactly_the_tokens_that_complete_a_bad_word_are_forbidden(tokenizer: Tokenizer, data: st.DataObject) -> None:
-    """Against the decoded text with every token of the vocabulary put to it."""
+    """Compared with the decoded text after appending every token of the vocabulary."""
     pool = spelling(tokenizer)
     ids = [tokenizer.start, *data.draw(st.lists(st.sampled_from(pool), max_size=8))]
     text, expected = tokenizer.decode(ids), set()
     if "\ufffd" in text:
-        return  # half a character, of which the text does not tell which
+        return  # an incomplete character: the text does not show which
     for id_ in range(tokenizer.vocab_size):
         longer = tokenizer.decode([*ids, id_])
         places = range(max(0, len(text) - LONGEST), len(longer))
@@ -94,8 +94,8 @@ def test_exactly_the_tokens_that_complete_a_bad_word_are_forbidden(tokenizer: To
 
 
 @every_tokenizer
-def test_bad_words_are_never_written(tokenizer: Tokenizer) -> None:
-    """Texts of nothing but their letters, sixty tokens each, in one batch; without the rule most of them have some."""
+def test_bad_words_are_never_generated(tokenizer: Tokenizer) -> None:
+    """A batch of texts of sixty tokens from letters of bad words; without the rule most texts contain some."""
     pool = spelling(tokenizer)
     logits = torch.full((40, tokenizer.vocab_size), -math.inf)
     logits[:, pool] = 0.0
@@ -112,28 +112,28 @@ def test_bad_words_are_never_written(tokenizer: Tokenizer) -> None:
     assert broken["free"] > 30
 
 
-def test_a_word_that_the_prompt_began_is_not_completed() -> None:
+def test_a_word_that_the_prompt_begins_is_not_completed() -> None:
     prompt = [BYTES.start, *b"The ca"]
     rule = BadWords(("cat",), BYTES)
     (after,) = rule([RowHistory(prompt, len(prompt), 9)], torch.zeros(1, 257)).tolist()
     assert [id_ for id_, value in enumerate(after) if value == -math.inf] == [ord("t")]
 
 
-def test_white_space_is_text_as_any_other() -> None:
+def test_bad_words_may_contain_white_space() -> None:
     rule = BadWords(("\n\n", " ?"), BYTES)
     assert banned_by(rule, [BYTES.start, *b"x\n"], 257) == {ord("\n")}
     assert banned_by(rule, [BYTES.start, *b"x "], 257) == {ord("?")}
     assert banned_by(rule, [BYTES.start, *b"x"], 257) == set()
 
 
-def test_words_that_cannot_be_written_are_ignored() -> None:
+def test_bad_words_that_no_token_can_form_are_ignored() -> None:
     assert banned_by(BadWords(("zebra",), WORDS), [WORDS.start], WORDS.vocab_size) == set()
     both = BadWords(("zebra", "cat"), WORDS)
     assert banned_by(both, [WORDS.start], WORDS.vocab_size) == {*WORDS.encode("cat"), *WORDS.encode("cat-flap")}
 
 
-def test_a_word_that_stands_in_tokens_only_glued_to_marks_is_forbidden_there() -> None:
-    """The tokenizer knows neither "sat" nor "cart" by itself, and writes in small letters."""
+def test_a_word_inside_a_token_with_punctuation_is_forbidden() -> None:
+    """The tokenizer has no token "sat" or "cart", and uses lower case."""
     size, start = GLUED.vocab_size, GLUED.start
     assert GLUED.unknown in GLUED.encode("sat") and GLUED.unknown in GLUED.encode("Cart")
     rule = BadWords(("sat", "Cart", "a\udce9"), GLUED)
@@ -143,12 +143,12 @@ def test_a_word_that_stands_in_tokens_only_glued_to_marks_is_forbidden_there() -
     assert banned_by(phrase, [start, *GLUED.encode("fat cat")], size) == set()
 
 
-def test_ids_beyond_the_vocabulary_of_the_tokenizer_write_nothing() -> None:
+def test_ids_above_the_vocabulary_of_the_tokenizer_have_no_text() -> None:
     assert banned_by(BadWords(("cat",), BYTES), [BYTES.start, *b"ca", 299], 300) == {ord("t")}
 
 
 @every_tokenizer
-def test_a_spelled_text_is_the_decoded_text(tokenizer: Tokenizer) -> None:
+def test_spelled_text_equals_decoded_text(tokenizer: Tokenizer) -> None:
     spelled = spellings_of(tokenizer).spell(tokenizer.encode(STORY)).decode()
     assert spelled.removeprefix(" ") == tokenizer.decode(tokenizer.encode(STORY))
 
@@ -156,10 +156,10 @@ def test_a_spelled_text_is_the_decoded_text(tokenizer: Tokenizer) -> None:
 # ---- forced words ----------------------------------------------------------------------------------------------------
 
 
-def write(
+def generate(
     tokenizer: Tokenizer, rule: ForcedWords, tokens: int, pool: list[int], seeds: range, end: float, prompt: str = ""
 ) -> list[tuple[list[int], str]]:
-    """Drawn texts of a pool of ids, in one batch: what each wrote, and how that reads after its prompt."""
+    """Sample texts from a pool of ids in one batch. Return the generated ids of each, and its text with the prompt."""
     first = [tokenizer.start, *tokenizer.encode(prompt)]
     texts = {seed: RowHistory(list(first), len(first), tokens) for seed in seeds}
     generators = {seed: Draws(seed) for seed in seeds}
@@ -177,41 +177,41 @@ def write(
         for seed, id_ in zip(going, chosen, strict=True):
             texts[seed].ids.append(id_)
         going = [seed for seed in going if texts[seed].left and texts[seed].ids[-1] != tokenizer.end]
-    written = [text.ids[len(first) :] for text in texts.values()]
-    return [(ids, tokenizer.decode([*first, *ids])) for ids in written]
+    generated = [text.ids[len(first) :] for text in texts.values()]
+    return [(ids, tokenizer.decode([*first, *ids])) for ids in generated]
 
 
 FORCED = ("cat", "the end", "caté")
 
 
 @every_tokenizer
-@pytest.mark.parametrize("room", [0, 1, 2, 7, 30])
+@pytest.mark.parametrize("free", [0, 1, 2, 7, 30])
 @pytest.mark.parametrize("end", [-30.0, 3.0])
-def test_forced_words_stand_in_every_text(tokenizer: Tokenizer, room: int, end: float) -> None:
-    """Whatever is drawn between them, letters that would make other words of them too, and however near the end is."""
+def test_every_text_contains_the_forced_words(tokenizer: Tokenizer, free: int, end: float) -> None:
+    """Whatever is sampled between them, also letters that would change the words, and with few or many free tokens."""
     rule = ForcedWords(FORCED, tokenizer)
-    tokens = rule.tokens + room
-    for ids, text in write(tokenizer, rule, tokens, spelling(tokenizer), range(25), end):
+    tokens = rule.tokens + free
+    for ids, text in generate(tokenizer, rule, tokens, spelling(tokenizer), range(25), end):
         assert len(ids) == tokens or ids[-1] == tokenizer.end
         for word in FORCED:
             assert whole(word).search(text), (word, text)
 
 
-@pytest.mark.parametrize("room", [0, 3, 20])
-def test_forced_words_among_half_characters(room: int) -> None:
-    """Bytes that are half of a letter make no other word of one that was written."""
+@pytest.mark.parametrize("free", [0, 3, 20])
+def test_forced_words_among_incomplete_characters(free: int) -> None:
+    """Bytes of an incomplete letter do not change a word at the end of the text."""
     rule = ForcedWords(("né", "a"), BYTES)
-    for _, text in write(BYTES, rule, rule.tokens + room, list(range(0x80, 0x100)) + list(b"na "), range(40), -30.0):
+    for _, text in generate(BYTES, rule, rule.tokens + free, list(range(0x80, 0x100)) + list(b"na "), range(40), -30.0):
         for word in rule.words:
             assert whole(word).search(text), (word, text)
 
 
-def test_without_the_rule_they_do_not_come() -> None:
-    texts = write(BPE, ForcedWords((), BPE), 40, spelling(BPE), range(25), 3.0)
+def test_without_the_rule_the_words_are_missing() -> None:
+    texts = generate(BPE, ForcedWords((), BPE), 40, spelling(BPE), range(25), 3.0)
     assert sum(all(whole(word).search(text) for word in FORCED) for _, text in texts) == 0
 
 
-def test_the_end_is_forbidden_while_a_word_is_missing_and_only_then() -> None:
+def test_end_of_text_is_forbidden_only_while_a_word_is_missing() -> None:
     rule, row = ForcedWords(("cat",), BYTES), torch.zeros(1, 257)
 
     def after(text: bytes, prompt: int = 0) -> list[int]:
@@ -220,30 +220,30 @@ def test_the_end_is_forbidden_while_a_word_is_missing_and_only_then() -> None:
 
     assert after(b"") == after(b"The ca") == after(b"cats") == after(b"concat") == [BYTES.end]
     assert after(b"cat") == after(b"The cat") == after(b"cat.") == after(b"cats cat") == []
-    assert after(b"The cat sat", prompt=7) == [BYTES.end]  # the prompt's own does not count
-    assert after(b"The cat", prompt=5) == [BYTES.end]  # nor one of which it has a part
+    assert after(b"The cat sat", prompt=7) == [BYTES.end]  # a word of the prompt does not count
+    assert after(b"The cat", prompt=5) == [BYTES.end]  # nor one that begins in the prompt
 
 
-def test_a_word_is_written_out_as_late_as_there_is_room_and_what_is_begun_is_finished() -> None:
+def test_a_word_is_forced_as_late_as_possible_and_completed_if_begun() -> None:
     rule = ForcedWords(("cat", "dog"), BYTES)
     favourite = torch.zeros(1, 257)
     favourite[0, ord("x")], favourite[0, ord(".")] = 9.0, 8.0
 
-    def write_greedily(begun: bytes, tokens: int) -> bytes:
+    def generate_greedily(begun: bytes, tokens: int) -> bytes:
         text = RowHistory([BYTES.start, *begun], 1, tokens)
         while text.left:
             text.ids += choose([Strategy((rule,))], [text], favourite, [Draws(0)])
         return bytes(text.ids[1:])
 
-    assert write_greedily(b"", 8) == b" cat dog"
-    assert write_greedily(b"", 12) == b"xxxx cat dog"
-    assert write_greedily(b"dog", 12) == b"dogx cat dog"  # it was another word then
-    assert write_greedily(b"xx do", 11) == b"xx dog cat."  # no letter is put to a word for which there is no more room
-    assert write_greedily(b"my dog is", 13) == b"my dog is cat"
+    assert generate_greedily(b"", 8) == b" cat dog"
+    assert generate_greedily(b"", 12) == b"xxxx cat dog"
+    assert generate_greedily(b"dog", 12) == b"dogx cat dog"  # "dogx" is another word
+    assert generate_greedily(b"xx do", 11) == b"xx dog cat."  # no letter after a word that cannot be generated again
+    assert generate_greedily(b"my dog is", 13) == b"my dog is cat"
 
 
-def test_a_word_that_ends_the_text_is_not_made_another() -> None:
-    """Just written, and no room to write it again: what follows is no letter."""
+def test_no_letter_is_appended_to_a_word_at_the_end() -> None:
+    """The word was just generated, and too few tokens are left to generate it again."""
     rule, letter = ForcedWords(("cat",), BYTES), torch.zeros(1, 257)
     letter[0, ord("s")] = 9.0
     text = RowHistory([BYTES.start, *b"a cat"], 1, 7)
@@ -254,28 +254,28 @@ def test_a_word_that_ends_the_text_is_not_made_another() -> None:
 
 
 @pytest.mark.parametrize("words", [("the cat", "cats"), ("a", "at", "ate a", "a_"), ("aba .", "a bb", "b")])
-@pytest.mark.parametrize("room", [0, 1, 4])
-def test_a_word_that_begins_with_another_does_not_undo_it(words: tuple[str, ...], room: int) -> None:
-    """Whether the other is finished before, or on the way."""
+@pytest.mark.parametrize("free", [0, 1, 4])
+def test_a_word_that_begins_with_another_does_not_undo_it(words: tuple[str, ...], free: int) -> None:
+    """Whether the other word is complete before it begins or not."""
     rule = ForcedWords(words, BYTES)
-    for _, text in write(BYTES, rule, rule.tokens + room, list(b"abcest_. "), range(25), -30.0):
+    for _, text in generate(BYTES, rule, rule.tokens + free, list(b"abcest_. "), range(25), -30.0):
         for word in words:
             assert whole(word).search(text), (word, text)
 
 
-def test_forced_words_that_cannot_be_written_are_refused() -> None:
+def test_forced_words_that_cannot_be_encoded_are_an_error() -> None:
     error = refused(lambda: ForcedWords(("cat", "zebra"), WORDS).tokens)
     assert (error.code, error.setting) == ("setting.value", "generate.forced_words")
     assert "'zebra'" in error.what
 
 
-def test_an_empty_word_is_nothing_to_forbid_and_nothing_to_force() -> None:
+def test_an_empty_bad_word_is_ignored_and_an_empty_forced_word_is_an_error() -> None:
     assert banned_by(BadWords(("",), BYTES), [BYTES.start, *b"x"], 257) == set()
     assert refused(lambda: ForcedWords(("",), BYTES).tokens).code == "setting.value"
 
 
-def test_a_bad_word_within_a_forced_one_stays_bad() -> None:
-    """The earlier rule holds, and nothing breaks: the text goes on without."""
+def test_a_bad_word_in_a_forced_word_stays_forbidden() -> None:
+    """The earlier rule takes precedence, and the text continues without the forced word."""
     rules = (BadWords(("cat",), BYTES), ForcedWords(("a cat",), BYTES))
     text = RowHistory([BYTES.start], 1, 9)
     while text.left:

@@ -1,4 +1,4 @@
-"""Text in, text out: by path and nothing else, the same every time, whatever the prompt."""
+"""Generation from a loaded checkpoint: prompts, seeds, batches, stop strings, beams, engines and errors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def writer() -> Writer:
     return load(trained() / "runs" / "mine", device="cpu")
 
 
-def test_a_checkpoint_needs_nothing_else(tmp_path: Path, writer: Writer) -> None:
+def test_a_checkpoint_is_self_contained(tmp_path: Path, writer: Writer) -> None:
     best = Run(trained() / "runs" / "mine").best
     assert best
     alone = Path(shutil.copytree(best.folder, tmp_path / "somewhere"))
     assert load(alone).generate("Once", seed=3) == writer.generate("Once", seed=3)
 
 
-def test_a_run_gives_its_best_checkpoint(tmp_path: Path) -> None:
+def test_load_returns_the_best_checkpoint_of_a_run(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, optimizer__lr="100", schedule__kind="constant"))
     assert run.best and run.last and run.best != run.last
     loaded = load(run.folder)
@@ -51,7 +51,7 @@ def test_a_run_gives_its_best_checkpoint(tmp_path: Path) -> None:
         assert torch.equal(loaded.model.state_dict()[name], tensor)
 
 
-def test_the_type_of_the_numbers_is_the_runs(writer: Writer) -> None:
+def test_the_data_type_is_that_of_the_run(writer: Writer) -> None:
     assert {weight.dtype for weight in writer.model.parameters()} == {torch.float64}
     assert not writer.model.training
 
@@ -66,8 +66,8 @@ def test_greedy_needs_no_seed(writer: Writer) -> None:
     assert writer.generate("The", temperature=3.0, top_k=1) == writer.generate("The", temperature=0.0)
 
 
-def test_alone_and_in_company_texts_are_equal(writer: Writer) -> None:
-    """Row i draws from seed + i. In float64: in float32 two rows of a batch differ by rounding."""
+def test_texts_alone_and_in_a_batch_are_equal(writer: Writer) -> None:
+    """Row i uses seed + i. Tested in float64: in float32 the batch changes the rounding."""
     prompts = ["", "Once upon a time", "é", "x" * 100, "The"]
     together = writer.samples(prompts, seed=10, settings=changed_settings(writer, tokens=40))
     for row, prompt in enumerate(prompts):
@@ -83,7 +83,7 @@ def test_alone_and_in_company_texts_are_equal(writer: Writer) -> None:
 @pytest.mark.parametrize(
     "prompt", ["", " ", "\n", "a" * 31, "b" * 32, "c" * 33, "d" * 500, "日本語 🐝", "\udce9", "<|endoftext|>", "\x00"]
 )
-def test_any_prompt_is_answered(writer: Writer, prompt: str) -> None:
+def test_any_prompt_is_continued(writer: Writer, prompt: str) -> None:
     (sample,) = writer.samples([prompt], seed=1, settings=changed_settings(writer, tokens=40))
     assert sample.prompt == prompt
     assert 1 <= sample.tokens <= 40
@@ -96,12 +96,12 @@ def test_an_empty_prompt_is_the_start_of_a_document(writer: Writer) -> None:
     end = writer.tokenizer.end
     assert writer.encode_prompt("") == [end]
     assert writer.encode_prompt("a<|endoftext|>")[0] == end
-    assert end not in writer.encode_prompt("a<|endoftext|>")[1:], "a user's words cannot end a document"
+    assert end not in writer.encode_prompt("a<|endoftext|>")[1:], "text of a user cannot end a document"
 
 
 @pytest.mark.parametrize("beams", [None, 2])
 def test_a_prompt_may_be_ids(writer: Writer, beams: int | None) -> None:
-    """Also half a character, which no text is: its other half is written, or not."""
+    """Also an incomplete character, which is no valid text."""
     settings, ids = changed_settings(writer, tokens=20, beams=beams), writer.tokenizer.encode("Zoë saw")
     assert writer.samples([ids, "Zoë saw"], seed=4, settings=settings) == writer.samples(
         ["Zoë saw", ids], seed=4, settings=settings
@@ -122,7 +122,7 @@ def word_writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     return load(run.folder, device="cpu")
 
 
-def test_words_begin_with_their_own_start(word_writer: Writer) -> None:
+def test_a_word_tokenizer_has_its_own_start_token(word_writer: Writer) -> None:
     tokenizer = word_writer.tokenizer
     assert tokenizer.start != tokenizer.end
     assert word_writer.encode_prompt("") == [tokenizer.start]
@@ -130,20 +130,20 @@ def test_words_begin_with_their_own_start(word_writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", "The moon", "The moon saw the", "A bee saw the sea."])
-def test_words_are_joined_to_the_prompt_as_in_prose(word_writer: Writer, prompt: str) -> None:
-    """Prompt and text together read as the tokenizer writes all of their tokens."""
+def test_words_are_separated_from_the_prompt(word_writer: Writer, prompt: str) -> None:
+    """Prompt and text together equal the decoded text of all tokens."""
     tokenizer, encoded = word_writer.tokenizer, word_writer.encode_prompt(prompt)
     assert tokenizer.decode(encoded) == prompt
     for seed in range(6):
         request = Request(encoded, 7, Strategy(sample=True), seed)
-        ids = [written.id for written in stream(TorchEngine(word_writer.model), [request], tokenizer.end)]
+        ids = [token.id for token in stream(TorchEngine(word_writer.model), [request], tokenizer.end)]
         (sample,) = word_writer.samples([prompt], seed, changed_settings(word_writer, tokens=7, temperature=1.0))
         assert sample.tokens == len(ids)
         assert prompt + sample.text == tokenizer.decode([*encoded, *ids])
 
 
-def test_the_pieces_are_the_text(writer: Writer) -> None:
-    """Half a character waits for its other half; nothing is lost or told twice."""
+def test_the_pieces_join_to_the_text(writer: Writer) -> None:
+    """An incomplete character is held back; nothing is lost or repeated."""
     prompts, settings = ["", "Zoë", "Once"], changed_settings(writer, tokens=60, temperature=2.0)
     pieces = list(writer.write(prompts, seed=2, settings=settings))
     samples = collect(prompts, iter(pieces))
@@ -160,7 +160,7 @@ def changed_settings(writer: Writer, **changes: Any) -> GenerateSettings:
     return changed.generate
 
 
-def test_short_arguments_stand_above_how_and_that_above_the_run(writer: Writer) -> None:
+def test_short_arguments_override_settings_and_settings_override_the_run(writer: Writer) -> None:
     settings = changed_settings(writer, temperature=0.0, tokens=5)
     (sample,) = writer.samples(["The"], seed=4, settings=settings)
     assert (sample.text, sample.tokens) == (writer.generate("The", temperature=0.0, tokens=5), 5)
@@ -170,15 +170,15 @@ def test_short_arguments_stand_above_how_and_that_above_the_run(writer: Writer) 
 
 
 @pytest.mark.parametrize("argument", [{"tokens": 0}, {"temperature": -1.0}, {"top_k": 0}])
-def test_a_wrong_argument_is_told(writer: Writer, argument: dict[str, Any]) -> None:
+def test_an_invalid_argument_names_its_setting(writer: Writer, argument: dict[str, Any]) -> None:
     (name,) = argument
     with pytest.raises(UserError, match=f"generate.{name}"):
         writer.generate("x", **argument)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_the_batch_does_not_matter(writer: Writer, batch: int) -> None:
-    """Prompts wait for a row that ends; texts and the order of samples are as if all were written at once."""
+def test_the_batch_size_does_not_change_the_texts(writer: Writer, batch: int) -> None:
+    """Prompts wait for a free row; texts and their order are those of one large batch."""
     prompts = ["", "Once upon a time", "é", "x" * 100, "The", "The"]
     settings = changed_settings(writer, stop=["e", "q", "\x02"], temperature=1.5, tokens=30)
     together = writer.samples(prompts, seed=3, settings=settings)
@@ -191,8 +191,8 @@ def test_the_batch_does_not_matter(writer: Writer, batch: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["writer", "word_writer"])
-def test_a_stop_string_ends_the_text_and_is_not_shown(kind: str, request: pytest.FixtureRequest) -> None:
-    """Any two characters of a text that was written: the text ends before the first place where they stand."""
+def test_a_stop_string_ends_the_text_and_is_not_returned(kind: str, request: pytest.FixtureRequest) -> None:
+    """For any two characters of a generated text: the text ends before their first occurrence."""
     writer: Writer = request.getfixturevalue(kind)
     (free,) = writer.samples(["A bee"], seed=1, settings=changed_settings(writer, tokens=30, temperature=1.0))
     for at in range(0, len(free.text) - 1, 3):
@@ -206,7 +206,7 @@ def test_a_stop_string_ends_the_text_and_is_not_shown(kind: str, request: pytest
         assert [piece.id for piece in pieces] == [piece.id for piece in free.pieces[: len(pieces)]]
 
 
-def test_settings_made_by_hand_are_checked(writer: Writer) -> None:
+def test_settings_are_checked(writer: Writer) -> None:
     settings = GenerateSettings(stop=("a", ""))
     with pytest.raises(UserError, match=r"generate\.stop"):
         writer.generate("x", settings=settings)
@@ -214,7 +214,7 @@ def test_settings_made_by_hand_are_checked(writer: Writer) -> None:
         writer.beams(["x"], settings=settings)
 
 
-def test_greedy_is_greedy_whatever_would_shape_a_draw(writer: Writer) -> None:
+def test_temperature_0_turns_off_the_filters(writer: Writer) -> None:
     settings = changed_settings(writer, top_k=3, top_p=0.5, min_p=0.1, typical=0.4, final_temperature=2.0)
     assert writer.generate("The", temperature=0.0, settings=settings) == writer.generate("The", temperature=0.0)
 
@@ -238,7 +238,7 @@ def test_alternatives_on_request(writer: Writer) -> None:
 
 
 def test_a_writer_with_an_engine_follows_the_model(writer: Writer) -> None:
-    """In training the weights change under it."""
+    """The weights may change, as in training."""
     model = copy.deepcopy(writer.model)
     live = Writer(writer.config, model, writer.tokenizer, engine=TorchEngine(model))
     assert live.generate("The", seed=1) == writer.generate("The", seed=1)
@@ -250,22 +250,22 @@ def test_a_writer_with_an_engine_follows_the_model(writer: Writer) -> None:
 
 
 def test_an_engine_is_chosen_once_and_kept(writer: Writer) -> None:
-    own, told = Writer(writer.config, writer.model, writer.tokenizer), list[str]()
-    assert own.chosen == {}, "a writer costs nothing until it writes"
-    first = own.engine_for(changed_settings(writer, engine="auto"), told.append)
-    assert len(told) == 1 and "float64" in told[0]
-    assert own.engine_for(changed_settings(writer, engine="auto", top_k=3), told.append) is first
-    other = own.engine_for(changed_settings(writer, engine="torch"), told.append)
+    own, notes = Writer(writer.config, writer.model, writer.tokenizer), list[str]()
+    assert own.chosen == {}, "no engine is built before the first request"
+    first = own.engine_for(changed_settings(writer, engine="auto"), notes.append)
+    assert len(notes) == 1 and "float64" in notes[0]
+    assert own.engine_for(changed_settings(writer, engine="auto", top_k=3), notes.append) is first
+    other = own.engine_for(changed_settings(writer, engine="torch"), notes.append)
     assert other is not first
     given = Writer(writer.config, writer.model, writer.tokenizer, engine=other)
-    assert given.engine_for(changed_settings(writer), told.append) is other
-    assert len(told) == 1, "it is told once"
+    assert given.engine_for(changed_settings(writer), notes.append) is other
+    assert len(notes) == 1, "the note is sent once"
 
 
-def test_where_nobody_is_told_of_the_engine_the_log_is(
+def test_notes_on_the_engine_are_logged_by_default(
     writer: Writer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The choice is a note; a compilation, which takes a while, is a warning: Python shows these without being asked to."""
+    """The choice is logged as info; a compilation, which takes time, as a warning, which Python prints by default."""
     own = Writer(writer.config, writer.model, writer.tokenizer)
     with caplog.at_level(logging.INFO, logger="lilliput"):
         own.generate("The", settings=changed_settings(writer, engine="auto", tokens=1))
@@ -275,11 +275,11 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     caplog.clear()
     single = Writer(writer.config, copy.deepcopy(writer.model).float(), writer.tokenizer)
     PASS.load()
-    STATISTICS.load()  # the other compilation there may be
+    STATISTICS.load()  # no other compilation during the test
     place = PASS.cache_path()
     assert place is not None
     code = machine_code.read_code(place)
-    monkeypatch.setattr(PASS, "address", 0)  # as if there were none, and it were made in no time
+    monkeypatch.setattr(PASS, "address", 0)  # simulates an instant compilation
     monkeypatch.setattr(machine_code, "read_code", lambda path: None)
     monkeypatch.setattr(PASS, "compile", lambda: code)
     single.generate("The", settings=changed_settings(writer, engine="numba", tokens=1))
@@ -289,8 +289,8 @@ def test_where_nobody_is_told_of_the_engine_the_log_is(
     ]
 
 
-def test_a_beginning_that_comes_again_is_not_read_again(writer: Writer) -> None:
-    """Neither in the next call nor in the next prompt; the texts are as if it were."""
+def test_a_repeated_prefix_is_not_read_again(writer: Writer) -> None:
+    """Neither in the next call nor in the next prompt; the texts are the same as without cache."""
     config = replace(writer.config, {"model.context": 256})
     model = build_model(config.model, seed=3).double().eval()
     read: list[int] = []
@@ -321,7 +321,7 @@ def test_beams_of_width_one_are_greedy(writer: Writer) -> None:
         assert beam.logprob == pytest.approx(sample.logprob, abs=1e-9)
 
 
-def test_the_best_beam_is_what_is_written(writer: Writer) -> None:
+def test_write_returns_the_best_beam(writer: Writer) -> None:
     prompts, settings = ["", "The", "A bee saw"], changed_settings(writer, beams=4)
     found = list(writer.beams(prompts, settings=settings, n_best=3))
     assert [len(texts) for texts in found] == [3, 3, 3]
@@ -341,7 +341,7 @@ def test_the_best_beam_is_what_is_written(writer: Writer) -> None:
 
 @pytest.mark.parametrize("kind", ["writer", "word_writer"])
 def test_beams_stop_at_stop_strings(kind: str, request: pytest.FixtureRequest) -> None:
-    """Also where the string begins with the space that joins words to a prompt."""
+    """Also if the string begins with the space that separates words from the prompt."""
     writer: Writer = request.getfixturevalue(kind)
     (free,) = writer.samples(["A bee"], settings=changed_settings(writer, temperature=0.0))
     settings = changed_settings(writer, beams=3, stop=[free.text[:2], "e", " t"])
@@ -353,14 +353,14 @@ def test_beams_stop_at_stop_strings(kind: str, request: pytest.FixtureRequest) -
             assert stopped == (text.text, text.finish == "stop")
             assert not any(stop in text.text for stop in settings.stop)
             finishes.add(text.finish)
-        assert len({text.text for text in texts}) == len(texts) == 3, "each is told once"
+        assert len({text.text for text in texts}) == len(texts) == 3, "each text is returned once"
     assert "stop" in finishes
     one = changed_settings(writer, beams=1, stop=[free.text[:2]])
     (stopped_at_once,) = writer.samples(["A bee"], settings=one)
     assert (stopped_at_once.text, stopped_at_once.finish) == ("", "stop")
 
 
-def test_drawn_beams_draw_from_the_seed(writer: Writer) -> None:
+def test_sampled_beams_depend_on_the_seed(writer: Writer) -> None:
     settings = changed_settings(writer, beams=3, sample_beams=True, temperature=1.0)
     texts = {seed: list(writer.beams(["The", "The"], seed, settings, batch)) for seed, batch in ((1, None), (2, 1))}
     assert [text.text for text in texts[1][1]] == [text.text for text in texts[2][0]]
@@ -369,7 +369,7 @@ def test_drawn_beams_draw_from_the_seed(writer: Writer) -> None:
 
 @pytest.mark.parametrize(("batch", "rows"), [(None, 12), (12, 12), (8, 8), (7, 4), (4, 4), (1, 4)])
 def test_the_batch_counts_beams(writer: Writer, batch: int | None, rows: int) -> None:
-    """The most that are computed together; a prompt's own are never parted. A search is made when it is asked for."""
+    """`batch` limits the rows per pass; the beams of a prompt stay together. A search runs when its result is requested."""
     most: list[int] = []
     hook = writer.model.blocks[0].register_forward_pre_hook(lambda _, given: most.append(given[0].shape[0]))
     try:
@@ -386,7 +386,7 @@ def test_the_batch_counts_beams(writer: Writer, batch: int | None, rows: int) ->
 
 
 @pytest.mark.parametrize("beams", [None, 2])
-def test_what_cannot_be_written_is_refused_before_the_first_token(writer: Writer, beams: int | None) -> None:
+def test_conflicting_settings_raise_before_the_first_token(writer: Writer, beams: int | None) -> None:
     settings = changed_settings(writer, beams=beams, tokens=2, forced_words=["the moon and the sea"])
     for call in (writer.write, writer.beams):
         error = refused(lambda call=call: call(["x"], settings=settings))  # type: ignore[misc]
@@ -394,12 +394,12 @@ def test_what_cannot_be_written_is_refused_before_the_first_token(writer: Writer
     assert refused(lambda: writer.request("x", settings)).setting == "generate.forced_words"
 
 
-def test_a_text_is_no_list_of_prompts(writer: Writer) -> None:
+def test_prompts_must_be_a_list(writer: Writer) -> None:
     for call in (writer.samples, writer.write, writer.beams):
         assert refused(lambda call=call: call("Once")).code == "request.invalid"  # type: ignore[misc]
 
 
-def test_an_engine_that_does_not_hold_the_model_is_refused_before_the_first_token(writer: Writer) -> None:
+def test_an_unsupported_engine_raises_before_the_first_token(writer: Writer) -> None:
     for call, beams in ((writer.write, None), (writer.write, 2), (writer.beams, 2)):
         settings = changed_settings(writer, engine="numba", beams=beams)
         error = refused(lambda call=call, settings=settings: call(["x"], settings=settings))  # type: ignore[misc]
@@ -407,8 +407,8 @@ def test_an_engine_that_does_not_hold_the_model_is_refused_before_the_first_toke
         assert refused(lambda settings=settings: writer.request("x", settings)).code == "model.unsupported"  # type: ignore[misc]
 
 
-def test_counts_below_one_are_refused(writer: Writer) -> None:
-    for call, asked in (
+def test_counts_below_one_are_errors(writer: Writer) -> None:
+    for call, argument in (
         (writer.write, {"batch": 0}),
         (writer.samples, {"batch": -1}),
         (writer.write, {"alternatives": 0}),
@@ -416,50 +416,50 @@ def test_counts_below_one_are_refused(writer: Writer) -> None:
         (writer.beams, {"batch": 0}),
         (writer.beams, {"n_best": 0}),
     ):
-        ((name, count),) = asked.items()
-        error = refused(lambda call=call, asked=asked: call(["x"], **asked))  # type: ignore[misc]
-        assert error.code == "request.invalid" and f"{name} is {count}" in error.what
+        ((name, count),) = argument.items()
+        error = refused(lambda call=call, argument=argument: call(["x"], **argument))  # type: ignore[misc]
+        assert error.code == "request.invalid" and name in error.what and str(count) in error.what
 
 
-def test_more_texts_than_beams(writer: Writer) -> None:
+def test_n_best_above_the_beam_width_is_an_error(writer: Writer) -> None:
     error = refused(lambda: writer.beams(["x"], settings=changed_settings(writer, beams=2), n_best=3))
     assert (error.code, error.setting) == ("request.invalid", "generate.beams")
 
 
-def test_beams_have_no_alternatives(writer: Writer) -> None:
+def test_alternatives_with_beams_are_an_error(writer: Writer) -> None:
     error = refused(lambda: writer.samples(["x"], settings=changed_settings(writer, beams=2), alternatives=1))
     assert (error.code, error.setting) == ("request.invalid", "generate.beams")
 
 
 @pytest.mark.parametrize("id_", [-1, 10**6])
-def test_a_prompt_of_ids_that_the_model_does_not_have_is_refused(writer: Writer, id_: int) -> None:
+def test_ids_outside_the_vocabulary_are_an_error(writer: Writer, id_: int) -> None:
     error = refused(lambda: writer.request([1, id_, 2]))
     assert error.code == "prompt.invalid" and str(id_) in error.what
 
 
-def test_defaults_are_the_runs(writer: Writer) -> None:
+def test_defaults_are_those_of_the_run(writer: Writer) -> None:
     generate = writer.config.generate
-    said = writer.generate("The", tokens=generate.tokens, temperature=generate.temperature, top_k=generate.top_k)
-    assert writer.generate("The") == said
+    explicit = writer.generate("The", tokens=generate.tokens, temperature=generate.temperature, top_k=generate.top_k)
+    assert writer.generate("The") == explicit
     greedy = Writer(replace(writer.config, {"generate.temperature": 0.0}), writer.model, writer.tokenizer)
     assert greedy.generate("The", seed=1) == writer.generate("The", temperature=0.0)
 
 
-def test_end_of_text_ends_and_is_not_written(tmp_path: Path) -> None:
-    """A text of many short documents: the model soon learns to end."""
+def test_end_of_text_ends_the_text_and_is_not_returned(tmp_path: Path) -> None:
+    """Trained on many short documents, the model soon learns to end."""
     (tmp_path / "mytext.txt").write_text("\n<|endoftext|>\n".join(["a"] * 400))
     run, _ = train_small(small_config(tmp_path, optimizer__lr="0.05", train__steps="60", evaluate__every="60"))
     (sample,) = load(run.folder).samples(["a"], settings=GenerateSettings(temperature=0.0))
     assert (sample.text, sample.tokens, sample.finish) == ("", 1, "end")
 
 
-def test_a_classifier_cannot_write(writer: Writer) -> None:
+def test_a_classifier_cannot_generate(writer: Writer) -> None:
     config = replace(writer.config, {"model.task": "classifier", "model.classes": 3, "data.labelled": True})
     error = refused(lambda: Writer(config, writer.model, writer.tokenizer).generate("x"))
     assert (error.code, error.setting) == ("model.task", "model.task")
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
     folder = copy_of_trained(tmp_path) / "runs" / "mine"
     best = Run(folder).best
     assert best

@@ -1,1 +1,1 @@
-"""A model that writes: processors, choosers, the one loop, and what is loaded from a checkpoint to use them."""
+"""Text generation: engines, logit processors, the sampling loop, beam search, and checkpoints loaded for generation."""

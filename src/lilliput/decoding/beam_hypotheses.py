@@ -1,12 +1,10 @@
-"""Hypotheses of a beam search: which beams continue, which have ended, and when no better one can come.
+"""Hypotheses of a beam search: which beams continue, which have ended, and when a search is over.
 
-Owns: `BeamSettings`; `Hypothesis`, a finished text; and the two ways to select the next beams,
-`BestBeams` and `SampledBeams`. Does not own: logits, rows and the loop (`beam_search`), or the order of the
-continuations, which are given best first.
+Owns: `BeamSettings`; `Hypothesis`, a finished text; and `BestBeams` and `SampledBeams`, which select the next beams.
+Does not own: logits, rows and the loop, or the order of the continuations (`beam_search`).
 
-A text is compared by score / length ^ alpha: the score is the sum of its tokens' log-probabilities after the
-processors, the length the number of generated tokens, an end-of-text token included. The prompt counts in
-neither.
+Texts are compared by score / length ^ alpha. The score is the sum of the tokens' log-probabilities after the
+processors; the length is the number of generated tokens, including end-of-text. The prompt counts in neither.
 """
 
 from __future__ import annotations
@@ -22,18 +20,19 @@ from lilliput.decoding.requests import Finish
 from lilliput.decoding.row_history import RowHistory
 
 EarlyStop = Literal["bound", "first", "never"]
-# Given a prompt's ids and those after it: the text of the latter up to a stop string, and whether there is one.
+# Receives the ids of a prompt and those after it. Returns the text of the latter before a stop string, and whether one was found.
 StopCheck = Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]
 
 
 @dataclass(frozen=True)
 class BeamSettings:
-    """`width` beams a prompt, at most `tokens` tokens each, compared with `alpha`; the `n_best` hypotheses are returned.
+    """`width` beams per prompt, at most `tokens` tokens each; the `n_best` hypotheses are returned.
 
-    `groups` of equal size avoid each other's tokens by `diversity` (`beam_search.Search`); or the beams are a `sample`
-    (`SampledBeams`). A search ends early: by "bound" when no unfinished beam can become better than the hypotheses that will be
-    returned, which changes nothing but the time (but a group that has ended no longer affects other groups); by "first"
-    when as many hypotheses have ended as there are beams; or "never". `stops` finds stop strings.
+    `groups`: groups of equal size, which avoid each other's tokens by `diversity` (`Search.extend`).
+    `sample`: the beams are a random sample (`SampledBeams`). `stops` finds stop strings.
+    `early_stop`: "bound" ends a search when no unfinished beam can beat the hypotheses to be returned, which saves time and
+    does not change the result (except that a group that has ended no longer affects other groups); "first" ends it when
+    `width` hypotheses have ended; "never" runs to the token limit.
     """
 
     width: int
@@ -48,18 +47,18 @@ class BeamSettings:
 
     def __post_init__(self) -> None:
         assert min(self.width, self.tokens, self.groups, self.n_best) >= 1
-        assert abs(self.alpha) <= 10, "beyond, length ^ alpha leaves the range of numbers"
-        assert self.n_best <= self.width, "no more texts are found than there are beams"
+        assert abs(self.alpha) <= 10, "length ^ alpha must not overflow"
+        assert self.n_best <= self.width, "a search finds at most `width` texts"
         assert self.width % self.groups == 0, "groups are of equal size"
-        assert not self.sample or self.groups == 1, "a draw without replacement finds different texts by itself"
+        assert not self.sample or self.groups == 1, "sampled beams have no groups"
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished text: the generated ids only, the end-of-text token included if it ended with one.
+    """A finished text: the generated ids, including end-of-text if it ended with that token.
 
-    `logprobs` are the model's own, before processors, and `logprob` is their sum. Hypotheses are compared by `score`:
-    after processors and divided by length ^ alpha. Those of equal `key` are duplicates (`Ending.key`).
+    `logprobs` are the model's own, before processors; `logprob` is their sum. Hypotheses are compared by `score`:
+    after processors and divided by length ^ alpha. Two with the same `key` are duplicates (`Ending.key`).
     """
 
     ids: tuple[int, ...]
@@ -73,14 +72,14 @@ class Hypothesis:
 class Beam(NamedTuple):
     """An unfinished text. `row` is the engine's row of the text without its last token.
 
-    A tuple: every step makes `width` of them, and it takes a frozen dataclass longer to be made.
+    A tuple because a frozen dataclass takes longer to create, and each step creates `width` beams.
     """
 
     text: RowHistory
     row: int = 0
     score: float = 0.0  # sum of the log-probabilities after processors
     logprobs: tuple[float, ...] = ()  # the model's own
-    arrival: float = 0.0  # of drawn beams: the earlier the better (`beam_search.draw_arrival_times`)
+    arrival: float = 0.0  # of sampled beams: earlier is better (`beam_search.draw_arrival_times`)
 
     def extend(self, row: int, id_: int, compared: float, own: float, arrival: float) -> Beam:
         text = RowHistory([*self.text.ids, id_], self.text.prompt, self.text.tokens)
@@ -95,18 +94,18 @@ def normalise(score: float, length: int, alpha: float) -> float:
     return score / math.pow(length, alpha)
 
 
-def reach(score: float, written: int, tokens: int, alpha: float) -> float:
-    """The most that a beam can come to after at least one more token, and at most `tokens` in all.
+def upper_bound(score: float, generated: int, tokens: int, alpha: float) -> float:
+    """Return the highest normalised score that a beam can reach with at least one more token and at most `tokens` in all.
 
-    No log-probability is above 0, so the score falls or stays. Divided by length ^ alpha, a score that stays is best at the
-    greatest length if alpha is positive and at the least if it is negative; length ^ alpha is monotone between.
+    Log-probabilities are never positive, so the score cannot rise. length ^ alpha is monotone, so a score that stays the
+    same is best at the largest length (alpha > 0) or at the smallest (alpha < 0).
     """
-    return max(normalise(score, written + 1, alpha), normalise(score, tokens, alpha))
+    return max(normalise(score, generated + 1, alpha), normalise(score, tokens, alpha))
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What ends the texts of a search."""
+    """The conditions that end a text of a search."""
 
     end: int | None
     stops: StopCheck | None
@@ -119,25 +118,25 @@ class Ending:
         return "length" if text.left == 0 else None
 
     def key(self, text: RowHistory) -> str | tuple[int, ...]:
-        """What distinguishes texts: their ids, or their text before a stop string, where there are stop strings."""
+        """Return what identifies a text: its ids or, if there are stop strings, its text before the stop string."""
         ids = tuple(text.ids[text.prompt :])
         return ids if self.stops is None else self.stops(text.ids[: text.prompt], ids)[0]
 
 
 @dataclass
 class HypothesisPool:
-    """Finished hypotheses, the best first, of equals the earlier found; of duplicates only the best."""
+    """Finished hypotheses, best first; equal ones in the order they were found. Of duplicates only the best is kept."""
 
-    texts: list[tuple[float, Hypothesis]] = field(default_factory=list)  # (value, text): the higher the better
+    texts: list[tuple[float, Hypothesis]] = field(default_factory=list)  # (value, text): higher is better
 
     def add(self, value: float, text: Hypothesis) -> None:
-        alike = [entry for entry in self.texts if entry[1].key == text.key]
-        if all(entry[0] < value for entry in alike):
-            self.texts = [entry for entry in self.texts if entry not in alike]
+        duplicates = [entry for entry in self.texts if entry[1].key == text.key]
+        if all(entry[0] < value for entry in duplicates):
+            self.texts = [entry for entry in self.texts if entry not in duplicates]
             insort(self.texts, (value, text), key=lambda entry: -entry[0])
 
     def count_from(self, value: float) -> int:
-        """How many have this value or a higher one."""
+        """Count the hypotheses with this value or a higher one."""
         return bisect_right(self.texts, -value, key=lambda entry: -entry[0])
 
     def keep(self, most: int) -> None:
@@ -145,7 +144,7 @@ class HypothesisPool:
 
 
 class BeamGroup(ABC):
-    """Beams that compete with each other, and those of them that have ended. No beams remain when its search is over."""
+    """Beams that compete with each other, and their finished hypotheses. A group without beams is finished."""
 
     def __init__(self, settings: BeamSettings, ending: Ending, beam: Beam) -> None:
         self.settings, self.ending = settings, ending
@@ -154,7 +153,7 @@ class BeamGroup(ABC):
         self.finished = 0
 
     def take(self, children: Iterable[Beam]) -> list[int]:
-        """Some of the beams' children, which come best first, take their places. Gives the tokens of those taken."""
+        """Replace the beams by some of their children, which are ordered best first. Return the tokens of those taken."""
         self.beams, taken = self.choose(children)
         return taken
 
@@ -165,79 +164,79 @@ class BeamGroup(ABC):
 
     @abstractmethod
     def choose(self, children: Iterable[Beam]) -> tuple[list[Beam], list[int]]:
-        """The next beams, and the tokens of these and of the texts that went into the pool."""
+        """Return the next beams, and the tokens of these and of the texts added to the pool."""
 
     @abstractmethod
     def value(self, beam: Beam, text: Hypothesis) -> float:
-        """What places in the pool are held by: the higher the better."""
+        """Return the value by which the pool ranks a text; higher is better."""
 
 
 class BestBeams(BeamGroup):
-    """The best children go on, always as many as the width if there are so many; those that end go into the pool.
+    """The best `width` unfinished children continue; finished ones are added to the pool.
 
-    A child that ends counts only where it is among the `width` best of all, and a single beam is content with the first text
-    that ends: so width 1 is greedy, which neither ends with a second best token nor goes on with one.
+    A finished child counts only if it is among the `width` best of all children, and a search of width 1 stops at its first
+    finished text. So width 1 is greedy decoding: it never takes a token that is not the best.
     """
 
     def choose(self, children: Iterable[Beam]) -> tuple[list[Beam], list[int]]:
-        going: list[Beam] = []
+        unfinished: list[Beam] = []
         taken: list[int] = []
         for rank, child in enumerate(children):
             finish = self.ending(child.text)
             if finish is None:
-                going.append(child)
+                unfinished.append(child)
             elif rank < self.width:
                 self.finish(child, finish)
             if finish is None or rank < self.width:
                 taken.append(child.text.ids[-1])
-            if len(going) == self.width or (child.text.left == 0 and rank + 1 == self.width):
+            if len(unfinished) == self.width or (child.text.left == 0 and rank + 1 == self.width):
                 break
         self.pool.keep(self.settings.n_best)
-        return ([] if going and self.is_enough(going) else going), taken
+        return ([] if unfinished and self.is_enough(unfinished) else unfinished), taken
 
     def value(self, beam: Beam, text: Hypothesis) -> float:
         return text.score
 
-    def is_enough(self, going: Sequence[Beam]) -> bool:
-        """Whether the search ends early: see `BeamSettings`."""
+    def is_enough(self, unfinished: Sequence[Beam]) -> bool:
+        """Return whether the search ends early (`BeamSettings.early_stop`)."""
         settings = self.settings
         if settings.early_stop == "first" or self.width == 1:
             return self.finished >= self.width
         wanted = min(settings.n_best, self.width)
         if settings.early_stop == "never" or len(self.pool.texts) < wanted:
             return False
-        best = max(beam.score for beam in going)
-        return self.pool.texts[wanted - 1][0] >= reach(best, going[0].text.written, settings.tokens, settings.alpha)
+        best, generated = max(beam.score for beam in unfinished), unfinished[0].text.written
+        return self.pool.texts[wanted - 1][0] >= upper_bound(best, generated, settings.tokens, settings.alpha)
 
 
 class SampledBeams(BeamGroup):
-    """A sample of `width` texts without replacement (Kool et al. 2019): those that arrive first.
+    """A sample of `width` texts without replacement (Kool et al. 2019): the texts that arrive first.
 
-    Texts that have ended hold their places, unless enough others arrive before them; when all places are held by ended texts
-    the sample is complete, which is the only rule for its end: another would prefer short texts.
+    A finished text keeps its place unless `width` others arrive earlier. The search ends when finished texts hold all
+    places; any other rule would favour short texts.
     """
 
     def choose(self, children: Iterable[Beam]) -> tuple[list[Beam], list[int]]:
-        going: list[Beam] = []
+        unfinished: list[Beam] = []
         taken: list[int] = []
         for child in children:
-            if len(going) + self.pool.count_from(-child.arrival) >= self.width:
+            if len(unfinished) + self.pool.count_from(-child.arrival) >= self.width:
                 break
             finish = self.ending(child.text)
             if finish is None:
-                going.append(child)
+                unfinished.append(child)
             else:
                 self.finish(child, finish)
             taken.append(child.text.ids[-1])
         self.pool.keep(self.width)
-        return going, taken
+        return unfinished, taken
 
     def value(self, beam: Beam, text: Hypothesis) -> float:
         return -beam.arrival
 
 
 def best_hypotheses(groups: Iterable[BeamGroup], n_best: int) -> list[Hypothesis]:
-    """The best hypotheses of all groups, the best first; one that several groups have found counts once, with its best score."""
+    """Return the best hypotheses of all groups, best first. Of duplicates only the one with the best score is returned."""
     found: dict[str | tuple[int, ...], Hypothesis] = {}
     for text in sorted((text for group in groups for _, text in group.pool.texts), key=lambda text: -text.score):
         found.setdefault(text.key, text)

@@ -1,14 +1,14 @@
-"""Beam search: the best texts of each prompt, by the probability of the whole text instead of token by token.
+"""Beam search: the texts of highest probability after each prompt.
 
-Owns: the loop over all prompts and beams, one `rows.step` for all of them, and the order of their continuations. Does
-not own: which beams continue and when a search ends (`beam_hypotheses`), processors, or the computation of logits
+Owns: the loop over all prompts and beams, with one `rows.step` for all of them, and the order of their continuations.
+Does not own: which beams continue and when a search ends (`beam_hypotheses`), processors, or the computation of logits
 (`engines`).
 
-Each prompt is read once and its row repeated; a prompt whose search is over leaves the batch. A search that is cancelled
-or raises an exception ends alone. Texts longer than the context follow the rule of `engines.prefill`: beams of a prompt
-have one length, so they slide together. Beams are compared by the log-probabilities after the processors, normalised
-again; without processors these are the model's own. Equals are ordered by their beam, then by their logit, which a sum
-may have rounded away, then by their token's id: so the result is a function of the logits alone, and one beam is greedy.
+Each prompt is read once and its row is repeated; a finished search leaves the batch. An exception or a cancellation ends
+only its own search. Texts longer than the context follow the rule of `engines`; the beams of a prompt have the same
+length, so they are shortened together. Beams are compared by the log-probabilities after the processors, normalised again.
+Equal sums are ordered by beam, then by logit (a sum may round the difference away), then by token id. So the result
+depends on the logits only, and one beam is greedy decoding.
 
 B rows (beams of all prompts), N rows of one group, V vocabulary.
 """
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.decoding.beam_hypotheses import Beam, BeamGroup, BestBeams, Ending, SampledBeams, best_hypotheses
-from lilliput.decoding.engines import Engine, EngineRows, prefill
+from lilliput.decoding.engines import Engine, EngineRows, append_rows, prefill
 from lilliput.decoding.processors import Strategy
 from lilliput.decoding.requests import Finish, Request
 from lilliput.decoding.row_history import RowHistory
@@ -41,33 +41,29 @@ Places = NDArray[np.int64]
 def search_requests(engine: Engine, requests: Sequence[Request], end: int | None = None) -> None:
     """Run the beam searches of requests together; set `hypotheses`, `finish` and `error` of each.
 
-    Of a strategy only the processors are used. Sampled beams draw from the seed of their request, whatever else is in the batch.
+    Only the processors of a strategy are used. Sampled beams depend on the seed of their request, not on the batch.
     """
-    going: list[Search] = []  # the searches of `rows` and `logits`, in their order
-    unread = [Search(request, end) for request in requests]  # later those whose view has reached the context
+    active: list[Search] = []  # the searches of `rows` and `logits`, in their order
+    unread = [Search(request, end) for request in requests]  # later: those whose view has reached the context
     searches = list(unread)
     rows: EngineRows | None = None
     logits: Tensor | None = None  # (B, V)
-    while going or unread:
+    while active or unread:
         if unread and (begun := begin(engine, unread)):
             new, new_logits, new_rows = begun
-            if rows is None or logits is None:
-                rows, logits = new_rows, new_logits
-            else:
-                rows.join(new_rows)
-                logits = torch.cat((logits, new_logits))
-            going = going + new
+            logits, rows = append_rows(logits, rows, new_logits, new_rows)
+            active = active + new
         unread = []
         if rows is None or logits is None:
             break
-        advance(going, logits)
-        left = [search for search in going if search.beams]
-        going = [search for search in left if search.viewed <= engine.context]
-        unread = [search for search in left if search.viewed > engine.context]
-        if not going:
+        advance(active, logits)
+        unfinished = [search for search in active if search.beams]
+        active = [search for search in unfinished if search.viewed <= engine.context]
+        unread = [search for search in unfinished if search.viewed > engine.context]
+        if not active:
             rows, logits = None, None
             continue
-        beams = [beam for search in going for beam in search.beams]
+        beams = [beam for search in active for beam in search.beams]
         places = [beam.row for beam in beams]
         if places != list(range(len(rows.lengths))):
             rows.reorder(places)
@@ -101,7 +97,7 @@ class Search:
 
     @property
     def viewed(self) -> int:
-        """Tokens that the engine must see of each beam for its next logits."""
+        """The number of tokens of each beam that the engine reads for the next logits."""
         return len(self.beams[0].text.ids) - self.start
 
     def interrupt(self, finish: Finish, error: Exception | None = None) -> None:
@@ -111,16 +107,16 @@ class Search:
             group.beams = []
 
     def conclude(self) -> None:
-        """Give the request its result, unless the search was interrupted."""
+        """Set the result of the request, unless the search was interrupted."""
         if self.request.finish is None:
             self.request.hypotheses = best_hypotheses(self.groups, self.settings.n_best)
             self.request.finish = self.request.hypotheses[0].finish
 
     def extend(self, scores: TokenScores, row: int) -> None:
-        """Extend every group by a token; `row` is the engine's first row of this search, `scores` are of its rows only.
+        """Extend every group by one token. `row` is the engine's first row of this search; `scores` has its rows only.
 
-        Groups choose in turn (Vijayakumar et al. 2016): a token loses `diversity` for each time that an earlier group took it
-        at this step. The penalty guides the search and is no part of any score, so that texts of all groups compare.
+        Diverse beam search (Vijayakumar et al. 2016): groups choose in turn, and a token loses `diversity` for each time that
+        an earlier group took it at this step. Scores exclude this penalty, so texts of all groups are comparable.
         """
         used: Counter[int] = Counter()
         first = 0
@@ -145,37 +141,37 @@ class Search:
 
 
 def begin(engine: Engine, searches: Sequence[Search]) -> tuple[list[Search], Tensor, EngineRows] | None:
-    """Read the beams' views. Return the searches that can go on, or None; the others are interrupted."""
+    """Read the beams' views. Return the searches that continue, or None if there are none; interrupt the others."""
     for search in searches:
         if search.request.cancelled:
             search.interrupt("cancelled")
-    going = [search for search in searches if search.beams]
-    if not going:
+    active = [search for search in searches if search.beams]
+    if not active:
         return None
-    views = [search.views for search in going]
+    views = [search.views for search in active]
     try:
         logits, rows = prefill(engine, [view for own in views for view in own])
     except Exception:
-        for search in going:
+        for search in active:
             try:
                 prefill(engine, search.views)
             except Exception as error:
                 search.interrupt("error", error)
-        if all(search.beams for search in going):
-            raise  # no search is at fault by itself
-        return begin(engine, going)
-    for search, own in zip(going, views, strict=True):
+        if all(search.beams for search in active):
+            raise  # no single search causes the exception
+        return begin(engine, active)
+    for search, own in zip(active, views, strict=True):
         search.start = len(search.beams[0].text.ids) - len(own[0])
-    return going, logits, rows
+    return active, logits, rows
 
 
 def advance(searches: Sequence[Search], logits: Tensor) -> None:
-    """Extend the beams of all searches by a token, or end them. Searches of equal strategies are scored together."""
+    """Extend the beams of all searches by one token, or end them. Searches with equal strategies are scored together."""
     counts = [len(search.beams) for search in searches]
     firsts = list(itertools.accumulate(counts, initial=0))
 
     def score(places: Sequence[int]) -> list[TokenScores]:
-        """The scores of some searches of one strategy."""
+        """Return the scores of searches that share a strategy."""
         texts = [beam.text for place in places for beam in searches[place].beams]
         own = logits
         if len(places) < len(searches):
@@ -212,9 +208,9 @@ def extend(search: Search, scores: TokenScores | Exception, row: int) -> None:
 class TokenScores(NamedTuple):
     """Logits of the rows' next tokens after the processors, and the model's own.
 
-    A log-probability is a logit minus its row's norm. Not by torch, which shares work on 40,960 numbers (10 beams of
-    4,096 tokens) among threads, which then spin on cores that the engine's own threads need; beside a busy process a
-    logsumexp took 52 ms with two threads, and 0.07 ms with one.
+    A log-probability is a logit minus its row's norm. Not computed by torch: for 40,960 numbers (10 beams, vocabulary
+    4,096) torch starts threads, which then spin on cores that the engine's own threads need. Next to a busy process a
+    logsumexp took 52 ms with two threads and 0.07 ms with one.
     """
 
     logits: Floats  # (B, V)
@@ -231,8 +227,10 @@ class TokenScores(NamedTuple):
         return TokenScores(*processed, self.own_logits[first:last], take_rows(self.own_statistics, first, last))
 
     def logprobs(self, rows: Places, ids: Places) -> tuple[list[float], list[float]]:
-        """Log-probabilities of these tokens after the processors, and the model's own. Never above 0, not even by rounding:
-        the bound of a search depends on it."""
+        """Return the log-probabilities of these tokens after the processors, and the model's own.
+
+        Never above 0, not even by rounding: the bound that ends a search early requires it.
+        """
         compared: list[float] = np.minimum(0.0, self.statistics.logprobs(self.logits, rows, ids)).tolist()
         if self.own_logits is self.logits:
             return compared, compared
@@ -258,38 +256,37 @@ def score_tokens(logits: Tensor, strategy: Strategy, texts: Sequence[RowHistory]
 
 
 def in_order(keys: Floats, peaks: Floats, base: Doubles, wanted: int) -> Iterator[tuple[Places, Places]]:
-    """Yield rows and tokens by falling base[row] + keys[row, token]; of equals the lower row, then the larger key, then the lower
-    token; none of minus infinity.
+    """Yield (rows, tokens) by decreasing base[row] + keys[row, token], without those of -inf.
 
-    At least `wanted` come at once, and more only where more are asked for. `peaks` are the largest logits of sets of tokens:
-    the k-th best of these bounds the k best of all from below, so that few numbers are left to be sorted.
+    Equal sums are ordered by row, then by decreasing key, then by token. The first arrays have at least `wanted` entries;
+    more are computed only on demand. `peaks` are the largest logits of sets of tokens: the k-th largest peak is a lower bound
+    of the k best sums, so few numbers have to be sorted.
     """
-    best, given = (peaks + base[:, None]).ravel(), 0
+    best, done = (peaks + base[:, None]).ravel(), 0
     while True:
         whole = wanted >= best.size
         least = -np.inf if whole else np.partition(best, best.size - wanted)[best.size - wanted]
-        # Compared in the keys' own precision, a little too low, and then exactly.
+        # First in the keys' own precision with a slightly lower limit, then exactly: faster than all in float64.
         low = np.maximum(least - base - 1e-6 * (1 + np.abs(base) + abs(least)), np.finfo(keys.dtype).min)
         found = np.flatnonzero(keys >= low.astype(keys.dtype)[:, None])
         rows, tokens = np.divmod(found, keys.shape[1])
         own = keys[rows, tokens]
         totals = base[rows] + own
-        order = np.lexsort((-own, rows, -totals))[given : np.count_nonzero(totals >= least)]
+        order = np.lexsort((-own, rows, -totals))[done : np.count_nonzero(totals >= least)]
         yield rows[order], tokens[order]
         if whole:
             return
-        given += len(order)
-        wanted = 2 * max(wanted, given)
+        done += len(order)
+        wanted = 2 * max(wanted, done)
 
 
 def draw_arrival_times(beams: Sequence[Beam], logprobs: Doubles, generator: torch.Generator) -> Doubles:
-    """Draw when each continuation (N, V) of sampled beams arrives: the first `width` of all texts to arrive are the sample.
+    """Draw an arrival time for each continuation (N, V) of sampled beams; the first `width` texts to arrive are the sample.
 
-    Stochastic beam search (Kool et al. 2019), described as a race. Let every whole text arrive at an exponential time whose
-    rate is the text's probability: then the first texts to arrive are a sample without replacement. The first text of a
-    beam arrives when the beam does, so its earliest child has the beam's own time; an exponential wait has no memory, so
-    the other children come later than that by as much as in a race of the children alone. (The paper's Gumbel numbers are
-    minus the logarithms of these times.) A text that would arrive after 1e308 does not arrive.
+    Stochastic beam search (Kool et al. 2019). If every text arrives at an exponential time whose rate is the text's
+    probability, the first texts to arrive are a sample without replacement. The earliest child of a beam arrives at the
+    beam's own time. Exponential times are memoryless, so the delays of the other children after that are those of a race
+    among the children alone. (The paper's Gumbel numbers are minus the logarithms of these times.) Times above 1e308 are inf.
     """
     uniform = torch.rand(logprobs.shape, dtype=torch.float64, generator=generator).numpy()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -308,7 +305,7 @@ def expand_beams(
     arrivals: Doubles | None,
     best: Iterator[tuple[Places, Places]],
 ) -> Iterator[Beam]:
-    """Yield the children of the beams, best first; the engine's rows of the beams are those from `row` on."""
+    """Yield the children of the beams, best first. `row` is the engine's row of the first beam."""
     for places, ids in best:
         compared, own = scores.logprobs(places, ids)
         times: list[float] = [0.0] * len(ids) if arrivals is None else arrivals[places, ids].tolist()

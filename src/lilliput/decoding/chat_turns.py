@@ -1,7 +1,7 @@
-"""A story that a user and a model write in turns.
+"""The text of a chat: a story that a user and a model continue in turns.
 
-Owns: the turns, how a line is joined to the text before it, and where a sentence ends. Does not own: input and
-output (`cli.chat`), nor generation (`decoding.writer`).
+Owns: the turns, the space between a line and the text before it, and the end of a sentence. Does not own: input and
+output (`cli.chat`) or generation (`decoding.writer`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-# Closing quotes and brackets belong to the sentence; white space after it shows that it has ended (3.5 is no end).
+# Closing quotes and brackets belong to the sentence. White space must follow: the point in 3.5 ends no sentence.
 SENTENCE_END = re.compile(r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)[.!?…]+[\"'”’)\]]*(?=\s)")
-CLINGING = re.compile(r"[\s.,;:!?…)\]’”']")  # a line that begins so needs no space before it
-OPENING = re.compile(r"[\s(\[“‘]\Z")  # nor one after this
+CLINGING = re.compile(r"[\s.,;:!?…)\]’”']")  # no space before a line that begins with one of these
+OPENING = re.compile(r"[\s(\[“‘]\Z")  # no space after a text that ends with one of these
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the user added, with the space that joins it, and how the model continued."""
+    """The text that the user added, including the joining space, and the text that the model generated."""
 
     added: str
     written: str
@@ -33,7 +33,7 @@ class Story:
         return self.beginning + "".join(turn.added + turn.written for turn in self.turns)
 
     def join(self, line: str) -> str:
-        """The line as it is added: the model's tokens bring the space before them, so a story never ends with one."""
+        """Return the line, with a space before it if needed. A story never ends with a space: tokens include their own."""
         line, text = line.strip(), self.text
         if not line or not text or OPENING.search(text) or CLINGING.match(line):
             return line
@@ -41,21 +41,21 @@ class Story:
 
 
 class SentenceBuffer:
-    """Says when so many sentences (None: any number) are written. Shows everything up to there, and nothing beyond."""
+    """Passes text on until `wanted` sentences (None: no limit) are complete, and drops the rest."""
 
     def __init__(self, wanted: int | None) -> None:
         self.wanted = wanted
         self.text = ""
-        self.searched = 0  # where the last end was
+        self.searched = 0  # the end of the last sentence
         self.found = 0
         self.done = False
 
     def push(self, piece: str) -> str:
-        """The part of the piece that belongs to the wanted sentences."""
+        """Return the part of the piece that belongs to the wanted sentences."""
         shown = len(self.text)
         self.text += piece
         while self.wanted is not None and (end := SENTENCE_END.search(self.text, self.searched)):
-            # The full stop of the user's own sentence may come first: that is no sentence of the model's.
+            # A full stop without a word before it ends the user's sentence, not one of the model.
             self.found += any(letter.isalnum() for letter in self.text[self.searched : end.start()])
             self.searched = end.end()
             if self.found == self.wanted:

@@ -1,6 +1,6 @@
-"""The settings of one generation: those of a run with some of them overridden.
+"""The settings of one generation: those of a run, some of them overridden.
 
-Owns: which settings of the run are dropped because they conflict with the given ones. Does not own: the settings
+Owns: which settings of the run are dropped because they conflict with given ones. Does not own: the settings
 (`settings.tree`), the conflicts between them (`settings.rules`), or how a user writes them (`cli.generation_flags`).
 """
 
@@ -24,9 +24,9 @@ def override_settings(
 ) -> tuple[GenerateSettings, list[Conflict]]:
     """Return the run's settings with the given values, and the conflicts for which settings of the run were dropped.
 
-    A setting of the run that conflicts with a given one is dropped, that is, set to its default: the run's own `top_k` does
-    not forbid a given temperature of 0, nor its own `beams` a given `top_p`. A conflict between given settings raises
-    `UserErrors`. The caller may drop settings of the run itself (`dropped`).
+    A setting of the run that conflicts with a given one is dropped, that is, set to its default: for example the run's
+    `top_k` if a temperature of 0 is given, or its `beams` if a `top_p` is given. A conflict between given settings raises
+    `UserErrors`. `dropped` are settings of the run that the caller drops.
     """
     found = list(dropped)
     settings = replace(reset(run, dropped), **given)
@@ -45,13 +45,13 @@ def override_settings(
 
 
 def reset(settings: GenerateSettings, conflicts: Sequence[Conflict]) -> GenerateSettings:
-    """Return the settings with the default of each one that a conflict names."""
+    """Return the settings, with the default for each setting that a conflict names."""
     default, names = type(settings)(), [one.setting.removeprefix(PREFIX) for one in conflicts]
     return replace(settings, **{name: getattr(default, name) for name in names})
 
 
 def droppable(settings: GenerateSettings, given: Mapping[str, Any], dropped: Sequence[Conflict]) -> list[Conflict]:
-    """Return the first conflict of each setting that was neither given nor dropped already."""
+    """Return the first conflict of each setting that is neither given nor dropped yet."""
     kept = {*(PREFIX + name for name in given), *(one.setting for one in dropped)}
     return list({one.setting: one for one in find_conflicts(settings, given) if one.setting not in kept}.values())
 

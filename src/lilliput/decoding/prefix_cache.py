@@ -1,15 +1,14 @@
-"""A cache of prefixes: an engine that does not read again what it has read.
+"""A prefix cache: an engine that reuses the keys and values of prefixes it has read before.
 
-Owns: finding the longest prefix that a new text shares with a cached one or with its neighbours, and how much is cached.
-Does not own: reading (the engine inside) or the rows' storage.
+Owns: finding the longest prefix that a new text shares with a cached text or with others of its batch, and the size of the
+cache. Does not own: reading (the wrapped engine) or the storage of rows.
 
-A text is continued from its shared prefix, and only the rest is read, at least its last token: its logits are needed.
-Reading in two parts takes one more pass, which costs as much as fifty tokens in a pass that is made anyway (the torch
-engine, dim 288, 6 layers); so a prefix shorter than `min_length` tokens is simply read again. Windowed layers drop old
-keys, and cannot go back to a prefix that they have read past: there the prefix is read alone, and cached by itself for
-the texts to come.
+Only the tokens after the shared prefix are read; at least the last token, because its logits are needed. This takes one
+more pass, which costs as much as fifty tokens of another pass (torch engine, dim 288, 6 layers), so a prefix shorter
+than `min_length` tokens is not reused. Windowed layers drop old keys and cannot be truncated to a prefix: there the
+prefix is read separately and cached for later texts.
 
-Whoever changes the weights builds another cache.
+The cache is invalid after a change of the weights: create a new one.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class PrefixCache:
         assert max_texts > 0 and min_length > 0
         self.engine, self.max_texts, self.max_bytes, self.min_length = engine, max_texts, max_bytes, min_length
         self.name, self.context = engine.name, engine.context
-        self.cached: OrderedDict[Ids, EngineRows] = OrderedDict()  # one row each; the least recently used first
+        self.cached: OrderedDict[Ids, EngineRows] = OrderedDict()  # one row each, least recently used first
 
     @property
     def nbytes(self) -> int:
-        """Memory of the cached texts, without that of the rows in progress."""
+        """Bytes of the cached texts, without the rows in progress."""
         return sum(rows.nbytes for rows in self.cached.values())
 
     def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, EngineRows]:
@@ -66,10 +65,11 @@ class PrefixCache:
         return torch.cat(logits)[back], rows
 
     def find_prefixes(self, texts: Sequence[Ids]) -> list[SharedPrefix]:
-        """EngineRows for all texts that share enough with a cached one, or with each other."""
+        """Return the rows for all texts that share a long enough prefix with a cached text or with each other."""
         groups: dict[tuple[Ids, int], SharedPrefix] = {}
         refused: set[tuple[Ids, int]] = set()
-        alone: dict[int, int] = {}  # place of a text: what it shares with a cached one that cannot be gone back to
+        # Place of a text -> length of the prefix that it shares with a cached text which cannot be truncated to it.
+        alone: dict[int, int] = {}
         for place, text in enumerate(texts):
             shared = [(min(shared_length(held, text), len(text) - 1), held) for held in self.cached]
             enough = sorted((found for found in shared if found[0] >= self.min_length), key=lambda found: -found[0])
@@ -91,24 +91,22 @@ class PrefixCache:
         return [*groups.values(), *self.read_shared_prefixes(texts, alone)]
 
     def read_shared_prefixes(self, texts: Sequence[Ids], alone: dict[int, int]) -> list[SharedPrefix]:
-        """Read once what several of these texts begin with, or what one shares with a text that cannot be gone back to."""
+        """Read once each prefix that several of these texts share, or that one shares with a cached text (`alone`)."""
         found: list[tuple[Ids, list[int]]] = []
-        for place in sorted(alone, key=texts.__getitem__):  # what begins alike stands side by side
+        for place in sorted(alone, key=texts.__getitem__):  # sorted: texts with a shared prefix are adjacent
             text = texts[place]
             shared = min(shared_length(found[-1][0], text), len(text) - 1) if found else 0
             if shared >= self.min_length:
                 found[-1] = text[:shared], [*found[-1][1], place]
             else:
                 found.append((text[: len(text) - 1], [place]))
-        found = [
-            (beginning if len(places) > 1 else beginning[: alone[places[0]]], places) for beginning, places in found
-        ]
-        found = [(beginning, places) for beginning, places in found if len(beginning) >= self.min_length]
+        found = [(prefix if len(places) > 1 else prefix[: alone[places[0]]], places) for prefix, places in found]
+        found = [(prefix, places) for prefix, places in found if len(prefix) >= self.min_length]
         if not found:
             return []
-        _, rows = self.engine.prefill([beginning for beginning, _ in found])
-        for place, (beginning, _) in enumerate(found):
-            self.add(beginning, rows, place)
+        _, rows = self.engine.prefill([prefix for prefix, _ in found])
+        for place, (prefix, _) in enumerate(found):
+            self.add(prefix, rows, place)
         return [SharedPrefix(rows.pick([place]), len(text), places) for place, (text, places) in enumerate(found)]
 
     def add(self, text: Ids, rows: EngineRows, place: int) -> None:
@@ -134,5 +132,5 @@ def join(rows: EngineRows | None, others: EngineRows) -> EngineRows:
 
 
 def shared_length(one: Ids, other: Ids) -> int:
-    """Return the number of tokens that both begin with."""
+    """Return the length of the common prefix."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,17 +1,15 @@
-"""Logit processors: what happens between the model's logits and the choice of a token.
+"""Logit processors, which change the model's logits before a token is chosen.
 
 Owns: temperature and the filters (top-k, top-p, min-p, typical), `PROCESSORS`, the table of all logit processors, and
 `Strategy`, the processors of a row. Does not own: rules about the text (`repetition_penalties`, `word_constraints`) or
-the choice of a token (`token_choice`). Processors work on whole batches and treat each row by itself.
+the choice of a token (`token_choice`). Processors work on batches; each row is independent of the others.
 
-The order of the table: rules about the text act on the model's own logits, penalties before bans; then temperature,
-top-k, typical, top-p, min-p, so that each filter sees what the one before has left. A ban that would leave a row
-without any token is ignored in that row; so of the bans the earlier one holds: bad words, minimum length, forced words,
-n-grams. A filter always keeps a token. Where nothing is drawn (temperature 0, or beams that are not sampled)
-temperature and filters are left out: the likeliest token, or the likeliest text, is taken by the probabilities that the
-rules have left.
+Order: penalties, then bans (bad words, minimum length, forced words, n-grams), then temperature, top-k, typical, top-p,
+min-p; each filter receives the tokens that the previous one kept. A ban that would leave a row without a token is ignored
+in that row, so earlier bans take precedence. A filter keeps at least one token. Without sampling (temperature 0, or beams
+that are not sampled) temperature and filters are left out.
 
-B rows, V vocabulary, K the most tokens that a row has left.
+B rows, V vocabulary, K the largest number of tokens left in a row.
 """
 
 from __future__ import annotations
@@ -36,17 +34,17 @@ from lilliput.kernels.logit_statistics import SETS, Ids, Values
 from lilliput.settings.choice_tables import TABLES
 from lilliput.settings.tree import GenerateSettings
 
-# Below any difference of two float32 logits that is worth a thought; not so far that dividing by it overflows float32.
+# Small enough to be greedy in effect, large enough that the division does not overflow float32.
 LEAST_TEMPERATURE = LARGEST / 1e38
-# Numbers that are worked on at a time: in float64 they stay in the processor's cache, three times as fast.
+# Numbers processed at a time: in float64 they fit in the processor's cache, which is three times as fast.
 BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divide by the temperature: below 1 sharper, above 1 flatter. Greedy is no temperature 0, but a strategy without a draw.
+    """Divide by the temperature: below 1 sharper, above 1 flatter. Greedy decoding has a strategy of its own.
 
-    With `final`, in equal steps from the first token that a row may write to the last one.
+    With `final`, the temperature changes linearly from a row's first token to its token limit.
     """
 
     temperature: float
@@ -62,11 +60,11 @@ class Temperature:
 
 
 class Filter(ABC):
-    """What is below a border falls; the rest's shares stay as they are."""
+    """Removes the tokens below a threshold."""
 
     @abstractmethod
     def threshold(self, values: Values) -> Values:
-        """The least logit that remains in each row, (B, 1)."""
+        """Return the smallest logit to keep in each row, (B, 1)."""
 
     def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy()
@@ -75,13 +73,13 @@ class Filter(ABC):
         return torch.from_numpy(left)
 
     def apply_to_candidates(self, candidates: Candidates) -> Candidates:
-        """The same, packed."""
+        """Apply the filter to packed logits."""
         return candidates.pack(candidates.values >= self.threshold(candidates.values))
 
 
 @dataclass(frozen=True)
 class TopK(Filter):
-    """Only the k likeliest remain. Ties at the border all remain, so that the outcome depends on no order."""
+    """Keeps the k likeliest tokens, and all that equal the k-th: the result does not depend on the order of ids."""
 
     k: int
 
@@ -89,7 +87,7 @@ class TopK(Filter):
         return kth_largest(values, self.k)
 
     def apply_to_candidates(self, candidates: Candidates) -> Candidates:
-        # As many sets of tokens have one that is as large as the k-th largest of their peaks: few are left to be searched.
+        # At least k tokens reach the k-th largest peak, so the others can be dropped before the search.
         if candidates.peaks is not None and 2 * self.k <= SETS:
             candidates = candidates.pack(candidates.values >= kth_largest(candidates.peaks, self.k))
         return super().apply_to_candidates(candidates)
@@ -97,9 +95,9 @@ class TopK(Filter):
 
 @dataclass(frozen=True)
 class TopP(Filter):
-    """The nucleus (Holtzman et al. 2020): the fewest of the likeliest tokens that together have probability p or more.
+    """Keeps the nucleus (Holtzman et al. 2020): the smallest set of likeliest tokens with total probability p or more.
 
-    The one that crosses p remains, and so do its ties.
+    Tokens that equal the last one of the set are kept too.
     """
 
     p: float
@@ -109,15 +107,15 @@ class TopP(Filter):
         return np.concatenate([self.cross(own) for own in blocks(possible)])
 
     def cross(self, values: Values) -> Values:
-        """The logit of the token that crosses p, (B, 1)."""
-        likeliest = -np.sort(-values, axis=-1)  # ten times as fast as torch, which also finds where they stand
+        """Return the logit of the token at which the sum reaches p, (B, 1)."""
+        likeliest = -np.sort(-values, axis=-1)  # ten times as fast as torch, which also returns indices
         shares = np.exp(np.subtract(likeliest, likeliest[:, :1], dtype=np.float64))
         return likeliest[crossing(shares, self.p)][:, None]
 
 
 @dataclass(frozen=True)
 class MinP(Filter):
-    """Tokens with at least this share of the likeliest one's probability (Nguyen et al. 2024)."""
+    """Keeps tokens with at least p times the probability of the likeliest one (Nguyen et al. 2024)."""
 
     p: float
 
@@ -128,9 +126,10 @@ class MinP(Filter):
 
 @dataclass(frozen=True)
 class Typical:
-    """The fewest tokens of typical surprise that together have probability p or more (Meister et al. 2022).
+    """Keeps the smallest set of typical tokens with total probability p or more (Meister et al. 2022).
 
-    Typical is what is near the distribution's entropy; equally near ones remain together. The likeliest token may fall.
+    Tokens are ordered by the distance of their surprisal from the entropy; those of equal distance are kept together. The
+    likeliest token may be removed.
     """
 
     p: float
@@ -145,7 +144,7 @@ class Typical:
         shares = np.exp(below)
         whole = shares.cumsum(axis=-1)[:, -1:]
         logprobs, shares = below - np.log(whole), shares / whole
-        with np.errstate(invalid="ignore"):  # what was ruled out has share 0 and no surprise
+        with np.errstate(invalid="ignore"):  # of removed tokens: 0 * inf
             entropy = np.where(shares > 0, -shares * logprobs, 0.0).cumsum(axis=-1)[:, -1:]
         distance = np.abs(-logprobs - entropy)
         order = np.argsort(distance, axis=-1)
@@ -155,7 +154,7 @@ class Typical:
 
 
 def kth_largest(values: Values, k: int) -> Values:
-    """Of each row, or its smallest where it has no k, (B, 1). Half the time of torch's topk, which finds places too."""
+    """Return the k-th largest value of each row, or its smallest if it has fewer, (B, 1). Takes half the time of torch.topk."""
     place = max(values.shape[1] - k, 0)
     return np.partition(values, place, axis=-1)[:, place, None]
 
@@ -168,16 +167,16 @@ def blocks(values: Values) -> Iterator[Values]:
 
 
 def crossing(shares: Values, p: float) -> tuple[Ids, list[int]]:
-    """Where the sum of shares (B, K), in their order, reaches p of the whole: all rows, and the place in each."""
+    """Return all rows, and the place in each at which the cumulative sum of shares (B, K) reaches p of the total."""
     mass = shares.cumsum(axis=-1)
     return np.arange(len(mass)), [int(row.searchsorted(p * row[-1])) for row in mass]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a row's next token is chosen: processors in order, then a draw, or the likeliest (of equal ones the first).
+    """How a row's next token is chosen: processors in order, then a random draw or the likeliest token (of equals the first).
 
-    A value: rows of equal strategies are treated together.
+    Rows with equal strategies are processed together.
     """
 
     processors: tuple[Processor, ...] = ()
@@ -188,9 +187,9 @@ GREEDY = Strategy()
 
 
 class Candidates(NamedTuple):
-    """Logits (B, K) of some tokens of each row, in the order of their ids and filled up with -inf; ids None: of all tokens.
+    """Logits (B, K) of some tokens of each row, ordered by id and padded with -inf. `ids` is None if all tokens are there.
 
-    Sums over a row, in order, are those over all tokens: the rest adds 0 to them. `peaks` (B, SETS) where they are known.
+    Cumulative sums equal those over all tokens, because the others add 0. `peaks` (B, SETS) save time where known.
     """
 
     values: Values
@@ -198,7 +197,7 @@ class Candidates(NamedTuple):
     peaks: Values | None = None
 
     def pack(self, kept: NDArray[np.bool_]) -> Candidates:
-        """Keep some of these, with their ids."""
+        """Return the kept candidates."""
         inner = pack(self.values, kept)
         if self.ids is None or inner.ids is None:
             return Candidates(inner.values, inner.ids if self.ids is None else self.ids)
@@ -206,20 +205,20 @@ class Candidates(NamedTuple):
 
 
 def pack(values: Values, kept: NDArray[np.bool_]) -> Candidates:
-    """Return the kept ones of values (B, V); where packing saves little, all of them with -inf in place of the others."""
+    """Return the kept values of (B, V). Where packing saves little, return all, with -inf for those not kept."""
     flat = np.flatnonzero(kept)
     if 4 * len(flat) > values.size:
         return Candidates(values if len(flat) == values.size else np.where(kept, values, -np.inf), None)
     rows, ids = np.divmod(flat, values.shape[1])
     counts = np.bincount(rows, minlength=len(values))
-    places = np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts)  # of each in its own row
+    places = np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts)  # in the packed row
     shape = len(values), int(counts.max())
     packed, packed_ids = np.full(shape, -np.inf, values.dtype), np.zeros(shape, np.int64)
     packed[rows, places], packed_ids[rows, places] = values.reshape(-1)[flat], ids
     return Candidates(packed, packed_ids)
 
 
-BY_VALUE = (Filter, Temperature, Typical)  # processors that look at logits only, whatever tokens they are of
+BY_VALUE = (Filter, Temperature, Typical)  # processors that depend on the logits only, not on token ids
 
 
 # Entries of `PROCESSORS` ----------------------------------------------------------------------------------------------
@@ -238,9 +237,8 @@ def build_forced_words(settings: GenerateSettings, tokenizer: Tokenizer) -> Proc
     forced = ForcedWords(settings.forced_words, tokenizer)
     if forced.tokens > settings.tokens:
         raise UserError(
-            f"the forced words take {forced.tokens} tokens, but generate.tokens is {settings.tokens}",
-            "generate.forced_words",
-            fix=f"set generate.tokens to {forced.tokens} or more",
+            f"the forced words require generate.tokens of at least {forced.tokens} (got {settings.tokens})",
+            fix=f"set generate.tokens to {forced.tokens} or more, or remove a forced word",
             code="setting.conflict",
             setting="generate.forced_words",
         )
@@ -249,7 +247,7 @@ def build_forced_words(settings: GenerateSettings, tokenizer: Tokenizer) -> Proc
 
 @dataclass(frozen=True)
 class Registered:
-    """Processors that plugins registered, one after the other."""
+    """Processors of plugins, applied in order."""
 
     processors: tuple[Processor, ...]
 
@@ -271,16 +269,15 @@ def build_temperature(settings: GenerateSettings, tokenizer: Tokenizer) -> Proce
 
 
 def build_unless_all(processor: Callable[[float], Processor], p: float | None) -> Processor | None:
-    """A probability of 1 keeps every token: the filter is off."""
+    """Return the filter, or None if p is None or 1, which keeps every token."""
     return None if p is None or p >= 1.0 else processor(p)
 
 
 @dataclass(frozen=True)
 class ProcessorEntry:
-    """A logit processor by the setting `generate.<name>` that turns it on.
+    """A logit processor and the setting `generate.<name>` that turns it on.
 
-    `build` returns None where the settings leave it off. `draw_only`: it shapes a distribution that a token is drawn from, and
-    is left out where nothing is drawn.
+    `build` returns None if the settings leave it off. `draw_only` processors are left out where no token is sampled.
     """
 
     name: str
@@ -294,9 +291,9 @@ class ProcessorTable(dict[str, ProcessorEntry]):
     def add(self, entry: ProcessorEntry, before: str | None = None) -> None:
         """Add a processor before the named one, or at the end."""
         if entry.name in self:
-            raise ValueError(f"there is already a processor named {entry.name!r}")
+            raise ValueError(f"a processor named {entry.name!r} is already registered")
         if before is not None and before not in self:
-            raise ValueError(f"there is no processor named {before!r}")
+            raise ValueError(f"no processor is named {before!r}")
         entries = list(self.values())
         entries.insert(len(entries) if before is None else list(self).index(before), entry)
         self.clear()

@@ -1,10 +1,9 @@
-"""Rules about which tokens a row has used, and how many: penalties, sequences that come once, the least length.
+"""Processors that depend on the token ids of a row: repetition penalties, no repeated n-grams, minimum length.
 
-Owns: those that count tokens. Does not own: those that read what tokens spell (`word_constraints`).
+Owns: rules about ids. Does not own: rules about the text of tokens (`word_constraints`).
 
-End-of-text is no part of a text, though prompts begin with it: no penalty and no n-gram rule ever touches it.
-A step costs time in proportion to the rows' texts, whatever the size of the vocabulary, but for copying the
-logits.
+Prompts begin with end-of-text, but it is not part of a text: penalties and n-gram rules ignore it. Except for a copy of the
+logits, the time of a step depends on the length of the texts and not on the vocabulary.
 
 B rows, V vocabulary, N different tokens that the rows have used.
 """
@@ -21,21 +20,21 @@ from torch import Tensor
 from lilliput.decoding.row_history import RowHistory, flat_places, forbid
 from lilliput.kernels.logit_statistics import Ids
 
-# Penalised logits stay within this, so that dividing them by the least temperature is finite in float32.
+# The largest penalised logit: divided by the lowest temperature it is still finite in float32.
 LARGEST = 1e18
 
 
 def counted(text: RowHistory, prompt: bool) -> list[int]:
-    """The ids that a rule looks at: all of them, or those that were written."""
+    """Return the ids that a rule applies to: all of them, or the generated ones."""
     return text.ids if prompt else text.ids[text.prompt :]
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """Used tokens lose: first by a factor (Keskar et al. 2019, section 4.1), then by so much a use, then once and for all.
+    """Lower the logits of used tokens: by a factor (Keskar et al. 2019, section 4.1), per use, and once.
 
-    A positive logit is divided by the factor and a negative one multiplied, so that both become less likely; dividing a
-    negative one, as the paper's formula does when read literally, would reward repetition.
+    Positive logits are divided by the factor and negative ones multiplied, so both become less likely. The paper's formula
+    divides negative ones too, which would reward repetition.
     """
 
     repetition: float
@@ -61,7 +60,7 @@ class Penalties:
 
 @dataclass(frozen=True)
 class NoRepeat:
-    """No sequence of n tokens comes twice: what would complete one that was there is forbidden."""
+    """Forbid tokens that would complete an n-gram which the text already has."""
 
     n: int
     prompt: bool
@@ -74,7 +73,7 @@ class NoRepeat:
         used, n = np.asarray(ids, np.int64), self.n
         if len(used) < n:
             return used[:0]
-        last = used[len(used) - n + 1 :]  # what has been written of the sequence that would be the next
+        last = used[len(used) - n + 1 :]  # the first n - 1 tokens of the next n-gram
         same = used[n - 1 :] != self.end
         for offset, id_ in enumerate(last):
             same &= used[offset : len(used) - n + 1 + offset] == id_
@@ -84,7 +83,7 @@ class NoRepeat:
 
 @dataclass(frozen=True)
 class MinTokens:
-    """The text does not end before so many tokens."""
+    """Forbid end-of-text before the minimum number of tokens."""
 
     tokens: int
     end: int

@@ -1,7 +1,7 @@
-"""A request for text, the tokens that answer it, and a queue that a program can fill while a batch runs.
+"""Requests for generation, the tokens they return, and a queue that a program can fill while a batch runs.
 
-Owns: `Request`, one prompt of token ids with everything that decides how it is continued; `Token`, one event of a row;
-`RequestQueue`. Does not own: the loop (`stream`), beam search (`beam_search`) or text (`writer`).
+Owns: `Request`, one prompt of token ids with its settings; `Token`, one event of a row; `RequestQueue`. Does not own: the
+loop (`stream`), beam search (`beam_search`) or text (`writer`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class StopRule(Protocol):
 class Request:
     """Continue a prompt (at least one id) by at most `tokens` tokens.
 
-    With `beams` the continuation is searched instead of sampled token by token; `stop` is then unused, see `BeamSettings.stops`.
-    `alternatives` is the number of likeliest tokens to return with each token, together with the entropy.
+    With `beams`, the request is a beam search, and `BeamSettings.stops` replaces `stop`. `alternatives` is the number of
+    likeliest tokens to return with each token, together with the entropy.
 
-    `finish`, `error` and, of a beam search, `hypotheses` (best first) are set when the request ends.
+    `finish`, `error` and (for a beam search) `hypotheses`, best first, are set when the request ends.
     """
 
     prompt: Sequence[int]
@@ -58,12 +58,11 @@ AnyRequest = TypeVar("AnyRequest", bound=Request)
 
 
 class Token(NamedTuple):
-    """One token of one row; rows are numbered in the order in which their requests were taken.
+    """One token of one row; rows are numbered in the order of their requests.
 
-    `logprob` is the model's own log-probability, before processors. `finish` is set on the last event of a row. A row that is
-    cancelled or fails ends with an event without a token: `id` is NO_TOKEN. `entropy` (nats) and `alternatives` (ids and
-    log-probabilities, likeliest first) are the model's own, too, and present only on request.
-    A tuple, because creating a frozen dataclass takes longer.
+    `finish` is set on the last event of a row. A row that is cancelled or fails ends with an event without a token: `id` is
+    NO_TOKEN. `logprob`, `entropy` (nats) and `alternatives` (ids and log-probabilities, likeliest first) are computed before
+    processors; the last two are present only on request. A tuple, because creating a frozen dataclass takes longer.
     """
 
     row: int
@@ -76,10 +75,10 @@ class Token(NamedTuple):
 
 
 class RequestQueue(Generic[AnyRequest]):
-    """Requests that other threads add while a loop runs. For one loop.
+    """Requests that other threads add while one loop runs.
 
-    An iterator for `stream`: gives None where none waits while requests are in progress, blocks while the loop is idle, and ends
-    after `close` when all that was added is taken.
+    An iterable for `stream`. It yields None if no request is waiting and others are in progress, blocks while the loop is
+    idle, and ends after `close` when all requests are taken.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
-"""A row's text as processors see it, and how they rule tokens out.
+"""The input of logit processors, and how they forbid tokens.
 
-Owns: `RowHistory`, the type of a processor, and the one rule for what may not come next: a row never loses
-its last token. Does not own: what is ruled out (`repetition_penalties`, `word_constraints`), or the choice
-among the rest (`processors`).
+Owns: `RowHistory`, the type of a processor, and `forbid` and `require`, which never remove the last token of a row. Does
+not own: which tokens are forbidden (`repetition_penalties`, `word_constraints`), or the filters (`processors`).
 
 B rows, V vocabulary.
 """
@@ -21,7 +20,7 @@ from lilliput.kernels.logit_statistics import Ids, Values
 
 @dataclass
 class RowHistory:
-    """A row's ids so far, prompt included; how many are the prompt's; and how many may be written at most."""
+    """A row's ids including the prompt, the length of the prompt, and the largest number of tokens to generate."""
 
     ids: list[int]
     prompt: int
@@ -36,20 +35,20 @@ class RowHistory:
         return self.tokens - self.written
 
 
-# The rows' texts, and the logits (B, V) of their next tokens, of any device; the outcome is on the CPU, where the texts are. All
-# is NumPy, which has no threads: after the smallest exp of torch its threads spin for milliseconds, on the cores that the numba
-# engine needs. What is given is not changed. Each row by itself: sums over a row are cumulative, an order that no batch
-# changes. A frozen dataclass, so that strategies can be compared.
+# Receives the rows' texts and the logits (B, V) of their next tokens, on any device. Returns new logits on the CPU and does not
+# change its arguments. Each row must be independent of the others: sums over a row are cumulative, so that their order does
+# not depend on the batch. The built-in processors use NumPy, which has no threads: after any exp, the threads of torch
+# spin for milliseconds on the cores that the numba engine needs. They are frozen dataclasses, so strategies can be compared.
 Processor = Callable[[Sequence[RowHistory], Tensor], Tensor]
 
 
 def flat_places(ids: Sequence[Sequence[int] | Ids], vocabulary: int) -> Ids:
-    """Where the ids of each row stand in logits (B, V) seen as one line."""
+    """Return the indices of the rows' ids in flattened logits (B, V)."""
     return np.concatenate([np.asarray(own, np.int64) + row * vocabulary for row, own in enumerate(ids)])
 
 
 def forbid(logits: Tensor, ids: Sequence[Sequence[int] | Ids]) -> Tensor:
-    """Row i may not go on with any of `ids[i]`, but in a row that has no other token left."""
+    """Forbid the tokens `ids[i]` in row i, unless the row has no other token left."""
     before = logits.cpu().numpy()
     if not any(map(len, ids)):
         return torch.from_numpy(before)
@@ -59,7 +58,7 @@ def forbid(logits: Tensor, ids: Sequence[Sequence[int] | Ids]) -> Tensor:
 
 
 def require(logits: Tensor, ids: Mapping[int, int]) -> Tensor:
-    """Row i must go on with `ids[i]`, if that was not ruled out before; rows that are not named are free."""
+    """Forbid all tokens but `ids[i]` in row i, unless that token is forbidden; other rows stay unchanged."""
     before = logits.cpu().numpy()
     if not ids:
         return torch.from_numpy(before)
@@ -71,6 +70,6 @@ def require(logits: Tensor, ids: Mapping[int, int]) -> Tensor:
 
 
 def unless_empty(before: Values, after: Values) -> Values:
-    """Return `after`, except for rows without any token left, which stay as before: of two rules the earlier one holds."""
+    """Return `after`, but `before` for rows without any token left: the earlier rule takes precedence."""
     empty = after.max(axis=1, keepdims=True) == -np.inf
     return np.where(empty, before, after) if empty.any() else after

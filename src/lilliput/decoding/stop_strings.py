@@ -1,12 +1,11 @@
-"""A row's ids as text, returned when it is certain, and the strings that end it.
+"""Incremental decoding of a row's ids to text, and the stop strings that end it.
 
-Owns: `text_after`, what ids add to a prompt; `IncrementalDecoder`, one row's text up to its first stop string, and
-`find_stop`, which finds it. Does not own: what a token is (`data.tokenizers`) or the loops, which check after each token
-whether the text is complete.
+Owns: `text_after`, the text that ids add to a prompt; `IncrementalDecoder`, one row's text up to its first stop string;
+`find_stop`. Does not own: tokens (`data.tokenizers`) or the loops, which check after each token whether the text is
+complete.
 
-The first stop string is the one that is complete first, of those complete at the same place the longest. So it depends
-on the text alone and not on its tokens, and no further token is generated to see whether a longer string, begun earlier,
-will be complete as well.
+The first stop string is the one that ends first; of those that end at the same place, the longest. So it depends on the
+text and not on its tokens, and no further token is generated to see whether a longer one follows.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from lilliput.data.tokenizers import TokenDecoder, Tokenizer
 
 
 def find_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Return where the first stop string of the text begins."""
+    """Return the index at which the first stop string begins, or None."""
     found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
     return min(found)[1] if found else None
 
 
 def count_partial(text: str, stops: Sequence[str]) -> int:
-    """Count the characters at the text's end that may be the beginning of a stop string: the most, if there are several ways."""
+    """Return the largest number of characters at the end of the text that may begin a stop string."""
     longest = min(len(text), max(map(len, stops)) - 1)
     for count in range(longest, 0, -1):
         tail = text[-count:]
@@ -36,8 +35,7 @@ def count_partial(text: str, stops: Sequence[str]) -> int:
 def build_stop_check(
     tokenizer: Tokenizer, stops: Sequence[str]
 ) -> Callable[[Sequence[int], Sequence[int]], tuple[str, bool]]:
-    """Return the rule for texts that are not decoded incrementally (beams). Given a prompt and the ids after it, it returns
-    their text before a stop string, and whether there is one."""
+    """Return the stop check of beam search, which does not decode incrementally (`beam_hypotheses.StopCheck`)."""
 
     def read(prompt: Sequence[int], ids: Sequence[int]) -> tuple[str, bool]:
         text, half = decode_whole(tokenizer, ids) if tokenizer.byte_level else (text_after(tokenizer, prompt, ids), "")
@@ -48,19 +46,19 @@ def build_stop_check(
 
 
 def decode_whole(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, str]:
-    """Return the text of byte-level ids, and half a character at its end, which no stop string contains."""
+    """Return the text of byte-level ids, and separately an incomplete character at its end, which no stop string contains."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     return decoder.decode(b"".join(map(tokenizer.token_bytes, ids))), decoder.decode(b"", final=True)
 
 
 def text_after(tokenizer: Tokenizer, prompt: Sequence[int], ids: Sequence[int]) -> str:
-    """Return the text of these ids where they follow the prompt, including what separates the two."""
+    """Return the text that these ids add after the prompt, including the separator."""
     return find_separator(tokenizer, prompt, ids) + tokenizer.decode(ids)
 
 
 def find_separator(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]) -> str:
-    """Return the text between a prompt and what follows: a space, where tokens are words that do not include their own."""
-    if tokenizer.byte_level:  # bytes follow with nothing between
+    """Return the text between a prompt and the ids after it: a space if tokens are words without their own space."""
+    if tokenizer.byte_level:
         return ""
     prompt, text, both = (tokenizer.decode(ids) for ids in (before, after, [*before, *after]))
     between = both.removeprefix(prompt).removesuffix(text)
@@ -68,10 +66,10 @@ def find_separator(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[
 
 
 class IncrementalDecoder:
-    """The text of one row after its prompt: `push` its ids, `take` what is certain, `flush` at the end.
+    """The text of one row after its prompt: `push` its ids, `take` the text that is certain, `flush` at the end.
 
-    What may be the beginning of a stop string is held back until it is certain. All that was taken and flushed is the decoded
-    text before its first stop string.
+    Text that may begin a stop string is held back until the next token decides. The texts of all `take` and `flush` calls
+    are together the decoded text before its first stop string.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stops: Sequence[str] = ()) -> None:
@@ -84,12 +82,12 @@ class IncrementalDecoder:
         self._held = self._ready = ""
 
     def push(self, id_: int) -> bool:
-        """Return whether a stop string is complete; what is pushed after it is ignored."""
+        """Return whether a stop string is complete; later ids are ignored."""
         self._ids.append(id_)
         self._read(self._decoder.push(id_))
-        # Words wait in the decoder for the next one, but a stop string that the last word completes is complete.
-        waits = bool(self.stops) and not self.tokenizer.byte_level and not self.stopped
-        if waits and find_stop(text_after(self.tokenizer, self.prompt, self._ids), self.stops) is not None:
+        # The decoder holds back the last word, but it may complete a stop string.
+        held_back = bool(self.stops) and not self.tokenizer.byte_level and not self.stopped
+        if held_back and find_stop(text_after(self.tokenizer, self.prompt, self._ids), self.stops) is not None:
             self._read(self._decoder.flush())
         return self.stopped
 
@@ -99,7 +97,7 @@ class IncrementalDecoder:
         return taken
 
     def flush(self) -> str:
-        """Return the rest of the text: nothing comes after it."""
+        """Return the rest of the text, including text that was held back."""
         self._read(self._decoder.flush())
         self._ready += self._held
         self._held = ""

@@ -1,11 +1,10 @@
-"""The only sampling loop. A generator: `generate` drains it, the command line prints it, a server sends it.
+"""The only sampling loop, a generator of tokens.
 
-Owns: the rows in progress, the admission of waiting requests to free rows, and the end of a row: by its last token, by
-cancellation or by an exception, which ends that row only. Does not own: text (`writer`), the choice of a token
+Owns: the rows in progress, the admission of waiting requests, and the end of a row: by its last token, by cancellation or
+by an exception, which ends that row only. Does not own: text (`writer`), the choice of a token
 (`token_choice`), the steps of a beam search (`beam_search`), or the computation of logits (`engines`).
 
-Rows of equal strategies are processed together. A beam search has the engine for itself until it ends; sampled rows wait
-meanwhile.
+Rows with equal strategies are processed together. A beam search runs alone until it ends; sampled rows wait for it.
 
 B rows, V vocabulary.
 """
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lilliput.decoding.beam_search import search_requests
-from lilliput.decoding.engines import Engine, EngineRows, prefill
+from lilliput.decoding.engines import Engine, EngineRows, append_rows, prefill
 from lilliput.decoding.requests import NO_TOKEN, Finish, Request, Token
 from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.token_choice import Draws, choose, isolate_errors
@@ -30,11 +29,11 @@ from lilliput.kernels.logit_statistics import LogitStatistics, Values, logit_sta
 
 
 class ActiveRow:
-    """A request in progress. The engine sees its text from `start` on."""
+    """A request in progress. The engine reads its text from index `start`."""
 
     def __init__(self, row: int, request: Request) -> None:
         assert request.prompt, "an empty prompt begins with the end-of-text token"
-        assert request.tokens >= 1, "at least a token"
+        assert request.tokens >= 1, "a request is for one token or more"
         self.row, self.request, self.start = row, request, 0
         self.strategy = request.strategy
         self.text = RowHistory(list(request.prompt), len(request.prompt), request.tokens)
@@ -60,16 +59,16 @@ def stream(
 ) -> Iterator[Token]:
     """Continue all requests, at most `batch` rows at a time: a row that ends leaves its place to the next request.
 
-    Requests are taken from the iterator when there is room for them, not before. None means that no request is waiting at the
-    moment: the loop continues with the rows it has, and asks again after their next token. The iterator itself must wait when
-    no row is in progress (`RequestQueue` does).
+    Requests are taken from the iterator only when a row is free. None means that no request is waiting now: the loop
+    continues with its rows and tries again after their next token. When no row is in progress, the iterator itself must
+    block (`RequestQueue` does).
 
-    A beam search counts as many rows as it has beams. Its events are the tokens of its best hypothesis, when it has ended.
+    A beam search counts as `width` rows. When it has ended, it yields the tokens of its best hypothesis.
     """
-    assert batch is None or batch >= 1, "at least a row at a time"
+    assert batch is None or batch >= 1, "a batch has one row or more"
     waiting = WaitingRequests(requests, batch)
     active: list[ActiveRow] = []  # the rows of `rows` and `logits`, in their order
-    unread: list[ActiveRow] = []  # new ones, and those whose view has reached the context
+    unread: list[ActiveRow] = []  # new rows, and those whose view has reached the context
     rows: EngineRows | None = None
     logits: Tensor | None = None  # (B, V)
     while True:
@@ -81,11 +80,7 @@ def stream(
             yield from interrupted
             if begun is not None:
                 new, new_logits, new_rows = begun
-                if rows is None or logits is None:
-                    rows, logits = new_rows, new_logits
-                else:
-                    rows.join(new_rows)
-                    logits = torch.cat((logits, new_logits))
+                logits, rows = append_rows(logits, rows, new_logits, new_rows)
                 active = active + new
             unread = []
         if not waiting.ended and (searches := waiting.take_searches()):
@@ -109,11 +104,11 @@ def stream(
 
 
 class WaitingRequests:
-    """Requests that have not been started, in their order."""
+    """Requests that have not started, in order."""
 
     def __init__(self, requests: Iterable[Request | None], batch: int | None) -> None:
         self.requests, self.batch = iter(requests), batch
-        self.next: Request | None = None  # taken from the iterator, but not by the loop
+        self.next: Request | None = None  # taken from the iterator, not yet by the loop
         self.taken = 0
         self.exhausted = False
 
@@ -122,7 +117,7 @@ class WaitingRequests:
         return self.exhausted and self.next is None
 
     def peek(self) -> Request | None:
-        """The next request; None if none is waiting now."""
+        """Return the next request; None if none is waiting now."""
         if self.next is None and not self.exhausted:
             try:
                 self.next = next(self.requests)
@@ -136,15 +131,15 @@ class WaitingRequests:
         self.taken += 1
         return ActiveRow(self.taken - 1, request)
 
-    def take_rows(self, room: int | None) -> list[ActiveRow]:
-        """Requests without beams, as many as there is room for (None: all) and are waiting now."""
+    def take_rows(self, most: int | None) -> list[ActiveRow]:
+        """Take the next waiting requests without beams, at most `most` (None: no limit)."""
         taken: list[ActiveRow] = []
-        while (room is None or len(taken) < room) and (request := self.peek()) and request.beams is None:
+        while (most is None or len(taken) < most) and (request := self.peek()) and request.beams is None:
             taken.append(self.take())
         return taken
 
     def take_searches(self) -> list[ActiveRow]:
-        """The next requests with beams that are known to wait, as many as the batch has room for; at least one."""
+        """Take the next waiting requests with beams: the first one, and more while their beams fit in the batch."""
         taken: list[ActiveRow] = []
         beams = 0
         request = self.next
@@ -158,7 +153,7 @@ class WaitingRequests:
 
 
 def share_strategies(active: Sequence[ActiveRow], new: Sequence[ActiveRow]) -> None:
-    """Give rows of equal strategies the same object: `choose` compares them by identity at every token."""
+    """Replace equal strategies by one object: `choose` compares them by identity at every token."""
     known = list({id(row.strategy): row.strategy for row in active}.values())
     for row in new:
         equal = next((strategy for strategy in known if strategy is row.strategy or strategy == row.strategy), None)
@@ -171,7 +166,7 @@ def share_strategies(active: Sequence[ActiveRow], new: Sequence[ActiveRow]) -> N
 def begin(
     engine: Engine, new: Sequence[ActiveRow]
 ) -> tuple[tuple[list[ActiveRow], Tensor, EngineRows] | None, list[Token]]:
-    """Read the views of new rows. Return the rows that can go on with their logits, and the events of the others."""
+    """Read the views of new rows. Return the rows that continue, with their logits, and the last events of the others."""
     interrupted = [row.interrupt("cancelled") for row in new if row.request.cancelled]
     new = [row for row in new if row.request.finish is None]
     if not new:
@@ -192,7 +187,7 @@ def begin(
 
 
 def find_error(engine: Engine, view: list[int]) -> Exception | None:
-    """Return the exception that reading this view alone raises."""
+    """Return the exception that reading this view alone raises, or None."""
     try:
         prefill(engine, [view])
     except Exception as error:
@@ -201,7 +196,7 @@ def find_error(engine: Engine, view: list[int]) -> Exception | None:
 
 
 def take_tokens(active: Sequence[ActiveRow], logits: Tensor, end: int | None) -> list[Token]:
-    """The next event of each row. A token is appended to the row's text."""
+    """Return the next event of each row, and append its token to the row's text."""
     values = logits.cpu().numpy()
     try:
         statistics = logit_statistics(values)
@@ -213,9 +208,9 @@ def take_tokens(active: Sequence[ActiveRow], logits: Tensor, end: int | None) ->
 
 
 def take_isolated_tokens(active: Sequence[ActiveRow], values: Values, end: int | None) -> list[Token]:
-    """As `take_tokens`, where some rows are cancelled or have logits that are not finite: they end, the others go on."""
+    """As `take_tokens`, but end the rows that are cancelled or whose logits are not finite; the others continue."""
     outcomes = isolate_errors(range(len(active)), partial(check_logits, values))
-    events: dict[int, Token] = {}  # of rows that end without a token
+    events: dict[int, Token] = {}  # of the rows that end without a token
     for place, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
         if row.request.cancelled:
             events[place] = row.interrupt("cancelled")
@@ -230,7 +225,7 @@ def take_isolated_tokens(active: Sequence[ActiveRow], values: Values, end: int |
 
 
 def check_logits(values: Values, places: Sequence[int]) -> Sequence[int]:
-    """Raise an exception where the logits of these rows are not finite."""
+    """Raise an exception if the logits of these rows are not finite."""
     logit_statistics(values[list(places)])
     return places
 
@@ -248,14 +243,14 @@ def choose_tokens(
             tokens.append(row.interrupt("error", id_))
             continue
         logprob = logprobs[place]
-        if logprob != logprob:  # a single NaN, which the statistics of float32 logits do not notice
+        if logprob != logprob:  # a single NaN, which the statistics of float32 logits do not detect
             what, fix = "the model's logits are not finite", "use an earlier checkpoint of the run"
             tokens.append(row.interrupt("error", UserError(what, fix=fix, code="model.not-finite")))
             continue
         row.text.ids.append(id_)
         try:
             finish = find_finish(row, id_, end)
-        except Exception as error:  # of a stop rule
+        except Exception as error:  # raised by a stop rule
             tokens.append(row.interrupt("error", error))
             continue
         if finish is not None:
@@ -267,7 +262,7 @@ def choose_tokens(
 
 
 def find_finish(row: ActiveRow, id_: int, end: int | None) -> Finish | None:
-    """End-of-text takes precedence over a stop rule, and that over the token limit."""
+    """Return why the row ends, or None. Precedence: end-of-text, stop rule, token limit."""
     if id_ == end:
         return "end"
     if row.request.stop is not None and row.request.stop.push(id_):
@@ -276,7 +271,7 @@ def find_finish(row: ActiveRow, id_: int, end: int | None) -> Finish | None:
 
 
 def find_alternatives(logits: Values, wanted: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """The entropy in nats of one row's distribution (V), and its likeliest tokens with their log-probabilities."""
+    """Return the entropy (nats) of one row's logits (V), and its likeliest tokens with their log-probabilities."""
     logprobs = torch.from_numpy(logits).double().log_softmax(dim=0)
     entropy = torch.special.entr(logprobs.exp()).sum().item()
     best = logprobs.topk(min(wanted, len(logprobs)))
@@ -284,7 +279,7 @@ def find_alternatives(logits: Values, wanted: int) -> tuple[float, tuple[tuple[i
 
 
 def search_tokens(engine: Engine, searches: Sequence[ActiveRow], end: int | None) -> Iterator[Token]:
-    """Run beam searches together. Yield the tokens of each best hypothesis, or one event without a token."""
+    """Run beam searches together. Yield the tokens of each best hypothesis, or an event without a token."""
     search_requests(engine, [row.request for row in searches], end)
     for row in searches:
         request = row.request

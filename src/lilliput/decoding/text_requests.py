@@ -1,7 +1,7 @@
-"""Requests for text and their results: what `stream` returns as ids, read as text.
+"""Requests for text, and their results as text.
 
 Owns: `TextRequest`, `Piece` (one token) and `Sample` (a finished text). Does not own: the model and its settings
-(`writer`), the loop (`stream`), or when text is certain (`stop_strings`).
+(`writer`), the loop (`stream`), or incremental decoding (`stop_strings`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lilliput.settings.tree import GenerateSettings
 
 @dataclass(frozen=True)
 class Alternative:
-    """A token that could have been chosen, as text, and the model's own log-probability of it."""
+    """A likely token as text, with its log-probability before processors."""
 
     id: int
     token: str
@@ -27,7 +27,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Piece:
-    """One token, and the text that it made certain (often none: half a character, or what may become a stop string).
+    """One token, and the text that became certain with it (may be empty: half a character, or the beginning of a stop string).
 
     `finish` is set on the last piece of a row. A row that is cancelled or fails ends with a piece without a token: `id` is
     NO_TOKEN, `token` is empty, and `error` is the exception. `entropy` (nats) and `alternatives` (likeliest first) are
@@ -49,9 +49,8 @@ class Piece:
 class Sample:
     """A finished text, without the stop string that ended it.
 
-    `tokens` counts all generated tokens, the end-of-text token and those of a stop string included, and `logprob` is the sum
-    over them, before processors. `score` is what beams are compared by. `pieces` are its tokens one by one. `error` is the
-    exception that ended the row, where `finish` is "error".
+    `tokens` counts all generated tokens, including end-of-text and the stop string; `logprob` is the sum over them, before
+    processors. `score` is the score of a beam search. `error` is the exception that ended the row, if `finish` is "error".
     """
 
     prompt: str
@@ -102,7 +101,7 @@ class TextRequest(Request):
 
 
 def push_token(decoder: IncrementalDecoder, token: Token) -> None:
-    """As the sampling loop does, which uses the decoder of a row as its stop rule: end-of-text is no part of a text."""
+    """Push the token of a beam search, unless it is end-of-text. (The sampling loop pushes tokens through the stop rule.)"""
     if token.id not in (NO_TOKEN, decoder.tokenizer.end):
         decoder.push(token.id)
 
@@ -132,7 +131,7 @@ def as_sample(prompt: str, pieces: Sequence[Piece]) -> Sample:
 
 
 def collect(prompts: Sequence[str], pieces: Iterable[Piece]) -> list[Sample]:
-    """Drain a stream of pieces into one sample a row."""
+    """Join a stream of pieces to one sample per row."""
     rows: list[list[Piece]] = [[] for _ in prompts]
     for piece in pieces:
         rows[piece.row].append(piece)

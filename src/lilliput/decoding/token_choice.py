@@ -1,9 +1,9 @@
 """The choice of the next token of each row.
 
-Owns: grouping of rows by strategy, the draw (or the likeliest token), and exceptions, which concern their own rows only.
+Owns: grouping of rows by strategy, the random draw (or the likeliest token), and isolation of exceptions to their rows.
 Does not own: the processors (`processors`) or the loop (`stream`).
 
-B rows, V vocabulary, K the most tokens that a row has left.
+B rows, V vocabulary, K the largest number of tokens left in a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Outcome = TypeVar("Outcome")
 def isolate_errors(
     places: Sequence[int], run: Callable[[Sequence[int]], Sequence[Outcome]]
 ) -> list[Outcome | Exception]:
-    """Run once for all places. If that raises, run once for each, so that only the places at fault get an exception."""
+    """Run once for all places. If that raises, run each place alone and return exceptions for those that fail."""
     try:
         return list(run(places))
     except Exception as error:
@@ -43,9 +43,9 @@ def choose(
     draws: Sequence[Draws],
     peaks: Values | None = None,
 ) -> list[int | Exception]:
-    """One token for each row of logits (B, V), or the exception that its processors raise.
+    """Return one token for each row of logits (B, V), or the exception that its processors raise.
 
-    Rows of the same strategy object are processed together. `peaks` of the logits, where known (`logit_statistics`), save time.
+    Rows with the same strategy object are processed together. `peaks` of the logits (`logit_statistics`) save time.
     """
 
     def run(places: Sequence[int]) -> list[int]:
@@ -73,7 +73,7 @@ def choose(
 def choose_group(
     strategy: Strategy, texts: Sequence[RowHistory], logits: Tensor, draws: Sequence[Draws], peaks: Values | None
 ) -> list[int]:
-    """One token for each row, all of one strategy. Uniform numbers are drawn last: a call that raises can be repeated."""
+    """Return one token per row for one strategy. Random numbers are drawn last, so a call that raises can be repeated."""
     shape, rest = logits.shape, strategy.processors
     while rest and not (strategy.sample and all(isinstance(process, BY_VALUE) for process in rest)):
         logits, rest, peaks = rest[0](texts, logits), rest[1:], None
@@ -81,35 +81,35 @@ def choose_group(
             raise ValueError(f"a logit processor returned shape {tuple(logits.shape)}, expected {tuple(shape)}")
     values = logits.cpu().numpy()
     if not strategy.sample:
-        chosen = values.argmax(axis=-1)  # of a row with NaN its place
+        chosen = values.argmax(axis=-1)  # in a row with NaN: the place of the NaN
         if strategy.processors:
             check_finite(values[np.arange(len(values)), chosen])
         ids: list[int] = chosen.tolist()
         return ids
-    # The processors left depend on no ids: after a filter they work on the remaining tokens only.
+    # The remaining processors do not depend on ids: after a filter they process the kept tokens only.
     candidates = Candidates(values, None, peaks)
     for process in rest:
         if isinstance(process, Filter):
             candidates = process.apply_to_candidates(candidates)
             continue
         divided: Values | None = None
-        if isinstance(process, Temperature) and candidates.peaks is not None:  # the largest stays the largest
+        if isinstance(process, Temperature) and candidates.peaks is not None:  # division keeps the order
             divided = process(texts, torch.from_numpy(candidates.peaks)).numpy()
         candidates = Candidates(process(texts, torch.from_numpy(candidates.values)).numpy(), candidates.ids, divided)
     return draw_tokens(candidates, draws)
 
 
 def check_finite(largest: Values) -> None:
-    """Raise an error unless the largest logit of every row is a finite number."""
+    """Raise an error unless the largest logit of every row is finite."""
     if not np.isfinite(largest).all():
         fix = "use an earlier checkpoint of the run, or another logit processor"
         raise UserError("the logits after the processors are not finite", fix=fix, code="model.not-finite")
 
 
 def draw_tokens(candidates: Candidates, draws: Sequence[Draws]) -> list[int]:
-    """Draw by inversion, one uniform number a token, each row from its own: exact in float64, the same on every device.
+    """Draw one token per row by inversion of the cumulative sum in float64, with one uniform number of the row's own.
 
-    A token without mass is never drawn: the sum is cumulative, so numbers below 1 fall below the whole of it.
+    The result is the same on every device. A token of probability 0 is never drawn, because the numbers are below 1.
     """
     largest = candidates.values.max(axis=-1, keepdims=True)
     check_finite(largest)
@@ -127,7 +127,7 @@ def draw_tokens(candidates: Candidates, draws: Sequence[Draws]) -> list[int]:
 
 
 class Draws:
-    """Numbers from 0 to below 1: those that `torch.rand` gives one by one, drawn AHEAD at a time."""
+    """Uniform numbers in [0, 1), equal to successive calls of `torch.rand`, but drawn AHEAD at a time."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)

@@ -1,17 +1,14 @@
-"""Words that a text must not have, and words that it must.
+"""Bad words, which a text must not contain, and forced words, which it must contain.
 
-Owns: what tokens spell together, and the rules about it. Does not own: stop strings, which end a text
-(`stop_strings`).
+Owns: the spelling of tokens, and the rules about words. Does not own: stop strings (`stop_strings`).
 
-A word is a stretch of text, whatever tokens spell it: "cat" at the start of a text, " cat" after a space and
-"c" "at" in two tokens are one word. It stands by itself: where a letter, digit or underscore comes right
-before or after it, it is a part of another word ("cat" is in neither "concatenate" nor "cats"). A capital is
-another letter. A phrase is a word with spaces in it.
+A word is a string, whatever its tokens are: "cat" at the start of a text, " cat" after a space and "c" "at" in two tokens
+are the same word. It must not touch a letter, digit or underscore: "cat" is neither in "concatenate" nor in "cats". Case
+matters. A phrase is a word that contains spaces.
 
-What a token spells is known for byte-level tokenizers; for others it is what the token adds to a text that
-ends in a letter, so that tokens that are words bring the space before them. A word that the tokenizer does
-not know may still stand within a token ("cats" in "cats."): it is forbidden there, and refused where it is
-forced.
+The spelling of a token is its bytes or, for tokenizers that are not byte-level, the text that it adds after a letter, so
+tokens that are words include the space before them. A word that the tokenizer cannot encode may still be part of a token
+("cats" in "cats."): as a bad word it is forbidden there, as a forced word it is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ NOTHING: Ids = np.zeros(0, np.int64)
 
 
 class Spellings:
-    """What each token of a vocabulary adds to a text, in UTF-8; nothing for special tokens and unused ids."""
+    """The text that each token adds, in UTF-8; empty for special tokens and unused ids."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -51,14 +48,14 @@ class Spellings:
                 b"" if tokenizer.piece(id_) is None else tokenizer.decode([*letter, id_]).removeprefix(before).encode()
                 for id_ in numbers
             ]
-        self.by_id = dict(enumerate(spelled))  # a model may have more ids than its tokenizer
+        self.by_id = dict(enumerate(spelled))  # a dict: a model may have more ids than its tokenizer
         self.ordered = sorted((own, id_) for id_, own in self.by_id.items() if own)
 
     def spell(self, ids: Sequence[int]) -> bytes:
         return b"".join([self.by_id.get(id_, b"") for id_ in ids])
 
     def spell_end(self, ids: Sequence[int], length: int) -> bytes:
-        """The last bytes of a text: at least `length`, if it has them."""
+        """Return the last bytes of a text: `length` or more, unless the text is shorter."""
         spelled = b""
         for id_ in reversed(ids):
             spelled = self.by_id.get(id_, b"") + spelled
@@ -73,24 +70,24 @@ class Spellings:
             yield self.ordered[place]
 
     def encode_word(self, word: str) -> list[int] | None:
-        """As it comes in the middle of a text; None where the tokenizer does not know it."""
+        """Return the ids of the word in the middle of a text; None if the tokenizer cannot encode it."""
         unknown = self.tokenizer.unknown
         spaced = word if word[:1].isspace() else f" {word}"
-        for text in (spaced, word):  # a vocabulary of characters may lack the space
+        for text in (spaced, word):  # a character vocabulary may not contain the space
             ids = self.tokenizer.encode(text)
             if ids and unknown not in ids:
                 return ids
         return None
 
     def spell_word(self, word: str) -> bytes:
-        """As the tokenizer writes it (in small letters, say), without the space that comes before it in a text."""
+        """Return the word as the tokenizer normalises it (in lower case, for example), without the space before it."""
         ids = self.encode_word(word)
         if ids is None:
             return self.tokenizer.normalise(word).encode()
         return self.spell(ids) if word[:1].isspace() else self.spell(ids).removeprefix(b" ")
 
 
-@lru_cache(maxsize=2)  # a sampler and a server ask for every strategy that they make
+@lru_cache(maxsize=2)  # needed for every strategy that is built
 def spellings_of(tokenizer: Tokenizer) -> Spellings:
     return Spellings(tokenizer)
 
@@ -109,10 +106,10 @@ def begins_in_word(spelled: bytes) -> bool:
 
 @dataclass(frozen=True)
 class BadWords:
-    """Words that are never written, however they are spelled.
+    """Words that are never generated, whatever their tokens are.
 
-    A token is forbidden if the text with it would have the word, or would end in it: whether a letter were to follow is not
-    known in time. A word that the prompt has begun is not completed.
+    A token is forbidden if the text with it would contain the word or end with it, because the next letter is not known yet.
+    A word that the prompt begins is not completed.
     """
 
     words: tuple[str, ...]
@@ -141,7 +138,7 @@ class BadWords:
 
     @cached_property
     def endings(self) -> dict[tuple[bytes, bool], Ids]:
-        """(what is written of a word, whether that must not stand after a letter) -> the tokens that complete it."""
+        """(the generated part of a word, whether a letter must not precede it) -> the tokens that complete the word."""
         spellings, found = spellings_of(self.tokenizer), defaultdict[tuple[bytes, bool], set[int]](set)
         for word in self.spelled:
             begins, ends = begins_in_word(word), ends_in_word(word)
@@ -161,11 +158,11 @@ class BadWords:
 
 @dataclass(frozen=True)
 class ForcedWords:
-    """Words that are written before the text ends; those of the prompt do not count.
+    """Words that the generated text must contain; words of the prompt do not count.
 
-    End-of-text is forbidden while one is missing. When there is just room to write out what is missing, it is written out,
-    in the order of the words: a word that was begun is finished first, and no letter is put to one that ends the text.
-    A text that a stop string ends may still lack some.
+    End-of-text is forbidden while a word is missing. When the remaining tokens are just enough for the missing words, these
+    are generated in order: a word that has begun is completed first, and no letter is appended to a word at the end of
+    the text. A text that ends with a stop string may lack words.
     """
 
     words: tuple[str, ...]
@@ -176,23 +173,23 @@ class ForcedWords:
         demanded: dict[int, int] = {}
         for row, text in enumerate(texts):
             missing, last = self.state(text)
-            # Counted without what is begun or could still become another word: a free token may undo both.
-            room = sum(len(ids) for ids in missing + last)
-            tight = text.left <= room
+            # Words that have begun count in full, and so do words at the end of the text: the next token may undo both.
+            needed = sum(len(ids) for ids in missing + last)
+            tight = text.left <= needed
             if tight and missing:
                 next_id, begun = following(text.ids[text.prompt :], missing)
-                # "cats" is not made of "the cat" where there is no room to write that again.
-                undone = bool(last) and text.left < room - begun
+                # "the cat" must not become "the cats" if too few tokens are left to generate "cat" again.
+                undone = bool(last) and text.left < needed - begun
                 demanded[row] = missing[0][0] if undone else next_id
             forbidden.append([self.tokenizer.end] if missing else self.continuing if tight and last else [])
         return require(forbid(logits, forbidden), demanded)
 
     def state(self, text: RowHistory) -> tuple[list[list[int]], list[list[int]]]:
-        """Ids of the words that are missing, and of those that the text has only at its very end."""
+        """Return the ids of the missing words, and of the words that occur only at the very end of the text."""
         spellings = spellings_of(self.tokenizer)
         before = spellings.spell_end(text.ids[: text.prompt], LONGEST_CHARACTER)[-LONGEST_CHARACTER:]
         before_characters = before.decode(errors="replace")
-        # The bytes of half a character are left out: it may become a letter.
+        # The bytes of an incomplete character are left out: it may become a letter.
         half_way = codecs.getincrementaldecoder("utf-8")("replace")
         whole = before_characters + half_way.decode(spellings.spell(text.ids[text.prompt :]))
         missing, last = [], []
@@ -206,14 +203,13 @@ class ForcedWords:
 
     @cached_property
     def patterns(self) -> list[tuple[list[int], re.Pattern[str], bool]]:
-        """Of each word: its ids, what finds it, and whether a letter that follows would make another word of it."""
+        """For each word: its ids, its regular expression, and whether a letter after it would make it another word."""
         spellings, found = spellings_of(self.tokenizer), []
         for word in self.words:
             ids, spelled = spellings.encode_word(word), spellings.spell_word(word)
             if ids is None or not spelled:
                 raise UserError(
-                    f"the tokenizer cannot encode all of the forced word {word!r}",
-                    "generate.forced_words",
+                    f"the tokenizer cannot encode the forced word {word!r}",
                     fix="use a word of the text that the tokenizer was trained on",
                     code="setting.value",
                     setting="generate.forced_words",
@@ -225,22 +221,22 @@ class ForcedWords:
 
     @cached_property
     def continuing(self) -> Ids:
-        """Tokens that put a letter to a word, or may: half a character is not known."""
+        """Tokens that append a letter to a word, or may do so (they begin with an incomplete character)."""
         ordered = spellings_of(self.tokenizer).ordered
         return np.array([id_ for own, id_ in ordered if own[0] >= 0x80 or begins_in_word(own)], np.int64)
 
     @property
     def tokens(self) -> int:
-        """The room that all of them take."""
+        """The number of tokens of all words."""
         return sum(len(ids) for ids, _, _ in self.patterns)
 
 
-def following(written: Sequence[int], words: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """The next id of the word of which the most is written, of the first one if none is begun; and how much of it is."""
+def following(generated: Sequence[int], words: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return the next id of the word of which most has been generated (of the first word if none), and its length so far."""
     best, next_id = 0, words[0][0]
     for ids in words:
-        for begun in range(min(len(ids) - 1, len(written)), best, -1):
-            if list(written[-begun:]) == list(ids[:begun]):
+        for begun in range(min(len(ids) - 1, len(generated)), best, -1):
+            if list(generated[-begun:]) == list(ids[:begun]):
                 best, next_id = begun, ids[begun]
                 break
     return next_id, best

@@ -1,7 +1,7 @@
 """A checkpoint ready to generate text: model, tokenizer and settings.
 
-Owns: `load`, and `Writer`: requests for text, and the text of what `stream` returns. Does not own: the loops, the choice
-of tokens, or the rules of stop strings (`stop_strings`).
+Owns: `load`, and `Writer`, which creates requests and returns text. Does not own: the loops (`stream`, `beam_search`), the
+choice of tokens, or stop strings (`stop_strings`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Alternative", "Piece", "Prompt", "Sample", "TextRequest", "Writer", 
 
 LOG = logging.getLogger("lilliput")
 
-# Text, or token ids: where a document was cut between tokens, its text may encode to other ids.
+# Text, or token ids: the text of a document truncated between tokens may encode to other ids.
 Prompt = str | Sequence[int]
 
 
@@ -46,15 +46,15 @@ Prompt = str | Sequence[int]
 class Writer:
     """A model with its tokenizer and the settings of its run.
 
-    Every text goes through `request` and `stream`; `write`, `samples`, `generate` and `beams` are short forms for prompts that
-    share their settings. `settings` defaults to the run's own `generate` settings and is checked before the first token.
+    `write`, `samples`, `generate` and `beams` are short forms of `request` and `stream` for prompts that share settings.
+    `settings` defaults to the run's `generate` settings and is checked before the first token.
 
-    `batch` limits the rows that are computed at a time (None: no limit); each beam is a row, and the beams of a prompt stay
-    together. A row that ends leaves its place to the next request. Prompt i of a list draws from seed + i, whatever else is in
-    the batch; a prompt that is given n times is read once and has n samples.
+    `batch` is the largest number of rows computed at a time (None: no limit); each beam is a row, and the beams of a prompt
+    stay together. A row that ends is replaced by the next request. Prompt i of a list uses the random seed `seed + i`; its
+    sample does not depend on the rest of the batch. Equal prompts are read once and have a sample each.
 
-    `engine` computes, if given: with a TorchEngine the writer follows a model whose weights still change. Otherwise one is
-    chosen by the settings, once, and kept with its cache of prefixes.
+    `engine` is the engine to use; a TorchEngine follows changes of the model's weights. By default the settings select an
+    engine, which is kept together with its prefix cache.
     """
 
     config: Config
@@ -84,12 +84,12 @@ class Writer:
     def stream(
         self, requests: Iterable[TextRequest | None], batch: int | None = None
     ) -> Iterator[tuple[TextRequest, Piece]]:
-        """Run requests and yield their pieces, all rows in step; pieces number their rows in the order of the requests.
+        """Run requests and yield their pieces; rows are numbered in the order of the requests.
 
-        The requests may have different settings. They are taken from the iterator when a row is free, so more can be added while
-        the batch runs (`RequestQueue`); None means that none is waiting at the moment. A request that is cancelled or raises
-        an exception ends with finish "cancelled" or "error", the others continue. A beam search yields the pieces of its best
-        hypothesis when it has ended; all hypotheses are in `samples` of the request.
+        Requests may have different settings. They are taken from the iterator when a row is free, so more can be added while
+        the batch runs (`RequestQueue`); None means that none is waiting now. A request that is cancelled or raises an
+        exception ends with finish "cancelled" or "error"; the others continue. When a beam search has ended, it yields the
+        pieces of its best hypothesis; `samples` of the request has all hypotheses.
         """
         check_counts({"batch": batch})
         waiting = iter(requests)
@@ -98,7 +98,7 @@ class Writer:
         upcoming = next(filter(None, waiting), None)
 
         def take(engine: Engine, first: TextRequest) -> Iterator[TextRequest | None]:
-            """Requests up to the first one for another engine."""
+            """Yield requests up to the first one for another engine."""
             nonlocal taken, upcoming
             for request in itertools.chain([first], waiting):
                 if request is not None:
@@ -125,10 +125,10 @@ class Writer:
         batch: int | None = None,
         alternatives: int | None = None,
     ) -> Iterator[Piece]:
-        """Continue each prompt, and yield every token when it is chosen; rows are numbered as the prompts.
+        """Continue each prompt and yield every token when it is chosen; the row is the prompt's index.
 
-        With `settings.beams`, yield the tokens of each prompt's best hypothesis when its search has ended. Raise the exception of
-        a row that fails.
+        With `settings.beams`, yield the tokens of each best hypothesis when its search has ended. Raise the exception of a row
+        that fails.
         """
         requests = self.requests(prompts, seed, self.checked(settings), batch, alternatives)
         return (piece for _, piece in self.run(requests, batch))
@@ -141,7 +141,7 @@ class Writer:
         batch: int | None = None,
         alternatives: int | None = None,
     ) -> list[Sample]:
-        """Return the finished texts, one for each prompt, in the order of the prompts."""
+        """Return one finished text per prompt, in the order of the prompts."""
         pieces = self.write(prompts, seed, settings, batch, alternatives)
         return collect([self.prompt_text(prompt) for prompt in prompts], pieces)
 
@@ -154,8 +154,8 @@ class Writer:
         seed: int = 0,
         settings: GenerateSettings | None = None,
     ) -> str:
-        """Return the text that follows the prompt. The short arguments take precedence over `settings`; a temperature of 0 turns
-        off every setting that would shape a draw."""
+        """Return the text after the prompt. `tokens`, `temperature` and `top_k` override `settings`; temperature 0 also
+        turns off all sampling filters."""
         short = {"tokens": tokens, "temperature": temperature, "top_k": top_k}
         changes: dict[str, Any] = dict.fromkeys(SHAPE_A_DRAW) if temperature == 0.0 else {}
         changes |= {name: value for name, value in short.items() if value is not None}
@@ -170,9 +170,9 @@ class Writer:
         batch: int | None = None,
         n_best: int = 1,
     ) -> Iterator[list[Sample]]:
-        """Yield for each prompt, when its search has ended, the `n_best` texts, best first; fewer only where no more were found.
+        """Yield the `n_best` texts of each prompt, best first, when its search has ended; fewer only if no more were found.
 
-        `settings.beams` is the beam width (None: 1, which is greedy).
+        `settings.beams` is the beam width (None: 1, greedy decoding).
         """
         settings = self.checked(settings)
         requests = self.requests(prompts, seed, replace(settings, beams=settings.beams or 1), batch, n_best=n_best)
@@ -194,15 +194,15 @@ class Writer:
         alternatives: int | None = None,
         n_best: int = 1,
     ) -> Iterator[TextRequest]:
-        """Requests for prompts that share checked settings, each created when it is taken; errors are raised at once."""
+        """Return requests for prompts that share checked settings. Errors are raised at once; requests are created when taken."""
         if isinstance(prompts, str):
             raise UserError(
-                "prompts must be a list of strings, got a str", fix=f"pass [{prompts[:40]!r}]", code="request.invalid"
+                "prompts must be a list of strings (got a str)", fix=f"pass [{prompts[:40]!r}]", code="request.invalid"
             )
-        self.encode_prompt("")  # refuses a classifier
+        self.encode_prompt("")  # raises for a classifier
         check_counts({"batch": batch, "alternatives": alternatives, "n_best": n_best})
         check_beams(settings, alternatives, n_best)
-        strategy = build_strategy(settings, self.tokenizer)  # before an engine that may have to be compiled
+        strategy = build_strategy(settings, self.tokenizer)  # checked before an engine is compiled
         engine = self.engine_for(settings)
         beams = None if settings.beams is None else self.beam_settings(settings, settings.beams, n_best)
 
@@ -239,8 +239,8 @@ class Writer:
         )
 
     def engine_for(self, settings: GenerateSettings, notify: Callable[[str], None] | None = None) -> Engine:
-        """Return the engine that the settings select. `notify` receives one message about the choice, if there is one, and one
-        as soon as code has to be compiled, which takes a while; by default both are logged."""
+        """Return the engine that the settings select. `notify` receives a note on the choice, if there is one, and a message
+        when code is compiled, which takes time; by default both are logged."""
         if self.engine is not None:
             return self.engine
         key = (settings.engine, settings.quantise)
@@ -252,11 +252,11 @@ class Writer:
         return self.chosen[key]
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Return the ids of a prompt after the token that starts every document; an empty prompt starts a new document."""
+        """Return the token that starts every document, followed by the ids of the prompt."""
         if self.config.model.task == "classifier":
             raise UserError(
-                "a classifier cannot generate text",
-                fix="use a run whose model.task is language",
+                'generation requires a model of task "language" or "both" (got "classifier")',
+                fix='use a run whose model.task is "language" or "both"',
                 code="model.task",
                 setting="model.task",
             )
@@ -266,7 +266,7 @@ class Writer:
         assert vocabulary is not None
         for id_ in prompt:
             if not 0 <= id_ < vocabulary:
-                what = f"the prompt contains token id {id_}, expected 0 to {vocabulary - 1}"
+                what = f"token ids of a prompt must be 0 to {vocabulary - 1} (got {id_})"
                 fix = "encode the prompt with the tokenizer of the run"
                 raise UserError(what, fix=fix, code="prompt.invalid")
         return [self.tokenizer.start, *prompt]
@@ -275,25 +275,23 @@ class Writer:
         return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
 
     def checked(self, settings: GenerateSettings | None, changes: Mapping[str, Any] | None = None) -> GenerateSettings:
-        """Return the settings (default: the run's own) with changes; raise an error if they are invalid or conflict."""
+        """Return the settings (default: those of the run) with changes; raise an error if they are invalid or in conflict."""
         config = replace(self.config, generate=settings or self.config.generate)
         return change(config, {f"generate.{name}": value for name, value in (changes or {}).items()}).generate
 
 
 def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: int) -> None:
-    """Raise an error for arguments of a request that do not fit its beam width."""
+    """Raise an error if arguments of a request conflict with its beam width."""
     if settings.beams is not None and alternatives is not None:
         raise UserError(
-            "a beam search returns no alternatives",
-            "generate.beams",
-            fix="leave out alternatives, or set generate.beams to none",
+            f"alternatives require sampling without beams (got generate.beams {settings.beams})",
+            fix='remove alternatives or set generate.beams to "none"',
             code="request.invalid",
             setting="generate.beams",
         )
     if n_best > (width := settings.beams or 1):
         raise UserError(
-            f"n_best is {n_best}, but generate.beams is {width}",
-            "generate.beams",
+            f"n_best must be at most the beam width, {width} (got {n_best})",
             fix=f"set generate.beams to {n_best} or more",
             code="request.invalid",
             setting="generate.beams",
@@ -303,12 +301,12 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
 def check_counts(counts: Mapping[str, int | None]) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
-            what = f"{name} is {count}, expected 1 or more"
+            what = f"{name} must be 1 or more (got {count})"
             raise UserError(what, fix=f"set {name} to 1 or more", code="request.invalid")
 
 
 def load(path: str | Path, device: str = "auto") -> Writer:
-    """Load a run (its best checkpoint) or a checkpoint."""
+    """Load the best checkpoint of a run, or a given checkpoint."""
     checkpoint = resolve_checkpoint(path)
     config = config_from_dict(checkpoint.config(), where=str(checkpoint.folder / CONFIG))
     dtype = torch.float64 if config.train.precision == "float64" else torch.float32

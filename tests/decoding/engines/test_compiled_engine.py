@@ -1,4 +1,4 @@
-"""The numba engine: the torch engine's logits for every member of the family, and bit for bit its own in any company."""
+"""The numba engine compared with the model for all variants; equal logits in any batch, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lilliput.kernels.decoding_pass.layout import CHUNK
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.tree import GenerateSettings, VectorSettings
 
-ROUNDING = 1e-5  # of float32, where logits are of size one
+ROUNDING = 1e-5  # of float32 logits of size one
 
 
 def half_as_precise(model: Transformer) -> Transformer:
@@ -39,16 +39,16 @@ def builder(threads: int) -> Callable[[Transformer], NumbaEngine]:
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-def test_any_operations_give_what_the_model_gives_without_a_cache(case: dict[str, Any]) -> None:
-    """In float64 without a cache, in float32 with: prefill, steps of one and several tokens, and rows moved about."""
+def test_any_operations_equal_the_model_without_cache(case: dict[str, Any]) -> None:
+    """Float32 with cache against float64 without: prefill, steps of one and several tokens, and moved rows."""
     done = check_operations(builder(1), tiny_model(**case), seed=3, number=40, tolerance=ROUNDING)
     assert done.keys() >= {"step", "steps", "reorder", "truncate", "join", "pick", "prefill"}
 
 
 @pytest.mark.parametrize("window", [4, (3, None), (20, 5)])
 @pytest.mark.parametrize("seed", range(3))
-def test_any_operations_over_rings_that_have_gone_round(window: Any, seed: int) -> None:
-    """Contexts longer than a window and a pass: what a ring has overwritten is refused, and never read."""
+def test_any_operations_on_ring_buffers_that_have_wrapped(window: Any, seed: int) -> None:
+    """Contexts longer than a window and a pass: truncating to overwritten keys is an error, and they are never read."""
     model = tiny_model(context=120, window=window, positions="rotary", layers=2)
     done = check_operations(builder(1), model, seed, number=120, tolerance=2 * ROUNDING)
     assert done["truncate"] and done["join"]
@@ -56,7 +56,7 @@ def test_any_operations_over_rings_that_have_gone_round(window: Any, seed: int) 
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_do_not_change_a_bit(threads: int) -> None:
-    """A token after the other, with pauses in which helpers fall asleep, and growing memory and tables."""
+    """Token by token, with pauses in which worker threads sleep, and growing memory and tables."""
     for case in VARIANTS[::5]:
         model = half_as_precise(tiny_model(context=90, **case))
         views = [draw_ids(n, seed=n).tolist() for n in (1, 70, 9, 3, 12, 2, 5)]
@@ -71,8 +71,8 @@ def test_threads_do_not_change_a_bit(threads: int) -> None:
 
 
 @pytest.mark.parametrize("quantise", [None, "int8"])
-def test_a_row_is_the_same_in_any_company_bit_for_bit(quantise: Any) -> None:
-    """Alone and with up to twelve others, which takes every tile; read at once and token by token."""
+def test_a_row_is_the_same_in_any_batch_bit_for_bit(quantise: Any) -> None:
+    """Alone and with up to twelve others, which covers every tile size; read at once and token by token."""
     model = half_as_precise(tiny_model(dim=48, heads=4, hidden=40, context=80, vocab_size=50, feed_forward="swiglu"))
     engine = NumbaEngine(model, 1, quantise)
     views = [draw_ids(n, seed=n, vocab_size=50).tolist() for n in (1, 75, 9, 3, 40, 33, 2, 21, 8, 64, 5, 7, 11)]
@@ -91,7 +91,7 @@ def test_a_row_is_the_same_in_any_company_bit_for_bit(quantise: Any) -> None:
 
 
 def test_texts_of_several_passes_and_windows() -> None:
-    """Longer than a pass holds, over a window many times."""
+    """Texts longer than a pass and many times longer than a window."""
     model = tiny_model(context=3 * CHUNK + 7, window=(5, None, 40), positions="learned")
     engine, text = builder(2)(model), draw_ids(3 * CHUNK + 7).tolist()
     logits, rows = engine.prefill([text[:-4]])
@@ -102,14 +102,14 @@ def test_texts_of_several_passes_and_windows() -> None:
 
 
 def rounded(weight: Tensor) -> Tensor:
-    """What weights of one byte with a scale for each output stand for."""
+    """Return the values of weights quantised to int8 with a scale per output."""
     scale = weight.abs().amax(dim=1, keepdim=True) / 127
     return (weight / scale).round() * scale
 
 
 @pytest.mark.parametrize("case", VARIANTS[::3], ids=name_variant)
-def test_bytes_are_the_rounded_weights(case: dict[str, Any]) -> None:
-    """Held to a model whose matrices are rounded: what is left are activations of 16 bits."""
+def test_int8_weights_are_the_rounded_weights(case: dict[str, Any]) -> None:
+    """Compared with a model of rounded matrices: only the 16-bit activations differ."""
     model = tiny_model(**case)
     views = [draw_ids(n, seed=n).tolist() for n in (1, 20, 9, 3)]
     engine = NumbaEngine(half_as_precise(model), 1, "int8")
@@ -119,7 +119,7 @@ def test_bytes_are_the_rounded_weights(case: dict[str, Any]) -> None:
         for module in model.blocks.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.copy_(rounded(module.weight))
-        model.head.project.weight = torch.nn.Parameter(head)  # a tied embedding keeps its own numbers
+        model.head.project.weight = torch.nn.Parameter(head)  # a tied embedding is not rounded
     assert torch.equal(model.embedding(torch.arange(17)), embedded)
     logits, _ = engine.prefill(views)
     for row, view in enumerate(views):
@@ -127,7 +127,7 @@ def test_bytes_are_the_rounded_weights(case: dict[str, Any]) -> None:
     assert engine.packed.bytes.nbytes > sum(weight.numel() for weight in model.blocks.parameters()) / 2
 
 
-def test_pretrained_vectors_and_both_tasks_are_held() -> None:
+def test_pretrained_vectors_and_both_tasks_are_supported() -> None:
     for model in (
         tiny_model(vectors=VectorSettings(width=10, scaled=True, frozen=False)),
         tiny_model(task="both", classes=3),
@@ -136,13 +136,11 @@ def test_pretrained_vectors_and_both_tasks_are_held() -> None:
         assert_same(logits.double(), model(torch.tensor([[1, 2, 3]]))[:, -1], ROUNDING)
 
 
-def test_rows_share_what_they_have_in_common() -> None:
+def test_rows_share_the_memory_of_a_common_prefix() -> None:
     engine = builder(1)(tiny_model(layers=2))
     _, rows = engine.prefill([[1, 2, 3, 4, 5]])
     alone = rows.nbytes
-    assert (
-        alone == 5 * 2 * 2 * 4 * 8 * 4
-    )  # tokens, layers, keys and values, heads, dim of a head in whole vectors, bytes
+    assert alone == 5 * 2 * 2 * 4 * 8 * 4  # tokens, layers, keys and values, heads, padded head dim, bytes
     rows.reorder([0] * 6)
     assert rows.nbytes == alone
     rows.step([[token] for token in range(6)])
@@ -158,7 +156,7 @@ def test_a_window_bounds_the_memory() -> None:
     assert engine.slots.memory.nbytes <= 4 * (8 + CHUNK) * 3 * 2 * 4 * 8 * 4
 
 
-def test_handles_and_slots_are_given_back() -> None:
+def test_handles_and_slots_are_released() -> None:
     engine = builder(1)(tiny_model())
     for _ in range(50):
         _, rows = engine.prefill([[1, 2, 3]] * 4)
@@ -175,7 +173,7 @@ def test_handles_and_slots_are_given_back() -> None:
     assert (engine.slots.memory.nbytes, len(engine.slots.held)) == (size, lines)
 
 
-def test_helpers_end_with_their_engine() -> None:
+def test_worker_threads_end_with_their_engine() -> None:
     before = threading.active_count()
     engine = builder(3)(tiny_model())
     assert threading.active_count() == before + 2
@@ -189,13 +187,13 @@ def test_helpers_end_with_their_engine() -> None:
 
 
 @pytest.mark.parametrize("views", [[[1] * 25], [[17]], [[-1]], [[10**10]]])
-def test_what_is_out_of_bounds_is_refused_before_compiled_code_sees_it(views: list[list[int]]) -> None:
-    with pytest.raises(IndexError, match="beyond the context, or an id beyond the vocabulary"):
+def test_ids_and_lengths_out_of_bounds_raise_before_compiled_code_runs(views: list[list[int]]) -> None:
+    with pytest.raises(IndexError, match="exceeds"):
         builder(1)(tiny_model()).prefill(views)
 
 
-def test_a_ring_does_not_forget_what_it_has_overwritten() -> None:
-    """Truncated twice: the second length looks held only if the first is taken for all that the row ever had."""
+def test_a_ring_buffer_records_what_it_has_overwritten() -> None:
+    """Truncated twice: the second length seems available only if the first is taken for the longest the row ever had."""
     engine = builder(1)(tiny_model(context=90, window=8, layers=1))
     _, rows = engine.prefill([draw_ids(45).tolist()])
     rows.truncate(13)
@@ -216,11 +214,11 @@ def test_shorter_rows_stay_when_the_others_are_truncated() -> None:
 
 
 class Stopped(BaseException):
-    """As Ctrl-C: not an Exception."""
+    """Like KeyboardInterrupt: not an Exception."""
 
 
-def test_a_pass_that_is_broken_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After helpers were called and before the caller takes part: the next pass has another team, and rows are as before."""
+def test_an_interrupted_pass_restores_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after the workers have started: the next pass uses a new team, and the rows are unchanged."""
     engine, text = builder(2)(tiny_model()), [1, 2, 3, 4, 5]
     expected, rows = engine.prefill([text])
     before, old = threading.active_count(), engine.team
@@ -243,7 +241,7 @@ def test_a_pass_that_is_broken_off_leaves_nothing_behind(monkeypatch: pytest.Mon
     deadline = time.monotonic() + 120
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before, "a helper of the old team still waits"
+    assert threading.active_count() == before, "a thread of the old team still waits"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -265,19 +263,19 @@ def test_a_forked_process_has_a_team_of_its_own() -> None:
     assert ended and os.waitstatus_to_exitcode(status) == 0
 
 
-def test_what_it_does_not_hold() -> None:
+def test_unsupported_models() -> None:
     model = tiny_model()
     assert refusal(model) == "the model is in float64, not float32"
     assert refusal(model.float()) is None
     classifier = build_model(tiny_settings(task="classifier", classes=2), seed=1)
-    assert refusal(classifier) == "a classifier does not write"
+    assert refusal(classifier) == "a classifier does not generate text"
     assert refusal(build_model(tiny_settings(), device="meta")) == "the model is on meta"
     with torch.no_grad():
         model.norm.weight[3] = float("nan")
-    assert refusal(model) == "the model's weights are not all finite numbers"
+    assert refusal(model) == "some weights of the model are not finite"
 
 
-def test_the_choice() -> None:
+def test_the_choice_of_the_engine() -> None:
     double, single = tiny_model(), half_as_precise(tiny_model())
     engine, note = choose_engine(double, GenerateSettings())
     assert isinstance(engine, TorchEngine) and note == "torch engine: the model is in float64, not float32"

@@ -1,4 +1,4 @@
-"""The compiled engine supports what it lists, by exact type: an unknown part of any role goes to the torch engine."""
+"""The compiled engine supports an allow-list of exact types: a model with any other part uses the torch engine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def whole_model() -> Transformer:
 
 
 def subclassed(part: nn.Module) -> nn.Module:
-    """The same part as a subclass of its type, which may compute anything."""
+    """Change the part to a subclass of its type, which may compute anything."""
     part.__class__ = type(f"Unknown{type(part).__name__}", (type(part),), {})
     return part
 
 
 @pytest.mark.parametrize("role", SUPPORTED)
-def test_an_unknown_part_of_any_role_goes_to_torch(role: str) -> None:
+def test_an_unknown_part_of_any_role_requires_torch(role: str) -> None:
     model = whole_model()
     assert choose_engine(model, GenerateSettings(engine="auto"))[0].name == "numba"
     part = [part for name, part in parts_of(model) if name == role][-1]
@@ -41,7 +41,7 @@ def test_an_unknown_part_of_any_role_goes_to_torch(role: str) -> None:
 
 
 def test_every_part_of_a_model_has_a_role() -> None:
-    """A module that no role covers is inside a part of a listed type, whose children are known."""
+    """A module without a role is inside a part of a listed type."""
     model = whole_model()
     listed = {id(part) for _, part in parts_of(model)}
     inside = {id(child) for _, part in parts_of(model) for child in part.modules()}
@@ -56,14 +56,14 @@ def test_every_part_of_a_model_has_a_role() -> None:
         lambda model: setattr(model, "norm", nn.LayerNorm(model.settings.dim)),
     ],
 )
-def test_parts_that_differ_between_blocks_go_to_torch(change: Callable[[Any], None]) -> None:
+def test_parts_that_differ_between_blocks_require_torch(change: Callable[[Any], None]) -> None:
     model = whole_model()
     change(model)
     assert choose_engine(model, GenerateSettings(engine="auto"))[0].name == "torch"
 
 
 def test_an_unknown_part_would_have_changed_the_text() -> None:
-    """The check matters: packed as its base class, a part that computes something else gives other logits."""
+    """Without the check, a subclass that computes something else would be packed as its base class."""
     model = whole_model()
 
     class Shifted(type(model.positions)):  # type: ignore[misc]

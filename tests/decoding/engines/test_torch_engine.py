@@ -1,4 +1,4 @@
-"""The torch engine against the model without a cache, and the work that it does: counted, because the clock is noisy."""
+"""The torch engine compared with the model without cache; its work is counted, because times are noisy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lilliput.model.kv_cache import LayerCache
 
 
 class Work:
-    """What attention was given: (rows, tokens, keys, whether by a mask) for each call; and how often storage was moved."""
+    """(rows, tokens, keys, whether there was a mask) of each call of attention, and the number of storage moves."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, int, bool]] = []
@@ -54,11 +54,11 @@ def texts_of(*lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-def test_any_operations_are_the_model_without_a_cache(case: dict[str, Any]) -> None:
+def test_any_operations_equal_the_model_without_cache(case: dict[str, Any]) -> None:
     check_operations(TorchEngine, tiny_model(**case), seed=VARIANTS.index(case), number=40)
 
 
-def test_the_operations_leave_none_out() -> None:
+def test_the_random_operations_cover_all_kinds() -> None:
     done: Counter[str] = Counter()
     for seed in range(3):
         done += check_operations(TorchEngine, tiny_model(window=(4, None), layers=2), seed, number=40)
@@ -67,8 +67,8 @@ def test_the_operations_leave_none_out() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, (5, None)])
-def test_a_window_over_long_unequal_texts_that_join_and_leave(window: Any) -> None:
-    """Far beyond the window, by unequal steps and single ones: no key is lost too early or seen too late."""
+def test_a_window_with_unequal_texts_that_join_and_leave(window: Any) -> None:
+    """Texts much longer than the window, in unequal and single steps: no key is dropped too early or seen too late."""
     model = tiny_model(window=window, context=64, positions="rotary", kv_heads=2)
     engine, texts = TorchEngine(model), texts_of(17, 2, 6)
     _, rows = engine.prefill(texts)
@@ -85,7 +85,7 @@ def test_a_window_over_long_unequal_texts_that_join_and_leave(window: Any) -> No
         assert_same(rows.step(new), uncached(model, texts))
 
 
-def test_rows_of_unequal_lengths_are_cut_to_the_same() -> None:
+def test_rows_of_unequal_lengths_are_truncated() -> None:
     model, texts = tiny_model(), texts_of(9, 4, 6)
     _, rows = TorchEngine(model).prefill(texts)
     rows.truncate(5)
@@ -93,18 +93,18 @@ def test_rows_of_unequal_lengths_are_cut_to_the_same() -> None:
     assert_same(rows.step([[1], [2], [3]]), uncached(model, [[*text[:5], row + 1] for row, text in enumerate(texts)]))
 
 
-def test_a_step_must_give_every_row_a_token() -> None:
+def test_a_step_requires_a_token_for_every_row() -> None:
     _, rows = TorchEngine(tiny_model()).prefill([[1], [2]])
     for ids in ([[1]], [[1], []]):
         with pytest.raises(AssertionError, match="every row"):
             rows.step(ids)
 
 
-# Work.
+# Amount of work.
 
 
 def test_no_mask_where_none_is_needed(work: Work) -> None:
-    """Neither for equal texts, nor for the beginning of unequal ones, nor where all are equal again."""
+    """Neither for texts of equal length, nor for the prefill of unequal ones, nor when all are equal again."""
     engine = TorchEngine(tiny_model(context=64))
     _, rows = engine.prefill(texts_of(7, 3, 5))
     assert work.take() == {(3, 7, 7, False)}
@@ -117,7 +117,7 @@ def test_no_mask_where_none_is_needed(work: Work) -> None:
     assert work.take() == {(3, 1, 10, False)}
 
 
-def test_one_long_row_slows_nobody_once_it_has_left(work: Work) -> None:
+def test_a_long_row_costs_nothing_after_it_has_left(work: Work) -> None:
     engine = TorchEngine(tiny_model(context=64))
     _, rows = engine.prefill(texts_of(40, 4))
     rows.join(engine.prefill([[1, 2, 3, 4]])[1])
@@ -129,7 +129,7 @@ def test_one_long_row_slows_nobody_once_it_has_left(work: Work) -> None:
     assert work.take() == {(2, 1, 6, False)}
 
 
-def test_rows_beyond_their_window_need_no_mask(work: Work) -> None:
+def test_rows_longer_than_their_window_need_no_mask(work: Work) -> None:
     _, rows = TorchEngine(tiny_model(window=5, context=64)).prefill(texts_of(12, 3))
     work.take()
     masks = []
@@ -138,12 +138,12 @@ def test_rows_beyond_their_window_need_no_mask(work: Work) -> None:
         ((_, _, keys, masked),) = work.take()
         assert keys == 5
         masks.append(masked)
-    assert masks == [True, False, False, False]  # 4 tokens are fewer than the window, 5 are not
+    assert masks == [True, False, False, False]  # 4 tokens are shorter than the window, 5 are not
 
 
 @pytest.mark.parametrize("window", [None, 64])
-def test_the_cost_of_a_token_is_flat(window: int | None, work: Work) -> None:
-    """Token 1,000 and token 50 see the keys that they must and no others, and storage is moved a few times in all."""
+def test_the_cost_of_a_token_is_constant(window: int | None, work: Work) -> None:
+    """Every token reads only the keys that it can see, and storage is moved a few times in total."""
     engine = TorchEngine(
         tiny_model(window=window, context=1024, layers=1, dim=8, heads=2, kv_heads=1, positions="rotary")
     )
@@ -151,12 +151,12 @@ def test_the_cost_of_a_token_is_flat(window: int | None, work: Work) -> None:
     for at in range(9, 1011):
         rows.step([[at % 17]])
         assert work.calls[-1] == (1, 1, at if window is None else min(at, window), False)
-    assert work.moves == 1 + (8 if window is None else 4)  # made; then 8, 16 and so on to 1,024 or the window
+    assert work.moves == 1 + (8 if window is None else 4)  # created; then 8, 16, ... 1,024 or the window
     assert rows.nbytes == (1024 if window is None else 64) * 2 * 4 * 8
 
 
-def test_rows_that_come_and_go_move_no_storage(work: Work) -> None:
-    """Continuous batching: after the first few, a row that joins takes the room of one that left."""
+def test_rows_that_join_and_leave_move_no_storage(work: Work) -> None:
+    """Continuous batching: a row that joins reuses the storage of one that left."""
     engine = TorchEngine(tiny_model(context=64, layers=1))
     _, rows = engine.prefill(texts_of(9, 9, 9, 9))
     rows.step([[1]] * 4)
@@ -167,11 +167,11 @@ def test_rows_that_come_and_go_move_no_storage(work: Work) -> None:
         rows.join(engine.prefill(texts_of(9))[1])
         rows.step([[1]] * 4)
         assert rows.cache.layers[0].held is held
-    assert work.moves == 2 * 5  # of the five new ones, made and filled
+    assert work.moves == 2 * 5  # the five new rows: created and filled
 
 
-def test_a_small_pass_is_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the number of threads is afterwards what it was, also after a pass that failed."""
+def test_a_small_pass_uses_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of threads is restored, also after a pass that failed."""
     model, threads = tiny_model(), []
     model.embedding.register_forward_hook(lambda module, inputs, output: threads.append(torch.get_num_threads()))
     engine, had = TorchEngine(model), torch.get_num_threads()
@@ -190,11 +190,11 @@ def test_a_small_pass_is_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
     assert threads == [1, 1, 2]
 
 
-# What is captured.
+# Captured attention.
 
 
-def test_captured_weights_are_by_row_and_position() -> None:
-    """Also where the cache holds rows in another order and a window as a ring."""
+def test_captured_weights_are_ordered_by_row_and_position() -> None:
+    """Also if the cache has another order of rows and a ring buffer for a window."""
     model, capture = tiny_model(window=(4, None), positions="rotary", context=64), Capture()
     _, rows = TorchEngine(model, capture).prefill(texts_of(11, 9, 7))
     rows.reorder([2, 0])
@@ -209,4 +209,4 @@ def test_captured_weights_are_by_row_and_position() -> None:
             for layer in range(3):
                 weights = capture.weights[layer][-1][row, :, :count]  # (H, T, K)
                 whole = alone.weights[layer][0][0, :, -count:]
-                assert_same(weights[weights > 0], whole[whole > 0])  # in order, whatever stands between
+                assert_same(weights[weights > 0], whole[whole > 0])  # in order, zeros left out

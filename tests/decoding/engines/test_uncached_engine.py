@@ -1,4 +1,4 @@
-"""The engine without a cache against the model itself, and that it is what it claims to be: everything read again."""
+"""The engine without cache compared with the model; it reads the whole text for every token."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lilliput.settings.tree import GenerateSettings
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-def test_any_operations_are_the_model(case: dict[str, Any]) -> None:
+def test_any_operations_equal_the_model(case: dict[str, Any]) -> None:
     done = check_operations(UncachedEngine, tiny_model(**case), seed=VARIANTS.index(case), number=25)
-    assert not done["refused"]  # a window forgets nothing that is read again
+    assert not done["refused"]  # all keys are computed again, also with a window
 
 
 def test_every_token_is_read_again_at_every_step() -> None:
@@ -35,7 +35,7 @@ def test_every_token_is_read_again_at_every_step() -> None:
     assert rows.lengths == [5, 4] and rows.nbytes == 0
 
 
-def test_the_head_is_for_the_last_token_only() -> None:
+def test_only_the_last_token_goes_through_the_head() -> None:
     model, read = tiny_model(), list[int]()
     model.head.register_forward_hook(lambda module, inputs, output: read.append(inputs[0].shape[1]))
     _, rows = UncachedEngine(model).prefill([[1, 2, 3], [4]])
@@ -43,26 +43,26 @@ def test_the_head_is_for_the_last_token_only() -> None:
     assert read == [1, 1]
 
 
-@pytest.mark.parametrize("strategy", [GREEDY, Strategy(sample=True)], ids=["greedy", "drawn"])
-def test_texts_are_those_of_the_torch_engine(strategy: Strategy) -> None:
-    """Beyond the context, too: the view slides, and is read anew by both."""
+@pytest.mark.parametrize("strategy", [GREEDY, Strategy(sample=True)], ids=["greedy", "sampled"])
+def test_texts_equal_those_of_the_torch_engine(strategy: Strategy) -> None:
+    """Also for texts longer than the context."""
     model = tiny_model(window=(5, None), positions="rotary")
-    asked = [Request(draw_ids(3 + row, seed=row).tolist(), 40, strategy, seed=row) for row in range(3)]
+    requests = [Request(draw_ids(3 + row, seed=row).tolist(), 40, strategy, seed=row) for row in range(3)]
     texts = [
-        [(written.row, written.id) for written in stream(engine, asked)]
+        [(token.row, token.id) for token in stream(engine, requests)]
         for engine in (TorchEngine(model), UncachedEngine(model))
     ]
     assert texts[0] == texts[1] and len(texts[0]) == 120
 
 
-def test_a_step_must_give_every_row_a_token() -> None:
+def test_a_step_requires_a_token_for_every_row() -> None:
     _, rows = UncachedEngine(tiny_model()).prefill([[1], [2]])
     for ids in ([[1]], [[1], []]):
         with pytest.raises(AssertionError, match="every row"):
             rows.step(ids)
 
 
-def test_it_is_chosen_by_name_and_has_no_weights_of_one_byte() -> None:
+def test_it_is_selected_by_name_and_does_not_support_int8() -> None:
     model = tiny_model().to(torch.float32)
     engine, note = choose_engine(model, GenerateSettings(engine="uncached"))
     assert isinstance(engine, UncachedEngine) and note is None

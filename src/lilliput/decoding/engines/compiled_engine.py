@@ -1,14 +1,11 @@
-"""The numba engine: a whole pass in machine code, for a CPU and few rows at a time.
+"""The numba engine: a whole forward pass in compiled code, for small batches on a CPU.
 
-Owns: `Rows` over the slots, and cutting what is to be read into passes. Does not own: the arithmetic
-(`kernels`, `products`), the layout of weights (`packing`), keys and values (`slots`), the threads (`team`),
-the code (`machine_code`).
+Owns: `NumbaRows`, and splitting tokens into passes. Does not own: the arithmetic, the key-value slots and the threads
+(`kernels.decoding_pass`), or the layout of weights (`compiled_weights`).
 
-Every weight is read once a pass for all its rows, which is all that counts while they are few: a net of 7 million
-weights has
-29 MB to be read for every token. A row's logits are the same alone and in any batch, bit for bit. An engine is for
-one thread
-at a time.
+A pass reads every weight once for all rows. With few rows this memory traffic is the whole cost: 29 MB per token for a
+model of 7 million weights. The logits of a row are the same alone and in any batch, bit for bit. An engine must not be used
+by two threads at once.
 """
 
 from __future__ import annotations
@@ -27,11 +24,11 @@ from lilliput.kernels.decoding_pass.thread_team import ThreadTeam
 from lilliput.kernels.registers import PANEL, padded
 from lilliput.model.transformer import Transformer
 
-SMALL = 300_000  # weights below which a second thread costs more than it brings
+SMALL = 300_000  # number of weights below which a second thread costs more time than it saves
 
 
 class NumbaRows:
-    """Handles of rows in the engine's slots, given back when the rows are no longer wanted."""
+    """Handles of rows in the engine's slots, released when this object is deleted."""
 
     def __init__(self, engine: NumbaEngine, handles: list[int]) -> None:
         self.engine, self.handles = engine, handles
@@ -61,14 +58,14 @@ class NumbaRows:
 
     def join(self, others: NumbaRows) -> None:
         assert others.engine is self.engine
-        joined, others.handles = others.handles, []  # in this order: a handle must never be given back twice
+        joined, others.handles = others.handles, []  # in this order: a handle must not be released twice
         self.handles = self.handles + joined
 
     def truncate(self, length: int) -> None:
         slots = self.engine.slots
         cut = [handle for handle in self.handles if slots.held[handle] > length]
         if not all(slots.can_truncate(handle, length) for handle in cut):
-            raise ValueError(f"a windowed layer no longer holds what a length of {length} needs: prefill again")
+            raise ValueError(f"a windowed layer has dropped keys that length {length} requires: prefill again")
         for handle in cut:
             slots.held[handle] = length
 
@@ -78,7 +75,7 @@ class NumbaRows:
 
 
 class NumbaEngine:
-    """Holds a copy of the model's weights as they are now. `threads`: as many as torch uses, one for a very small net."""
+    """Computes with a copy of the model's current weights. `threads` defaults to torch's number, or 1 for a very small model."""
 
     name = "numba"
 
@@ -87,16 +84,14 @@ class NumbaEngine:
         self.context = model.settings.context
         self.slots = KeyValueSlots(self.packed)
         if threads is None:
-            panels = (
-                padded(self.packed.plan.dim, PANEL) // PANEL
-            )  # of the smallest matrix: who has none of them only waits
+            panels = padded(self.packed.plan.dim, PANEL) // PANEL  # of the smallest matrix: more threads would be idle
             weights = self.packed.floats.size + self.packed.bytes.size
             threads = 1 if weights < SMALL else min(torch.get_num_threads(), panels)
         self.team = self.new_team(threads)
 
     def new_team(self, threads: int) -> ThreadTeam:
         team = ThreadTeam(self.packed, self.slots, threads)
-        weakref.finalize(self, team.close)  # also at the interpreter's end, when __del__ finds half of it gone
+        weakref.finalize(self, team.close)  # runs at the interpreter's exit too, when __del__ is not reliable
         return team
 
     def prefill(self, views: Sequence[Sequence[int]]) -> tuple[Tensor, NumbaRows]:
@@ -104,7 +99,7 @@ class NumbaEngine:
         return rows.step(views), rows
 
     def read(self, handles: Sequence[int], ids: Sequence[Sequence[int]]) -> Tensor:
-        """Logits (B, V) after the last of the new tokens of each row."""
+        """Append tokens to rows and return the logits (B, V) after the last token of each row."""
         assert len(ids) == len(handles) and all(ids), "every row takes at least one token"
         if not self.team.usable:
             self.team.close()
@@ -120,12 +115,12 @@ class NumbaEngine:
             positions += range(held, held + len(new))
             tokens += new
             ends.append(len(tokens) - 1)
-        # Compiled code asks nobody: what is out of bounds here would be read from somewhere there.
+        # Compiled code does not check bounds: it would read other memory.
         if max(positions) >= self.context or min(tokens) < 0 or max(tokens) >= self.packed.plan.vocab_size:
-            raise IndexError("a row beyond the context, or an id beyond the vocabulary")
+            raise IndexError("a row exceeds the context, or a token id exceeds the vocabulary")
         try:
             return self.run_passes(lines, positions, tokens, ends)
-        except BaseException:  # Ctrl-C, too: a row holds what was read to its end, or what it held before
+        except BaseException:  # including KeyboardInterrupt: restore the rows' lengths
             for handle, held in zip(handles, before, strict=True):
                 slots.held[handle] = held
             raise
@@ -133,8 +128,8 @@ class NumbaEngine:
     def run_passes(
         self, lines: Sequence[int], positions: Sequence[int], tokens: Sequence[int], ends: Sequence[int]
     ) -> Tensor:
-        """Logits of the tokens `ends`; `lines` are the handles of the tokens' rows."""
-        arrays, passes, given = self.team.arrays, -(-len(tokens) // CHUNK), 0
+        """Return the logits of the tokens at `ends`; `lines` are the handles of the tokens' rows."""
+        arrays, passes, done = self.team.arrays, -(-len(tokens) // CHUNK), 0
         logits = np.empty((len(ends), self.packed.plan.vocab_size), np.float32)
         for part in range(passes):
             first, last = len(tokens) * part // passes, len(tokens) * (part + 1) // passes
@@ -143,7 +138,7 @@ class NumbaEngine:
             arrays.ids[:size], arrays.pos[:size] = tokens[first:last], positions[first:last]
             arrays.handles[:size], arrays.wanted[: len(wanted)] = lines[first:last], wanted
             self.slots.add_tokens(lines[first:last], positions[first:last], arrays.slots)
-            # Copied by NumPy: torch would wake its own threads for many rows.
-            logits[given : given + len(wanted)] = self.team.run(size, len(wanted))
-            given += len(wanted)
+            # Copied by NumPy: torch would start its own threads for many rows.
+            logits[done : done + len(wanted)] = self.team.run(size, len(wanted))
+            done += len(wanted)
         return torch.from_numpy(logits)

@@ -1,8 +1,8 @@
 """A model's weights as flat arrays in the order in which the compiled engine reads them.
 
-Owns: which nets the engine holds, the layout of matrices (panels, whole numbers with a scale for each
-output), the tables of layers and of windows. Does not own: the arithmetic (`kernels.decoding_pass.loops`) or
-the memory of keys and values (`kernels.decoding_pass.key_value_slots`).
+Owns: which models the engine supports, the layout of matrices (panels; int8 with a scale per output), and the tables of
+layers and windows. Does not own: the arithmetic (`kernels.decoding_pass.loops`) or the memory of keys and values
+(`kernels.decoding_pass.key_value_slots`).
 
 J outputs of a matrix, K inputs, V vocabulary, C dim.
 """
@@ -53,7 +53,7 @@ ACTIVATIONS: dict[type[nn.Module], int] = {
     SquaredReluFeedForward: layout.RELU2,
     SwigluFeedForward: layout.SWIGLU,
 }
-# What the compiled pass computes: a model with a part of any other type goes to the torch engine.
+# The parts that the compiled pass supports: a model with a part of any other type requires the torch engine.
 SUPPORTED: Supported = {
     "embedding": (LearnedEmbedding, PretrainedEmbedding, PatchedEmbedding),
     "positions": (Positions, Learned, Sinusoidal, Rotary),
@@ -74,9 +74,9 @@ SUPPORTED: Supported = {
 def refusal(model: Transformer) -> str | None:
     """Return why the compiled engine does not support this model; None if it does."""
     if not isinstance(model.head, LanguageHead):
-        return "a classifier does not write"
+        return "a classifier does not generate text"
     if unsupported := find_unsupported(model, SUPPORTED):
-        return f"the compiled engine has no {unsupported}"
+        return f"the compiled engine does not support {unsupported}"
     if len(shared_types(model)) > 3:
         return "the compiled engine requires one kind of norm, norm placement and feed-forward in all blocks"
     weight = next(model.parameters())
@@ -85,16 +85,16 @@ def refusal(model: Transformer) -> str | None:
     if weight.dtype != torch.float32:
         return f"the model is in {str(weight.dtype).removeprefix('torch.')}, not float32"
     if type(weight.data) is not Tensor and type(weight) is not nn.Parameter:
-        return "the model's weights are in parts over processes"
-    # By NumPy: torch wakes its threads for it, and has to load what they need.
+        return "the model's weights are sharded over processes"
+    # By NumPy: torch would start its threads.
     if not all(np.isfinite(weight.detach().numpy()).all() for weight in model.parameters()):
-        return "the model's weights are not all finite numbers"
+        return "some weights of the model are not finite"
     return None
 
 
 @dataclass
 class Packer:
-    """Collects arrays one after the other, each at the beginning of a cache line."""
+    """Collects arrays, each aligned to a cache line."""
 
     quantise: Quantise
     floats: list[Floats] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Packer:
     byte_end: int = 0
 
     def put(self, tensor: Tensor | NDArray[np.float32]) -> int:
-        """Where it begins."""
+        """Add an array and return its offset."""
         values = np.ascontiguousarray(tensor.detach().float().numpy() if isinstance(tensor, Tensor) else tensor).ravel()
         at, size = self.float_end, padded(len(values), LINE // 4)
         self.floats.append(np.pad(values.astype(np.float32), (0, size - len(values))))
@@ -111,25 +111,25 @@ class Packer:
         return at
 
     def put_outputs(self, values: Tensor | None, gated: bool) -> int:
-        """A number for each output, in the order of the panels; -1 for none."""
+        """Add one number per output, in the order of the panels, and return the offset; -1 for None."""
         return -1 if values is None else self.put(in_panels(values.detach().numpy()[:, None], gated)[:, 0])
 
     def put_matrix(self, weight: Tensor, gated: bool = False) -> tuple[int, int]:
-        """Where it begins, and its scales (-1 if it has none)."""
+        """Add a matrix and return its offset and that of its scales (-1 if it is not quantised)."""
         rows = in_panels(weight.detach().numpy(), gated)  # (J, K)
         outputs, depth = rows.shape
         if self.quantise is None:
             return self.put(rows.reshape(outputs // PANEL, PANEL, depth).transpose(0, 2, 1)), -1
         scales = np.maximum(np.abs(rows).max(axis=1), 1e-30) / 127.0
-        whole = np.rint(rows / scales[:, None]).astype(np.int8)
-        filled = np.pad(whole, ((0, 0), (0, padded(depth, PAIR) - depth)))
+        quantised = np.rint(rows / scales[:, None]).astype(np.int8)
+        filled = np.pad(quantised, ((0, 0), (0, padded(depth, PAIR) - depth)))
         at, panels = self.byte_end, filled.reshape(outputs // PANEL, PANEL, -1, PAIR).transpose(0, 2, 1, 3)
         self.bytes.append(panels.ravel())
         self.byte_end += panels.size
         return at, self.put(scales.astype(np.float32))
 
     def put_linear(self, linear: nn.Linear, gated: bool = False) -> tuple[int, int, int]:
-        """Where its matrix, scales and biases begin."""
+        """Add a linear layer and return the offsets of its matrix, scales and biases."""
         return *self.put_matrix(linear.weight, gated), self.put_outputs(linear.bias, gated)
 
     def put_norm(self, norm: nn.Module) -> int:
@@ -148,7 +148,7 @@ def shared_types(model: Transformer) -> set[type[nn.Module]]:
 
 
 def in_panels(rows: Floats, gated: bool) -> Floats:
-    """(J, K) filled up with zeros to whole panels. A gated one has a panel of gates, then the panel that they open."""
+    """Return the matrix (J, K) padded with zeros to whole panels. If gated, panels of gates and of gated values alternate."""
     halves = np.split(rows, 2) if gated else [rows]
     full = [np.pad(half, ((0, padded(len(half), PANEL) - len(half)), (0, 0))) for half in halves]
     panels = np.stack([half.reshape(-1, PANEL, rows.shape[1]) for half in full], axis=1)
@@ -156,7 +156,7 @@ def in_panels(rows: Floats, gated: bool) -> Floats:
 
 
 def aligned(parts: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
-    """All parts in one array."""
+    """Concatenate the parts into one array aligned to a cache line."""
     whole = zeros_on_lines(sum(map(len, parts)), dtype)
     if parts:
         np.concatenate(parts, out=whole)
@@ -164,9 +164,9 @@ def aligned(parts: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number
 
 
 def put_positions(packer: Packer, positions: Positions) -> tuple[int, int, int]:
-    """Where a table of positions begins, or one of cosines and one of sines."""
+    """Add the tables of the positions; return the offsets of positions, cosines and sines, -1 for those not used."""
     if isinstance(positions, Rotary):
-        half = positions.cos.shape[1] // 2  # there they stand twice, the sines with either sign
+        half = positions.cos.shape[1] // 2  # the table has both halves, the sines with opposite signs
         return -1, packer.put(positions.cos[:, :half]), packer.put(positions.sin[:, half:])
     if isinstance(positions, Learned):
         return packer.put(positions.table.weight), -1, -1

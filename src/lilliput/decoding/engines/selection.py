@@ -1,6 +1,6 @@
-"""Selection of the engine that computes.
+"""Selection of the engine.
 
-Owns: the rule of `auto`, and the errors of engines that do not support a model. Does not own: the engines.
+Owns: the rule of `auto`, and the errors for models that an engine does not support. Does not own: the engines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def choose_engine(
 ) -> tuple[Engine, str | None]:
     """Return the engine that the settings select, and a note on why it is not numba, if so.
 
-    `auto` is numba wherever it supports the model, torch elsewhere. `notify` receives a message when a compilation begins and
+    `auto` selects numba if it supports the model, otherwise torch. `notify` receives a message when a compilation begins and
     when it ends.
     """
     engine, note = find_engine(model, settings, notify)
@@ -38,9 +38,8 @@ def find_engine(
     if settings.engine in ("torch", "uncached"):
         if settings.quantise is not None:
             raise UserError(
-                f"int8 weights require generate.engine numba, got {settings.engine}",
-                "generate.quantise",
-                fix="set generate.engine to numba",
+                f'int8 weights require engine "numba" (got "{settings.engine}")',
+                fix='set generate.engine to "numba" or remove generate.quantise',
                 code="setting.conflict",
                 setting="generate.quantise",
             )
@@ -56,8 +55,8 @@ def find_engine(
         return NumbaEngine(model, quantise=settings.quantise), None
     if settings.engine == "numba" or settings.quantise is not None:
         raise UserError(
-            f"the numba engine does not support this model: {reason}",
-            fix="set generate.engine to torch",
+            f'engine "numba" does not support this model: {reason}',
+            fix='set generate.engine to "torch"' + " and remove generate.quantise" * (settings.quantise is not None),
             code="model.unsupported",
             setting="generate.engine",
         )

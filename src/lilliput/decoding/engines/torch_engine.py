@@ -1,7 +1,7 @@
-"""The torch engine: every member of the family on every device, whole batches at a time.
+"""The torch engine: every model on every device.
 
-Owns: `Rows` over the model's own cache, in which order the cache holds them, and how many threads a pass is
-worth. Does not own: the cache's storage (`model.kv_cache`) or the net.
+Owns: `TorchRows` over the model's KV cache, the order of rows in it, and the number of threads of a pass. Does not own:
+the cache (`model.kv_cache`) or the model.
 
 B rows, T new tokens, C dim, V vocabulary.
 """
@@ -18,14 +18,14 @@ from lilliput.model.attention import Capture
 from lilliput.model.kv_cache import Cache
 from lilliput.model.transformer import Transformer, evaluating
 
-# Weights times tokens of a pass below which a CPU is left to one thread: others would wait for each other at every product
-# for longer than they help. Of 7 million weights, on two cores with others at work: one row 5.4 ms against 9.9 with two threads,
-# 4 rows 8.6 against 27, 32 rows 14.7 against 15.1.
+# Weights times tokens of a pass below which a CPU uses one thread: several would spend more time in synchronisation than they
+# save. 7 million weights, two busy cores, one thread against two: 1 row 5.4 and 9.9 ms, 4 rows 8.6 and 27 ms, 32 rows 14.7
+# and 15.1 ms.
 FEW_PRODUCTS = 100_000_000
 
 
 class TorchRows:
-    """Row i of the texts is row `where[i]` of the cache, which moves a row only if it must."""
+    """Row i of the texts is row `where[i]` of the cache, so that most reorderings copy nothing."""
 
     def __init__(self, engine: TorchEngine, cache: Cache) -> None:
         self.engine, self.cache = engine, cache
@@ -48,7 +48,7 @@ class TorchRows:
         counts = list(map(len, new))
         longest = max(counts)
         pos: Tensor | None = None
-        if longest > min(counts):  # padding comes last: among rows of one length no mask is then needed for it
+        if longest > min(counts):  # pad at the end: rows of equal length then need no mask for it
             new = [[*tokens, *[0] * (longest - len(tokens))] for tokens in new]
             at = torch.arange(longest, device=device)
             before, count = torch.tensor([cache.lengths, counts], device=device)[:, :, None]  # (B, 1) each
@@ -57,7 +57,7 @@ class TorchRows:
         with evaluating(model), threads_for(device, self.engine.weights * read.numel()):
             now = model.begin(read, pos, None, cache, capture)
             x = model.trunk(read, now)
-            # The head is for each row's last token only: V x T products are saved.
+            # Only the last token of each row goes through the head, which saves most of its products.
             last = (
                 x[:, -1:]
                 if in_place and pos is None
@@ -69,7 +69,7 @@ class TorchRows:
         return logits
 
     def tidy(self, capture: Capture) -> None:
-        """The weights of the last pass by row of the texts, and their columns by position (a window is held as a ring)."""
+        """Order the attention weights of the last pass: rows as in the texts, columns by position (a window is a ring buffer)."""
         for layer, weights in capture.weights.items():
             window, by_row = self.engine.model.windows[layer], weights[-1]  # (B, H, T, K)
             if window is not None:
@@ -100,8 +100,10 @@ class TorchRows:
 
 
 class TorchEngine:
-    """`capture` is filled with the attention of every pass, for whoever wants to look at it: rows as in the texts, columns in
-    the order of their positions; where rows take unequal numbers of tokens, the shorter are padded at the end."""
+    """Computes with the model itself. `capture` receives the attention weights of every pass.
+
+    Its rows are those of the texts, its columns are ordered by position. Rows with fewer new tokens are padded at the end.
+    """
 
     name = "torch"
 
@@ -117,7 +119,7 @@ class TorchEngine:
 
 @contextmanager
 def threads_for(device: torch.device, products: int) -> Iterator[None]:
-    """One thread where a pass is small; afterwards as many as before."""
+    """Use one thread inside if the pass is small; restore the number of threads afterwards."""
     had = torch.get_num_threads()
     fewer = device.type == "cpu" and had > 1 and products < FEW_PRODUCTS
     if fewer:

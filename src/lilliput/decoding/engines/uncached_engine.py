@@ -1,8 +1,7 @@
-"""The engine without a cache: it keeps the ids alone, and reads every text again from its start for each token.
+"""The engine without a KV cache: it reads each text again from its start for every token.
 
-Owns: `Rows` that hold texts and nothing else. Does not own: the net. It is there to be measured against: the
-time that the others save, and the memory that they pay for it, is the whole difference; the logits are the
-same but for rounding.
+Owns: `UncachedRows`, which hold token ids only. Does not own: the model. It exists to measure the time that a cache saves
+and the memory that it costs; its logits equal those of the other engines up to rounding.
 
 B rows, T tokens of the longest text, V vocabulary.
 """
@@ -33,15 +32,12 @@ class UncachedRows:
         model, lengths = self.engine.model, self.lengths
         longest = max(lengths)
         # Padding comes last, where no token of the text can see it.
-        read = torch.tensor(
-            [[*text, *[0] * (longest - len(text))] for text in self.texts], device=model.device
-        )  # (B, T)
+        padded = [[*text, *[0] * (longest - len(text))] for text in self.texts]
+        read = torch.tensor(padded, device=model.device)  # (B, T)
         with evaluating(model), threads_for(model.device, self.engine.weights * read.numel()):
             now = model.begin(read, None, None)
             x = model.trunk(read, now)
-            last = x[range(len(lengths)), [length - 1 for length in lengths]][
-                :, None
-            ]  # (B, 1, C): the head is for these
+            last = x[range(len(lengths)), [length - 1 for length in lengths]][:, None]  # (B, 1, C)
             logits: Tensor = model.head(last, now)[:, -1]
         return logits
 
@@ -55,7 +51,7 @@ class UncachedRows:
         self.texts = [*self.texts, *others.texts]
 
     def truncate(self, length: int) -> None:
-        """Never refused: a window loses nothing that is read again."""
+        """Never raises: all keys are computed again."""
         self.texts = [text[:length] for text in self.texts]
 
     @property
