@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from lilliput.evaluation.diversity import cut_words, distinct, diversity_figures, repetition, self_bleu
+from lilliput.evaluation.diversity import distinct, diversity_figures, repetition, self_bleu, split_words
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 TEXTS = st.lists(WORDS, min_size=1, max_size=6)
@@ -58,7 +58,7 @@ def test_self_bleu_is_sacrebleus_with_all_others_as_references(seed: int) -> Non
     texts = [" ".join(generator.choices("abcde", k=generator.randint(0, 25))) for _ in range(12)]
     metric = BLEU(effective_order=True)
     scores = [metric.sentence_score(text, texts[:at] + texts[at + 1 :]).score for at, text in enumerate(texts)]
-    assert self_bleu(cut_words(texts)) == pytest.approx(sum(scores) / 12, rel=1e-12)
+    assert self_bleu(split_words(texts)) == pytest.approx(sum(scores) / 12, rel=1e-12)
 
 
 def test_self_bleu_of_one_text_and_of_the_same_texts() -> None:
@@ -70,7 +70,7 @@ def test_self_bleu_of_one_text_and_of_the_same_texts() -> None:
 
 def test_words_are_those_of_bleu() -> None:
     text = 'Tom said, "Don\'t!" for 3.5 dollars.\n'
-    assert cut_words([text]) == [BLEU().tokenizer(text.rstrip()).split()]
+    assert split_words([text]) == [BLEU().tokenizer(text.rstrip()).split()]
     found = diversity_figures([text, ""])
-    assert found["words"] == len(cut_words([text])[0]) / 2
+    assert found["words"] == len(split_words([text])[0]) / 2
     assert found["distinct"].keys() == found["repetition"].keys() == {"1", "2", "3", "4"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers.labelled_corpora import token_file
 from helpers.tiny_models import VARIANTS, draw_ids, name_variant, tiny_model
 from lilliput.evaluation import prompt_selection as passages
-from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, follow
+from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, score_prompts
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12), st.integers(0, 9))
@@ -48,7 +48,7 @@ def test_what_it_would_have_said(case: dict[str, Any], logits: int, monkeypatch:
     """30 tokens and a context of 24: those beyond are told from a window of their own."""
     monkeypatch.setattr(passages, "LOGITS", logits)
     model, texts = tiny_model(**case).train(), draw_ids(3, 30).tolist()
-    found = follow(model, 3, texts)
+    found = score_prompts(model, 3, texts)
     assert model.training, "as it was"
     model.eval()
     for row, text in enumerate(texts):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.evaluation.text_statistics import TextStatistics, count_names, cut_sentences, is_finished, measure_texts
+from lilliput.evaluation.text_statistics import TextStatistics, count_names, is_finished, measure_texts, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from lilliput.evaluation.text_statistics import TextStatistics, count_names, cut
     ],
 )
 def test_sentences(text: str, sentences: list[str]) -> None:
-    assert cut_sentences(text) == sentences
+    assert split_sentences(text) == sentences
 
 
 @given(st.text(st.sampled_from("Aa .!?\"'\n…é1"), max_size=60))
 def test_no_word_is_lost_or_comes_twice(text: str) -> None:
-    kept = "".join(" ".join(cut_sentences(text)).split())
+    kept = "".join(" ".join(split_sentences(text)).split())
     assert [letter for letter in kept if letter.isalnum()] == [letter for letter in text if letter.isalnum()]
 
 
@@ -56,7 +56,7 @@ def test_unfinished(text: str) -> None:
     ],
 )
 def test_names(text: str, names: dict[str, int]) -> None:
-    assert count_names(cut_sentences(text)) == names
+    assert count_names(split_sentences(text)) == names
 
 
 def test_figures_are_sums_divided_once() -> None:

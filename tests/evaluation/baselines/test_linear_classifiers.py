@@ -10,7 +10,7 @@ import pytest
 from helpers.labelled_corpora import SPEAKERS
 from helpers.shared_data import DATA, needs_data
 from helpers.user_errors import refused
-from lilliput.evaluation.baselines.linear_classifiers import commonest, predict_by_naive_bayes, predict_by_tfidf
+from lilliput.evaluation.baselines.linear_classifiers import most_common_label, predict_by_naive_bayes, predict_by_tfidf
 
 Teller = Callable[[list[str], list[str], list[str]], list[str] | None]
 
@@ -39,9 +39,9 @@ def test_nothing_to_tell_by() -> None:
     assert predict_by_tfidf(["!", "?", ""], ["bee", "owl", "owl"], ["!"]) is None
 
 
-def test_the_commonest_label() -> None:
-    assert commonest(["owl", "bee", "owl"]) == "owl"
-    assert commonest(["owl", "bee", "owl", "bee"]) == "bee"
+def test_the_most_common_label_label() -> None:
+    assert most_common_label(["owl", "bee", "owl"]) == "owl"
+    assert most_common_label(["owl", "bee", "owl", "bee"]) == "bee"
 
 
 @tellers
