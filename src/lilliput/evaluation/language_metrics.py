@@ -229,7 +229,7 @@ def leaked_figures(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[st
     return {"documents": int(leaked.sum()), "without": without}
 
 
-# Groups ------------------------------------------------------------------------------------------------------
+# Groups ---------------------------------------------------------------------------------------------------------------
 
 
 def by_position(scored: Scored, context: int) -> list[dict[str, Any]]:
@@ -275,7 +275,7 @@ def by_group(documents: Sums, names: Sequence[str], groups: NDArray[Any] | None)
     return rows
 
 
-# One row per document ----------------------------------------------------------------------------------------------
+# One row per document -------------------------------------------------------------------------------------------------
 
 
 def document_columns(evaluation: Evaluation, documents: Sums) -> Columns:

@@ -159,7 +159,7 @@ def measure_overlap(
     if not chosen:
         if len(choose_documents(file, 1, length)):
             raise UserError(
-                f"overlap requires documents that are not in the training split (all documents of at least {length:,} tokens are)",
+                f"every document of at least {length:,} tokens is also in the training split",
                 fix="use other documents",
                 code="evaluation.too-small",
             )
