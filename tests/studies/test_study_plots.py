@@ -164,16 +164,13 @@ def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list
     for path in tmp_path.glob("*/metrics.jsonl"):
         path.write_text(re.sub(r'"step": (\d+), "loss": [\d.]+', r'"step": \1, "loss": \1', path.read_text()))
     for fallen, risen in zip(pictures[:2], draw_study(rising)[:2], strict=True):
-        assert fallen.caption == f"{risen.caption} The start of the curve is above the plotted range."
+        assert fallen.caption == f"{risen.caption} The beginning is above the picture."
 
 
 def test_what_comes_later_is_no_beginning() -> None:
     x, y = np.arange(11.0), np.array([1.0, 1, 1, 9, 1, 1, 1, 1, 1, 1, 1])
     assert clipped_note([Curve(x, y)], 5.0) == ""
-    assert (
-        clipped_note([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5)
-        == " The start of the curve is above the plotted range."
-    )
+    assert clipped_note([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) == " The beginning is above the picture."
     assert clipped_note([Curve(x[:1], y[:1])], 0.5) == "", "one point is an end"
 
 
