@@ -1,6 +1,6 @@
-"""Draw a run's loss against its floor as an SVG: `python docs/draw_curve.py runs/demo > docs/demo.svg`.
+"""Draw the loss of a run and its floor as SVG: `python docs/draw_curve.py runs/demo > docs/demo.svg`.
 
-From metrics.jsonl alone, without a plotting library: one picture in the README is all it is for.
+Reads metrics.jsonl only and needs no plotting library. The README uses the picture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def draw(run: Path) -> str:
     train = [(event["seconds"], event["loss"] * per_nat) for event in steps]
     held_out = [(seconds[event["step"]], event["bits_per_byte"]) for event in sampled if event["step"] in seconds]
     floor = final["floor"]
-    longest, low, high = train[-1][0], floor * 0.95, floor * 1.6  # what happens above is over in seconds
+    longest, low, high = train[-1][0], floor * 0.95, floor * 1.6  # higher values occur only in the first seconds
     train = [(when, value) for when, value in train if value < high]
 
     def x(value: float) -> float:
@@ -45,7 +45,7 @@ def draw(run: Path) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'font-family="system-ui, sans-serif" font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        text(LEFT, 18, "bits per byte, logarithmic, against minutes of training"),
+        text(LEFT, 18, "bits per byte (log scale) by minutes of training"),
     ]
     for value in [0.01 * hundredth for hundredth in range(2, 400, 2)]:
         if low <= value <= high:
@@ -59,7 +59,7 @@ def draw(run: Path) -> str:
         line([(0.0, floor), (longest, floor)], "#c2410c", 1.5),
         text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) - 16, "training batches", "#5b94c4"),
         text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) + 2, f"validation {final['bits_per_byte']:.3f}", "#0a5ea8"),
-        text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) + 20, f"exact floor {floor:.3f}", "#c2410c"),
+        text(WIDTH - RIGHT + 8, y(final["bits_per_byte"]) + 20, f"floor {floor:.3f}", "#c2410c"),
         "</svg>",
     ]
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""BLEU and chrF are sacrebleu's, called by hand; intervals come from counts, fast, and are those of texts scored anew."""
+"""BLEU and chrF equal sacrebleu's; intervals from counts equal those of rescored texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_it_is_sacrebleu_called_by_hand(found: dict[str, Any], order: int) -> None:
+def test_equals_sacrebleu(found: dict[str, Any], order: int) -> None:
     name = str(order)
     metric = BLEU(max_ngram_order=order)
     whole = metric.corpus_score(HYPOTHESES, [REFERENCES])
@@ -46,7 +46,7 @@ def test_it_is_sacrebleu_called_by_hand(found: dict[str, Any], order: int) -> No
     assert found["sentence"]["signature"] == str(alone.get_signature())
 
 
-def test_order_four_is_what_everybody_calls_bleu(found: dict[str, Any]) -> None:
+def test_order_four_equals_the_default_bleu(found: dict[str, Any]) -> None:
     assert found["4"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     pairs = zip(HYPOTHESES, REFERENCES, strict=True)
     sentences = [sacrebleu.sentence_bleu(one, [other]).score for one, other in pairs]
@@ -54,13 +54,13 @@ def test_order_four_is_what_everybody_calls_bleu(found: dict[str, Any]) -> None:
     assert count_bleu(HYPOTHESES, REFERENCES, 4, alone=True).each().tolist() == sentences
 
 
-def test_chrf_is_sacrebleus() -> None:
+def test_chrf_equals_sacrebleu() -> None:
     found, metric = chrf_figures(HYPOTHESES, REFERENCES), CHRF()
     assert found["score"] == metric.corpus_score(HYPOTHESES, [REFERENCES]).score
     assert found["signature"] == str(metric.get_signature())
 
 
-def test_the_same_text_has_a_hundred_and_another_one_nothing() -> None:
+def test_identical_texts_score_100_and_disjoint_ones_0() -> None:
     texts = ["One day Tom met a fox.", 'He said, "Hi, and good day to you!"']
     same, other = bleu_figures(texts, texts), bleu_figures(["x y z w", "u v"], texts)
     for order in map(str, ORDERS):
@@ -70,14 +70,14 @@ def test_the_same_text_has_a_hundred_and_another_one_nothing() -> None:
     assert chrf_figures(texts, texts)["score"] == pytest.approx(100)
 
 
-def test_a_single_order_knows_no_brevity() -> None:
+def test_single_orders_have_no_brevity_penalty() -> None:
     found = bleu_figures(["Tom met"], ["Tom met a fox at the river"])
     assert found["single"]["1"] == found["single"]["2"] == 100.0
     assert found["1"] == pytest.approx(100 * np.exp(1 - 7 / 2), rel=1e-13)
     assert found["single"]["3"] == 0.0 and found["single"]["interval"]["3"] is None
 
 
-def test_nothing_written_is_no_accident() -> None:
+def test_empty_hypotheses_score_0() -> None:
     found = bleu_figures(["", ""], ["Tom met a fox", "and ran"])
     assert [found[str(order)] for order in ORDERS] == [0.0] * 4
 
@@ -91,7 +91,7 @@ def test_one_text_has_no_interval() -> None:
 @pytest.mark.parametrize(
     "count", [count_chrf, lambda *texts: count_bleu(*texts, 4), lambda *texts: count_bleu(*texts, 2)]
 )
-def test_an_interval_is_that_of_texts_scored_anew(count) -> None:  # type: ignore[no-untyped-def]
+def test_intervals_equal_those_of_rescored_texts(count) -> None:  # type: ignore[no-untyped-def]
     counted = count(HYPOTHESES, REFERENCES)
     for drawn in resample(50, seed=3, draws=5):
         texts = [HYPOTHESES[at] for at in drawn], [[REFERENCES[at] for at in drawn]]
@@ -101,8 +101,8 @@ def test_an_interval_is_that_of_texts_scored_anew(count) -> None:  # type: ignor
     assert (low, high) == bootstrap(counted.score, 50)
 
 
-def test_a_thousand_draws_take_no_time() -> None:
+def test_the_bootstrap_is_fast() -> None:
     counted = count_bleu(HYPOTHESES, REFERENCES, 4)
-    begun = time.process_time()
+    start = time.process_time()
     counted.interval()
-    assert time.process_time() - begun < 0.5
+    assert time.process_time() - start < 0.5

@@ -1,4 +1,4 @@
-"""How often a classifier is right: every document judged once, alone or padded beside others, by its own words only."""
+"""Accuracy of a classifier: every document is evaluated once, independently of padding and batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_model(positions: str = "rotary", window: tuple[int | None, ...] | None 
 
 
 def by_hand(model: Transformer, file: TokenFile) -> tuple[float, np.ndarray]:
-    """Each document by itself, without padding: its first 24 words, and neither start nor end."""
+    """Evaluate each document alone, without padding: its first 24 tokens, without start and end."""
     nats, confusion = 0.0, np.zeros((3, 3), np.int64)
     assert file.labels is not None
     for index, label in enumerate(file.labels.tolist()):
@@ -46,7 +46,7 @@ def by_hand(model: Transformer, file: TokenFile) -> tuple[float, np.ndarray]:
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal"])
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_each_document_once_whatever_the_batch(positions: str, batch: int) -> None:
+def test_documents_are_scored_once_for_any_batch_size(positions: str, batch: int) -> None:
     model, file = make_model(positions), make_file()
     nats, confusion = by_hand(model, file)
     found = measure_classification(model, DocumentRows(file, 24).in_order(batch))
@@ -57,8 +57,8 @@ def test_each_document_once_whatever_the_batch(positions: str, batch: int) -> No
     assert found.loss == pytest.approx(nats / len(LENGTHS), rel=1e-12)
 
 
-def test_gradients_do_not_know_the_padding() -> None:
-    """Documents of unlike length side by side give the gradient of each alone."""
+def test_padding_does_not_change_gradients() -> None:
+    """A batch of documents of different lengths gives the sum of their separate gradients."""
     model, rows = make_model(), DocumentRows(make_file(), 24)
     together = rows.batch(np.arange(len(rows)))
     classifier_loss(classifier_logits(model, together), together.labels).goal.backward()  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ def test_gradients_do_not_know_the_padding() -> None:
         torch.testing.assert_close(found[name], weight.grad, rtol=0, atol=1e-12)
 
 
-def test_a_batch_of_padding_teaches_nothing() -> None:
+def test_an_empty_batch_has_zero_gradients() -> None:
     model = make_model()
     nothing = DocumentRows(make_file(), 24).batch(np.arange(0))
     loss = classifier_loss(classifier_logits(model, nothing), nothing.labels).goal
@@ -81,7 +81,7 @@ def test_a_batch_of_padding_teaches_nothing() -> None:
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
 
 
-def test_dropout_is_off_and_comes_back() -> None:
+def test_dropout_is_disabled_and_restored() -> None:
     model = tiny_model(task="classifier", classes=3, dropout=0.5).train()
     rows, before = DocumentRows(make_file(), 24), torch.get_rng_state()
     first, second = (measure_classification(model, rows.in_order(2)) for _ in range(2))
@@ -90,7 +90,7 @@ def test_dropout_is_off_and_comes_back() -> None:
     assert torch.equal(torch.get_rng_state(), before), "evaluation draws nothing"
 
 
-def test_figures() -> None:
+def test_metrics() -> None:
     found = Classification(nats=8.0 * math.log(3), confusion=np.array([[3, 1], [2, 2]]), tokens=100)
     assert found.documents == 8
     assert found.accuracy == 5 / 8

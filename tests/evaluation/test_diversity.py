@@ -1,4 +1,4 @@
-"""Repetition within texts and between them: by properties, by hand, and self-BLEU by sacrebleu with many references."""
+"""Repetition within texts and between them: properties, hand-computed cases, and sacrebleu with many references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
-from lilliput.evaluation.diversity import cut_words, distinct, diversity_figures, repetition, self_bleu
+from lilliput.evaluation.diversity import distinct, diversity_figures, repetition, self_bleu, split_words
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 TEXTS = st.lists(WORDS, min_size=1, max_size=6)
@@ -17,7 +17,7 @@ ORDERS = st.integers(1, 4)
 
 
 @given(TEXTS, ORDERS)
-def test_distinct_is_a_share_that_no_order_of_texts_changes(texts: list[list[str]], n: int) -> None:
+def test_distinct_does_not_depend_on_the_order_of_texts(texts: list[list[str]], n: int) -> None:
     found = distinct(texts, n)
     assert found == distinct(texts[::-1], n)
     ngrams = [tuple(words[at : at + n]) for words in texts for at in range(len(words) - n + 1)]
@@ -26,24 +26,24 @@ def test_distinct_is_a_share_that_no_order_of_texts_changes(texts: list[list[str
 
 
 @given(TEXTS, ORDERS)
-def test_the_same_texts_again_halve_it(texts: list[list[str]], n: int) -> None:
+def test_duplicated_texts_halve_distinct(texts: list[list[str]], n: int) -> None:
     found, twice = distinct(texts, n), distinct(texts * 2, n)
     assert twice == (None if found is None else pytest.approx(found / 2))
     assert repetition(texts * 2, n) == (None if found is None else pytest.approx(repetition(texts, n)))
 
 
 @given(WORDS, ORDERS)
-def test_of_one_text_the_two_are_complements(words: list[str], n: int) -> None:
+def test_distinct_and_repetition_of_one_text_are_complements(words: list[str], n: int) -> None:
     found = distinct([words], n)
     assert repetition([words], n) == (None if found is None else pytest.approx(1 - found))
 
 
 @given(st.lists(st.permutations("abcdefgh"), min_size=1, max_size=5), ORDERS)
-def test_nothing_twice_is_no_repetition(texts: list[list[str]], n: int) -> None:
+def test_unique_words_have_no_repetition(texts: list[list[str]], n: int) -> None:
     assert repetition(texts, n) == 0.0
 
 
-def test_by_hand() -> None:
+def test_hand_computed_cases() -> None:
     texts = [["a", "b", "a", "b"], ["a", "b", "c"], []]
     assert distinct(texts, 1) == 3 / 7
     assert distinct(texts, 2) == 3 / 5  # ab ba bc of ab ba ab ab bc
@@ -53,24 +53,24 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_self_bleu_is_sacrebleus_with_all_others_as_references(seed: int) -> None:
+def test_self_bleu_equals_sacrebleu_with_all_others_as_references(seed: int) -> None:
     generator = random.Random(seed)
     texts = [" ".join(generator.choices("abcde", k=generator.randint(0, 25))) for _ in range(12)]
     metric = BLEU(effective_order=True)
     scores = [metric.sentence_score(text, texts[:at] + texts[at + 1 :]).score for at, text in enumerate(texts)]
-    assert self_bleu(cut_words(texts)) == pytest.approx(sum(scores) / 12, rel=1e-12)
+    assert self_bleu(split_words(texts)) == pytest.approx(sum(scores) / 12, rel=1e-12)
 
 
-def test_self_bleu_of_one_text_and_of_the_same_texts() -> None:
+def test_self_bleu_of_one_text_and_of_identical_texts() -> None:
     words = ["the", "cat", "sat", "on", "the", "mat"]
     assert self_bleu([words]) is None
     assert self_bleu([words, words, words]) == pytest.approx(100)
     assert self_bleu([words, ["a", "dog"]]) == 0.0
 
 
-def test_words_are_those_of_bleu() -> None:
+def test_words_equal_those_of_bleu() -> None:
     text = 'Tom said, "Don\'t!" for 3.5 dollars.\n'
-    assert cut_words([text]) == [BLEU().tokenizer(text.rstrip()).split()]
+    assert split_words([text]) == [BLEU().tokenizer(text.rstrip()).split()]
     found = diversity_figures([text, ""])
-    assert found["words"] == len(cut_words([text])[0]) / 2
+    assert found["words"] == len(split_words([text])[0]) / 2
     assert found["distinct"].keys() == found["repetition"].keys() == {"1", "2", "3", "4"}

@@ -1,4 +1,4 @@
-"""Which documents are judged: names before paths, sets put together as if they were one, texts found again by their hashes."""
+"""Choice of documents: names before paths, joined sets, texts matched by their hashes."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_set(data, "obma")
 
 
-def test_texts_are_found_again_without_what_was_dropped() -> None:
+def test_texts_of_omits_dropped_documents() -> None:
     wanted = [TEXTS[0], TEXTS[2], TEXTS[0]]
-    there = iter([*TEXTS[:3], TEXTS[0], TEXTS[3]])
-    assert list(texts_of(hashes(wanted), there, "a.txt")) == wanted
+    available = iter([*TEXTS[:3], TEXTS[0], TEXTS[3]])
+    assert list(texts_of(hashes(wanted), available, "a.txt")) == wanted
     error = refused(lambda: list(texts_of(hashes(wanted), iter(TEXTS), "a.txt")))
     assert (error.code, error.where) == ("data.changed", "a.txt")
 
 
-def test_sets_together_are_one_file_of_all_their_documents(tmp_path: Path) -> None:
+def test_joined_sets_equal_one_file_of_all_documents(tmp_path: Path) -> None:
     sources = [
         write(tmp_path / f"{name}.txt", texts) for name, texts in {"a": TEXTS[:1], "b": TEXTS[1:3], "c": TEXTS}.items()
     ]
@@ -68,7 +68,7 @@ def test_sets_together_are_one_file_of_all_their_documents(tmp_path: Path) -> No
     assert found.file.predictions == whole.file.predictions
 
 
-def test_a_file_has_the_labels_of_the_model_or_its_own(tmp_path: Path) -> None:
+def test_a_file_uses_the_labels_of_the_model_or_its_own(tmp_path: Path) -> None:
     path = tmp_path / "said.tsv"
     path.write_text("owl\tthe moon\nbee\tthe sea\nowl\tthe wind\n")
     data, tokenizer = (
@@ -83,11 +83,11 @@ def test_a_file_has_the_labels_of_the_model_or_its_own(tmp_path: Path) -> None:
     assert plain.file.labels is None and plain.labels is None
 
 
-def test_texts_without_a_token_are_told(tmp_path: Path) -> None:
+def test_texts_without_tokens_raise_an_error(tmp_path: Path) -> None:
     config = configure(write(tmp_path / "a.txt", TEXTS), tmp_path, "word")
     config = replace(config, tokenizer=replace(config.tokenizer, punctuation="strip"))
-    (tmp_path / "marks.txt").write_text("!!!\n")
+    (tmp_path / "punctuation.txt").write_text("!!!\n")
     tokenizer = prepare(config).tokenizer
-    path = str(tmp_path / "marks.txt")
+    path = str(tmp_path / "punctuation.txt")
     error = refused(lambda: open_file(path, config.data, tokenizer, None, silent))
     assert (error.code, error.where) == ("data.empty", path)

@@ -1,4 +1,4 @@
-"""The floor is the program's own, and only stories of the book are valid."""
+"""The floor equals the storybook's exact score, and only its stories are valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lilliput.settings.tree import GenerateSettings
 from lilliput.training.session import train
 
 
-def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:
+def test_the_floor_is_the_exact_score_per_byte() -> None:
     config = load_config("storybook", {"data.documents": "30"})
     documents = [document.text for document in open_corpus(config.data).documents("validation")]
     nats = -sum(score(document).logprob or 0.0 for document in documents)
@@ -29,38 +29,38 @@ def test_the_floor_is_the_exact_score_over_the_bytes_of_the_split() -> None:
     assert storybook_floor(config) == pytest.approx(nats / math.log(2) / size, rel=1e-12)
 
 
-def test_other_texts_have_no_known_floor(tmp_path: Path) -> None:
+def test_other_texts_have_no_floor(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     assert storybook_floor(load_config(str(tmp_path / "a.txt"))) is None
     assert storybook_floor(load_config("storybook", {"data.validation_source": str(tmp_path / "a.txt")})) is None
 
 
-def test_judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of one step writes no stories; the book does."""
+def test_story_validity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of one step generates no valid story; the storybook does."""
     monkeypatch.chdir(tmp_path)
     config = load_config(
         "storybook", SETTINGS | {"data.documents": "10", "train.steps": "1", "train.precision": "float32"}
     )
     writer = load(train(config).folder)
-    judged = story_validity(writer, 7, seed=1, batch=3)
-    assert (judged.count, judged.share) == (7, 0.0)
-    assert judged == story_validity(writer, 7, seed=1, batch=7), "the batch does not matter"
+    found = story_validity(writer, 7, seed=1, batch=3)
+    assert (found.count, found.share) == (7, 0.0)
+    assert found == story_validity(writer, 7, seed=1, batch=7), "the batch does not matter"
     assert validity(list(islice(stories("validation", 3), 5))).share == 1.0
-    told = measure_stories(writer, prepare(config).split("validation"), writer.config.generate, 7, seed=1).as_dict()
-    assert (told["valid"], told["breaks"]) == (0.0, {place.scene: place.count for place in judged.breaks})
-    json.dumps(told, allow_nan=False)
+    result = measure_stories(writer, prepare(config).split("validation"), writer.config.generate, 7, seed=1).as_dict()
+    assert (result["valid"], result["breaks"]) == (0.0, {place.scene: place.count for place in found.breaks})
+    json.dumps(result, allow_nan=False)
 
 
-def test_written_texts_beside_documents_of_the_same_length() -> None:
-    """Both begin at the beginning, are cut at as many tokens, and are measured alike."""
+def test_generated_texts_are_compared_with_documents_of_the_same_length() -> None:
+    """Both start at the beginning, are truncated to the same number of tokens, and measured alike."""
     file = prepare(small_config(trained())).split("train")
     writer = load(trained() / "runs" / "mine", device="cpu")
-    how = GenerateSettings(tokens=90, temperature=1.0, engine="torch")
-    found = measure_stories(writer, file, how, count=3, seed=7, batch=2)
-    samples = writer.samples([""] * 3, 7, how)
+    settings = GenerateSettings(tokens=90, temperature=1.0, engine="torch")
+    found = measure_stories(writer, file, settings, count=3, seed=7, batch=2)
+    samples = writer.samples([""] * 3, 7, settings)
     assert found.written == measure_texts([sample.text for sample in samples])
     documents = [file.offsets[number * file.documents // 3] for number in range(3)]
     texts = [writer.tokenizer.decode(file.tokens[first : first + 90].tolist()) for first in documents]
     assert found.reference == measure_texts(texts)
     assert found.reference.texts == 3 and found.reference.unfinished > 0
-    assert found.validity is None and found.as_dict()["valid"] is None, "only the book can tell"
+    assert found.validity is None and found.as_dict()["valid"] is None, "only for the storybook"

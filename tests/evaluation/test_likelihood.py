@@ -1,4 +1,4 @@
-"""Nats of a text: each token once, summed and then divided once, and back to how the model was."""
+"""Nats of a text: each token once, summed and divided once; the model's mode is restored."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def by_hand(model: torch.nn.Module, tokens: np.ndarray, offsets: np.ndarray, con
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal"])
 @pytest.mark.parametrize("batch", [1, 3, 100])
-def test_each_token_once_whatever_the_batch(positions: str, batch: int) -> None:
-    """Documents shorter and longer than the context, packed with others or padded: the sum is that of all alone."""
+def test_tokens_are_scored_once_for_any_batch_size(positions: str, batch: int) -> None:
+    """Documents shorter and longer than the context, packed or padded: the sum equals that of separate documents."""
     tokens, offsets = token_file([3, 24, 25, 50, 1, 7, 23, 72])
     model = tiny_model(positions=positions, window=(8, None))
     rows = rows_of(tokens, offsets)
@@ -57,20 +57,20 @@ def test_each_token_once_whatever_the_batch(positions: str, batch: int) -> None:
     assert found.loss == pytest.approx(nats / count, rel=1e-12)
 
 
-def test_documents_do_not_see_each_other() -> None:
-    """The same document costs the same in whatever company."""
+def test_packed_documents_are_independent() -> None:
+    """A document has the same nats alone and packed with others."""
     model = tiny_model()
     alone, offsets = token_file([5])
     nats, _ = by_hand(model, alone, offsets, 24)
     together = np.concatenate([alone, alone[1:], alone[1:]])
     places = np.array([1, 7, 13, 19])
     rows = rows_of(together, places)
-    assert len(rows) == 1, "packed into one row, or the test would prove nothing"
+    assert len(rows) == 1, "the documents must share one row"
     found = measure_likelihood(model, rows.in_order(4), 1.0)
     assert found.nats == pytest.approx(3 * nats, rel=1e-12)
 
 
-def test_dropout_is_off_and_comes_back() -> None:
+def test_dropout_is_disabled_and_restored() -> None:
     tokens, offsets = token_file([20, 30])
     model = tiny_model(dropout=0.5).train()
     rows = rows_of(tokens, offsets)
@@ -82,14 +82,14 @@ def test_dropout_is_off_and_comes_back() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_figures() -> None:
+def test_metrics() -> None:
     found = Likelihood(nats=200.0, tokens=100, bytes=400.0)
     assert found.loss == 2.0
     assert found.perplexity == pytest.approx(math.e**2)
     assert found.bits_per_byte == pytest.approx(0.5 / math.log(2))
 
 
-def test_a_perplexity_too_large_for_a_float_is_still_one() -> None:
+def test_perplexity_is_finite() -> None:
     """JSON has no infinity."""
     found = Likelihood(nats=1e6, tokens=1, bytes=1.0)
     assert math.isfinite(found.perplexity)

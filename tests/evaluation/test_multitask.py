@@ -1,4 +1,4 @@
-"""Two heads on one trunk: its figures are those of the two tasks measured alone, over every token and every document once."""
+"""Multitask metrics equal those of two separate tasks, over every token and every document once."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def make_both(**changes: Any) -> Transformer:
     return tiny_model(task="both", classes=3, classifier_hidden=10, **changes)
 
 
-def language_twin(model: Transformer, **changes: Any) -> Transformer:
-    """A language model with the same trunk and head of tokens."""
-    twin = tiny_model(**changes)
-    twin.load_state_dict({n: t for n, t in model.state_dict().items() if not n.startswith("head.label.")})
-    return twin
+def language_copy(model: Transformer, **changes: Any) -> Transformer:
+    """Return a language model with the same trunk and token head."""
+    copy = tiny_model(**changes)
+    copy.load_state_dict({n: t for n, t in model.state_dict().items() if not n.startswith("head.label.")})
+    return copy
 
 
 def labels_by_hand(model: Transformer, file: TokenFile) -> list[Tensor]:
-    """The logits of each document, alone and without padding: a causal encoder, the mean of its states, two layers."""
+    """Return the label logits of each document, alone and without padding: causal trunk, mean pooling, two layers."""
     head = model.head
     assert isinstance(head, LanguageAndLabelHead)
     found = []
@@ -56,11 +56,11 @@ def labels_by_hand(model: Transformer, file: TokenFile) -> list[Tensor]:
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
 @pytest.mark.parametrize("case", VARIANTS[:6], ids=name_variant)
-def test_the_figures_are_those_of_each_task_alone(case: dict[str, Any], batch: int) -> None:
+def test_metrics_equal_those_of_separate_tasks(case: dict[str, Any], batch: int) -> None:
     file = make_file()
     model = make_both(**case)
     text, label = measure_multitask(model, LabelledWindowRows(file, CONTEXT, START).in_order(batch), 2.5)
-    alone = measure_likelihood(language_twin(model, **case), PackedRows(file, CONTEXT, START).in_order(batch), 2.5)
+    alone = measure_likelihood(language_copy(model, **case), PackedRows(file, CONTEXT, START).in_order(batch), 2.5)
     assert (text.tokens, text.bytes) == (alone.tokens, alone.bytes) == (file.predictions, 2.5 * file.predictions)
     assert text.nats == pytest.approx(alone.nats, rel=1e-13)
     assert text.perplexity == pytest.approx(alone.perplexity, rel=1e-12)
@@ -75,8 +75,8 @@ def test_the_figures_are_those_of_each_task_alone(case: dict[str, Any], batch: i
     assert label.documents == len(LENGTHS)
 
 
-def test_a_document_without_a_prediction_has_a_label_all_the_same() -> None:
-    """No token for the end: an empty document is judged by the biases of the head, as the classifier judges it."""
+def test_a_document_without_tokens_has_a_label() -> None:
+    """Without an end token, the label of an empty document depends only on the biases of the head."""
     file, model = make_file(ends=False), make_both()
     text, label = measure_multitask(model, LabelledWindowRows(file, CONTEXT, START).in_order(4), 1.0)
     assert (text.tokens, label.documents) == (sum(LENGTHS), len(LENGTHS))
@@ -87,17 +87,17 @@ def test_a_document_without_a_prediction_has_a_label_all_the_same() -> None:
     assert label.nats == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_forward_pass_gives_logits_of_tokens() -> None:
-    """As a language model's, with a cache or without: what writes need not know of labels."""
+def test_the_forward_pass_returns_token_logits() -> None:
+    """Like those of a language model, with and without cache: decoding does not depend on the label head."""
     model, ids = make_both(soft_cap=5.0), torch.arange(10)[None]
     whole = model(ids)
-    assert_same(whole, language_twin(model, soft_cap=5.0)(ids))
+    assert_same(whole, language_copy(model, soft_cap=5.0)(ids))
     cache = model.new_cache(1)
     parts = [model(ids[:, :6], cache=cache), model(ids[:, 6:], cache=cache)]
     assert_same(torch.cat(parts, dim=1), whole)
 
 
-def test_label_smoothing_and_z_loss_are_in_the_goal_only() -> None:
+def test_label_smoothing_and_z_loss_change_only_the_training_goal() -> None:
     model = make_both()
     batch = LabelledWindowRows(make_file(), CONTEXT, START).batch(np.arange(8))
     plain, found = multitask_loss(model, batch), multitask_loss(model, batch, smoothing=0.2, z_loss=0.03)
@@ -115,7 +115,7 @@ def test_label_smoothing_and_z_loss_are_in_the_goal_only() -> None:
     assert_same(found.tokens.goal, expected + 0.03 * logits.logsumexp(dim=-1).square().sum(), tolerance=1e-10)
 
 
-def test_a_batch_of_padding_teaches_nothing() -> None:
+def test_an_empty_batch_has_zero_gradients() -> None:
     model = make_both()
     nothing = multitask_loss(model, LabelledWindowRows(make_file(), CONTEXT, START).batch(np.arange(0)), smoothing=0.1)
     (nothing.tokens.goal + nothing.labels.goal).backward()  # type: ignore[no-untyped-call]
@@ -123,7 +123,7 @@ def test_a_batch_of_padding_teaches_nothing() -> None:
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
 
 
-def test_dropout_is_off_and_comes_back() -> None:
+def test_dropout_is_disabled_and_restored() -> None:
     model, rows = make_both(dropout=0.5).train(), LabelledWindowRows(make_file(), CONTEXT, START)
     before = torch.get_rng_state()
     (text, label), (again, _) = (measure_multitask(model, rows.in_order(2), 1.0) for _ in range(2))

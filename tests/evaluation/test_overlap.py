@@ -1,4 +1,4 @@
-"""The task is done as it says, its figures are those of its texts, and its table can be read back."""
+"""The overlap task: prompts, metrics of the generated texts, and the CSV of samples."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DRAWN = GenerateSettings(temperature=1.0, engine="torch")
 
 
 @pytest.fixture(scope="module", params=["byte", "word"])
-def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Writer, TokenFile]:
-    """A writer, and the documents that it learned from: there are more of them than of the others."""
+def evaluated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Writer, TokenFile]:
+    """Return a trained writer and its training documents, which are more than the validation documents."""
     folder = tmp_path_factory.mktemp(request.param)
     config = small_config(folder, tokenizer__kind=request.param, tokenizer__min_frequency="60")
     run, _ = train_small(config)
@@ -36,21 +36,21 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def overlap(judged: tuple[Writer, TokenFile]) -> Overlap:
-    return measure_overlap(*judged, DRAWN, TASK)
+def overlap(evaluated: tuple[Writer, TokenFile]) -> Overlap:
+    return measure_overlap(*evaluated, DRAWN, TASK)
 
 
-def test_prompts_and_references_are_the_first_tokens_of_documents(
-    judged: tuple[Writer, TokenFile], overlap: Overlap
+def test_prompts_and_references_are_first_tokens_of_documents(
+    evaluated: tuple[Writer, TokenFile], overlap: Overlap
 ) -> None:
-    writer, file = judged
+    writer, file = evaluated
     assert len(overlap.continuations) == 4
     for one in overlap.continuations:
         first = int(file.offsets[one.document])
         ids = file.tokens[first : first + 17].tolist()
         assert one.sample.prompt == writer.tokenizer.decode(ids[:5])
         assert one.reference_ids == ids[5:]
-        assert one.sample.prompt + one.reference == writer.tokenizer.decode(ids), "cut alike, joined as prose is"
+        assert one.sample.prompt + one.reference == writer.tokenizer.decode(ids), "decoded like one text"
         assert len(one.ids) == one.sample.tokens - (one.sample.finish == "end")
         assert one.sample.prompt + one.sample.text == writer.tokenizer.decode([*ids[:5], *one.ids])
     unknown = [sum(id_ == writer.tokenizer.unknown for id_ in one.reference_ids) for one in overlap.continuations]
@@ -58,24 +58,24 @@ def test_prompts_and_references_are_the_first_tokens_of_documents(
     assert any(unknown) == (writer.tokenizer.kind == "word")
 
 
-def test_samples_do_not_depend_on_the_batch(judged: tuple[Writer, TokenFile], overlap: Overlap) -> None:
+def test_samples_do_not_depend_on_the_batch(evaluated: tuple[Writer, TokenFile], overlap: Overlap) -> None:
     for batch in (1, 4, 100):
-        again = measure_overlap(*judged, DRAWN, replace(TASK, batch=batch))
+        again = measure_overlap(*evaluated, DRAWN, replace(TASK, batch=batch))
         for one, other in zip(overlap.continuations, again.continuations, strict=True):
             assert (one.sample.text, one.ids, one.reference) == (other.sample.text, other.ids, other.reference)
             assert one.sample.logprob == pytest.approx(other.sample.logprob, abs=1e-12)
 
 
-def test_another_seed_draws_other_texts_after_the_same_prompts(
-    judged: tuple[Writer, TokenFile], overlap: Overlap
+def test_another_seed_samples_other_texts_from_the_same_prompts(
+    evaluated: tuple[Writer, TokenFile], overlap: Overlap
 ) -> None:
-    other = measure_overlap(*judged, DRAWN, replace(TASK, seed=1))
+    other = measure_overlap(*evaluated, DRAWN, replace(TASK, seed=1))
     assert [one.document for one in other.continuations] == [one.document for one in overlap.continuations]
     assert other.hypotheses != overlap.hypotheses
-    row = judged[0].samples([first_ids(judged[1], other.continuations[1].document)], 4 + 1, replace(DRAWN, tokens=12))[
-        0
-    ]
-    assert row.text == other.continuations[1].sample.text, "row i of seed s draws from s x prompts + i"
+    row = evaluated[0].samples(
+        [first_ids(evaluated[1], other.continuations[1].document)], 4 + 1, replace(DRAWN, tokens=12)
+    )[0]
+    assert row.text == other.continuations[1].sample.text, "row i of seed s uses seed s x prompts + i"
 
 
 def first_ids(file: TokenFile, document: int) -> list[int]:
@@ -83,25 +83,25 @@ def first_ids(file: TokenFile, document: int) -> list[int]:
     return [int(id_) for id_ in file.tokens[first : first + 5]]
 
 
-@pytest.mark.parametrize("how", [DRAWN, GenerateSettings(temperature=0.0, beams=3, engine="torch")])
-def test_the_figures_are_those_of_the_texts(judged: tuple[Writer, TokenFile], how: GenerateSettings) -> None:
-    found = measure_overlap(*judged, how, TASK)
-    told, samples = found.as_dict(), [one.sample for one in found.continuations]
-    json.dumps(told, allow_nan=False)
-    assert told["bleu"] == bleu_figures(found.hypotheses, found.references)
-    assert told["bleu"]["4"] == sacrebleu.corpus_bleu(found.hypotheses, [found.references]).score
+@pytest.mark.parametrize("settings", [DRAWN, GenerateSettings(temperature=0.0, beams=3, engine="torch")])
+def test_metrics_equal_those_of_the_texts(evaluated: tuple[Writer, TokenFile], settings: GenerateSettings) -> None:
+    found = measure_overlap(*evaluated, settings, TASK)
+    result, samples = found.as_dict(), [one.sample for one in found.continuations]
+    json.dumps(result, allow_nan=False)
+    assert result["bleu"] == bleu_figures(found.hypotheses, found.references)
+    assert result["bleu"]["4"] == sacrebleu.corpus_bleu(found.hypotheses, [found.references]).score
     tokens = sum(sample.tokens for sample in samples)
-    assert told["tokens"] == tokens / 4
-    assert told["perplexity"] == pytest.approx(math.exp(-sum(sample.logprob for sample in samples) / tokens))
+    assert result["tokens"] == tokens / 4
+    assert result["perplexity"] == pytest.approx(math.exp(-sum(sample.logprob for sample in samples) / tokens))
     each = [math.exp(-sample.logprob / sample.tokens) for sample in samples]
-    assert told["mean_perplexity"] == pytest.approx(sum(each) / 4)
-    assert told["tokens_per_second"] * told["seconds_per_sample"] == pytest.approx(told["tokens"])
-    assert (told["task"]["prompts"], told["asked_prompts"]) == (4, 4)
-    assert (told["generate"]["tokens"], told["engine"]) == (12, "torch")
-    assert told["conventions"].keys() == {"words", "words_unsmoothed", "words_with_prompt", "tokens", "forced"}
-    # Greedy in the true places is what a greedy text begins with.
+    assert result["mean_perplexity"] == pytest.approx(sum(each) / 4)
+    assert result["tokens_per_second"] * result["seconds_per_sample"] == pytest.approx(result["tokens"])
+    assert (result["task"]["prompts"], result["asked_prompts"]) == (4, 4)
+    assert (result["generate"]["tokens"], result["engine"]) == (12, "torch")
+    assert result["conventions"].keys() == {"words", "words_unsmoothed", "words_with_prompt", "tokens", "forced"}
+    # The first teacher-forced token equals the first token of greedy decoding.
     assert [one.likeliest[0] for one in found.continuations] == [
-        judged[0].samples([first_ids(judged[1], one.document)], 0, GREEDY)[0].pieces[0].id
+        evaluated[0].samples([first_ids(evaluated[1], one.document)], 0, GREEDY)[0].pieces[0].id
         for one in found.continuations
     ]
 
@@ -109,9 +109,9 @@ def test_the_figures_are_those_of_the_texts(judged: tuple[Writer, TokenFile], ho
 GREEDY = GenerateSettings(temperature=0.0, tokens=1, engine="torch")
 
 
-def test_the_table_can_be_read_back(overlap: Overlap, tmp_path: Path) -> None:
-    overlap.write_csv(tmp_path / "table.csv")
-    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+def test_the_csv_can_be_read(overlap: Overlap, tmp_path: Path) -> None:
+    overlap.write_csv(tmp_path / "samples.csv")
+    with open(tmp_path / "samples.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["prompt", "reference", "hypothesis", "perplexity", "bleu"]
     assert [row["hypothesis"] for row in rows] == overlap.hypotheses
@@ -123,7 +123,7 @@ def test_the_table_can_be_read_back(overlap: Overlap, tmp_path: Path) -> None:
 
 
 def overlap_of(pairs: list[tuple[str, str]], unknown: str | None = None) -> Overlap:
-    """As if these texts, (written, reference), had been written."""
+    """Return an `Overlap` of these pairs (generated, reference)."""
     rows = [
         Continuation(at, Sample("So", text, 3, -3.0, "length"), [1], reference, [1], [1], 1.0)
         for at, (text, reference) in enumerate(pairs)
@@ -134,30 +134,30 @@ def overlap_of(pairs: list[tuple[str, str]], unknown: str | None = None) -> Over
 NASTY = ['a, "b"', "line\nend\r\nother\r", "", "'", " ;\t", "\0", "=1+1", "Zoë 🐝 \u2028", '"""']
 
 
-def test_any_text_can_be_read_back(tmp_path: Path) -> None:
-    overlap_of([(text, text[::-1]) for text in NASTY]).write_csv(tmp_path / "table.csv")
-    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+def test_any_text_survives_the_csv(tmp_path: Path) -> None:
+    overlap_of([(text, text[::-1]) for text in NASTY]).write_csv(tmp_path / "samples.csv")
+    with open(tmp_path / "samples.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["hypothesis"] for row in rows] == NASTY
     assert [row["reference"] for row in rows] == [text[::-1] for text in NASTY]
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    error = refused(lambda: overlap_of([("a", "b")]).write_csv(tmp_path / "no" / "table.csv"))
-    assert error.where == str(tmp_path / "no" / "table.csv")
+def test_an_unwritable_csv_path_raises_an_error(tmp_path: Path) -> None:
+    error = refused(lambda: overlap_of([("a", "b")]).write_csv(tmp_path / "no" / "samples.csv"))
+    assert error.where == str(tmp_path / "no" / "samples.csv")
 
 
-def test_unknown_words_never_flatter() -> None:
+def test_unknown_words_do_not_match() -> None:
     pairs = [("the <unk> sat on the <unk> now", "the <unk> sat on the <unk> now")] * 2
-    flattered, honest = overlap_of(pairs).as_dict(), overlap_of(pairs, "<unk>").as_dict()
-    assert flattered["bleu"]["1"] == pytest.approx(100)
-    assert honest["bleu"]["1"] == pytest.approx(100 * 5 / 7)
-    assert honest["written"]["words"] == 7, "one word each"
-    assert (honest["task"]["prompts"], honest["different_prompts"]) == (2, 1)
-    assert honest["conventions"] == flattered["conventions"], "there they count as they do in other reports"
+    unmarked, marked = overlap_of(pairs).as_dict(), overlap_of(pairs, "<unk>").as_dict()
+    assert unmarked["bleu"]["1"] == pytest.approx(100)
+    assert marked["bleu"]["1"] == pytest.approx(100 * 5 / 7)
+    assert marked["written"]["words"] == 7, "one word each"
+    assert (marked["task"]["prompts"], marked["different_prompts"]) == (2, 1)
+    assert marked["conventions"] == unmarked["conventions"], "conventions do not mark unknown words"
 
 
-def test_comparing_two_ways_to_write() -> None:
+def test_compare_two_decoding_strategies() -> None:
     true = [f"Tom met fox {n} and cat {n * n} on hill {n % 3} today" for n in range(12)]
     good = overlap_of([(text, text) for text in true])
     worse = overlap_of([(text.replace("and", "or").replace("on", "by"), text) for text in true])
@@ -170,33 +170,33 @@ def test_comparing_two_ways_to_write() -> None:
     assert other is not None and other.mean == pytest.approx(-100 * 2 / 11)
     same = compare_overlaps(good, good)
     assert same == (0.0, 0.0, 0.0, 1.0)
-    assert compare_overlaps(overlap_of([("a", "a")]), overlap_of([("b", "a")])) is None, "one prompt tells nothing"
+    assert compare_overlaps(overlap_of([("a", "a")]), overlap_of([("b", "a")])) is None, "one prompt has no interval"
 
 
-def test_texts_after_other_prompts_are_not_compared() -> None:
+def test_different_prompts_raise_an_error() -> None:
     error = refused(lambda: compare_overlaps(overlap_of([("a", "b")]), overlap_of([("a", "c")])))
     assert error.code == "evaluation.mismatch"
 
 
-def test_documents_that_were_learned_from_are_left_out(judged: tuple[Writer, TokenFile], overlap: Overlap) -> None:
-    leaked = np.zeros(judged[1].documents, bool)
+def test_training_documents_are_excluded(evaluated: tuple[Writer, TokenFile], overlap: Overlap) -> None:
+    leaked = np.zeros(evaluated[1].documents, bool)
     leaked[overlap.continuations[0].document] = True
-    found = measure_overlap(*judged, DRAWN, TASK, without=leaked)
+    found = measure_overlap(*evaluated, DRAWN, TASK, without=leaked)
     assert not {one.document for one in found.continuations} & {overlap.continuations[0].document}
 
 
-def test_documents_that_are_too_short_are_told(judged: tuple[Writer, TokenFile]) -> None:
-    error = refused(lambda: measure_overlap(*judged, DRAWN, OverlapTask(tokens=100_000)))
+def test_short_documents_raise_an_error(evaluated: tuple[Writer, TokenFile]) -> None:
+    error = refused(lambda: measure_overlap(*evaluated, DRAWN, OverlapTask(tokens=100_000)))
     assert error.code == "evaluation.too-small" and "100,005" in error.what
 
 
-def test_documents_that_were_all_learned_from_are_told(judged: tuple[Writer, TokenFile]) -> None:
-    error = refused(lambda: measure_overlap(*judged, DRAWN, TASK, without=np.ones(judged[1].documents, bool)))
+def test_only_training_documents_raise_an_error(evaluated: tuple[Writer, TokenFile]) -> None:
+    error = refused(lambda: measure_overlap(*evaluated, DRAWN, TASK, without=np.ones(evaluated[1].documents, bool)))
     assert error.code == "evaluation.too-small" and "training" in error.what
 
 
-def test_a_classifier_does_not_write(judged: tuple[Writer, TokenFile]) -> None:
-    writer, file = judged
+def test_a_classifier_raises_an_error(evaluated: tuple[Writer, TokenFile]) -> None:
+    writer, file = evaluated
     config = replace(writer.config, model=replace(writer.config.model, task="classifier", classes=2))
     error = refused(lambda: measure_overlap(replace(writer, config=config), file, DRAWN, TASK))
     assert "classifier" in error.what

@@ -1,4 +1,4 @@
-"""Measures of any text, each against what a reader would count."""
+"""Text statistics compared with manual counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lilliput.evaluation.text_statistics import TextStatistics, count_names, cut_sentences, is_finished, measure_texts
+from lilliput.evaluation.text_statistics import TextStatistics, count_names, is_finished, measure_texts, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from lilliput.evaluation.text_statistics import TextStatistics, count_names, cut
     ],
 )
 def test_sentences(text: str, sentences: list[str]) -> None:
-    assert cut_sentences(text) == sentences
+    assert split_sentences(text) == sentences
 
 
 @given(st.text(st.sampled_from("Aa .!?\"'\n…é1"), max_size=60))
-def test_no_word_is_lost_or_comes_twice(text: str) -> None:
-    kept = "".join(" ".join(cut_sentences(text)).split())
+def test_sentences_contain_every_word_once(text: str) -> None:
+    kept = "".join(" ".join(split_sentences(text)).split())
     assert [letter for letter in kept if letter.isalnum()] == [letter for letter in text if letter.isalnum()]
 
 
@@ -56,10 +56,10 @@ def test_unfinished(text: str) -> None:
     ],
 )
 def test_names(text: str, names: dict[str, int]) -> None:
-    assert count_names(cut_sentences(text)) == names
+    assert count_names(split_sentences(text)) == names
 
 
-def test_figures_are_sums_divided_once() -> None:
+def test_statistics_of_several_texts() -> None:
     texts = ["One day Tom met Ann. Tom ran. He ran. HE  ran.", "She saw Sue and", ""]
     assert measure_texts(texts) == TextStatistics(
         texts=3,
@@ -73,7 +73,7 @@ def test_figures_are_sums_divided_once() -> None:
     )
 
 
-def test_nothing_has_no_shares() -> None:
+def test_texts_without_words_have_no_shares() -> None:
     found = measure_texts(["", "?"])
     assert (found.sentence_words, found.names_kept, found.repeated_sentences) == (None, None, None)
     assert found.unfinished == 0.5
@@ -81,7 +81,7 @@ def test_nothing_has_no_shares() -> None:
 
 
 @given(st.lists(st.sampled_from(["Tom ran off.", "He met Ann there.", "It was Ann!"]), min_size=1, max_size=5))
-def test_a_text_twice_as_long_repeats_its_half(sentences: list[str]) -> None:
+def test_repeating_a_text_repeats_its_sentences(sentences: list[str]) -> None:
     once, twice = " ".join(sentences), " ".join(sentences * 2)
     before, after = measure_texts([once]), measure_texts([twice])
     assert before.repeated_sentences is not None and after.repeated_sentences is not None

@@ -1,4 +1,4 @@
-"""The cost of spelling: a distribution over all words, exact, that grows with the letters and knows what words look like."""
+"""Spelling cost: an exact, normalised distribution over words, lower for plausible words."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ WORDS = ["honey", "hive", "the", "then", "Zoë"]
 
 
 @pytest.mark.parametrize("context", [(START, START), (START, ord("h")), (ord("h"), ord("e")), (7, 8), (START, 0xC3)])
-def test_what_can_come_next_sums_to_one(context: tuple[int, ...]) -> None:
+def test_next_symbols_sum_to_one(context: tuple[int, ...]) -> None:
     speller = Speller(WORDS)
     assert math.fsum(speller.chance(symbol, context) for symbol in range(SYMBOLS)) == pytest.approx(1.0, abs=1e-14)
 
 
-def test_all_strings_of_bytes_sum_to_one() -> None:
-    """Words of at most n bytes have what is left when all longer ones are taken away: the chance of n + 1 bytes without an end,
-    found by carrying the chance of each context along."""
+def test_all_byte_strings_sum_to_one() -> None:
+    """Propagate the probability of each context, and sum the probability of ended words."""
     speller = Speller(["a", "ab", "ba"])
     alive, ended = {(START, START): 1.0}, 0.0
-    letters = [ord("a"), ord("b"), 7]  # 7 stands for the 254 bytes that were never seen, which are all alike
+    letters = [ord("a"), ord("b"), 7]  # 7 represents the 254 unseen bytes, which have equal probabilities
     weight = {ord("a"): 1, ord("b"): 1, 7: 254}
     for _ in range(400):
         after: dict[tuple[int, ...], float] = {}
@@ -40,20 +39,22 @@ def test_all_strings_of_bytes_sum_to_one() -> None:
     assert ended == pytest.approx(1.0, abs=1e-3), "every word ends"
 
 
-def test_nats_are_those_of_the_rule_by_hand() -> None:
-    """One word of one letter: each context has been seen once with one continuation, so it gives half to the shorter one."""
+def test_nats_of_a_hand_computed_case() -> None:
+    """One word of one letter: each context has one continuation, seen once, so half of the weight is the shorter
+    context's.
+    """
     speller = Speller(["a"])
-    none = [(1 + 2 * (1 / SYMBOLS)) / 4] * 2  # "a" and the end among two sights of two symbols, then uniform
+    none = [(1 + 2 * (1 / SYMBOLS)) / 4] * 2  # "a" and the end: two counts of two symbols, then uniform
     letter = (1 + (1 + none[0]) / 2) / 2
     end = (1 + (1 + none[1]) / 2) / 2
     assert speller.nats("a") == pytest.approx(-math.log(letter) - math.log(end), rel=1e-13)
 
 
-def test_words_that_look_like_words_are_cheaper() -> None:
+def test_plausible_words_cost_less() -> None:
     speller = Speller(WORDS)
     assert speller.nats("hen") < speller.nats("xqj") < speller.nats("xqjxqj")
     assert all(speller.nats("".join(word)) > 0 for word in itertools.product("he", repeat=3))
-    assert math.isfinite(speller.nats("\U0001f41d")), "bytes that no word of the vocabulary has"
+    assert math.isfinite(speller.nats("\U0001f41d")), "bytes that are not in the vocabulary"
 
 
 def test_unknown_words_of_each_document() -> None:
@@ -61,12 +62,12 @@ def test_unknown_words_of_each_document() -> None:
     texts = ["the hive", "The bees bees", "honey xyz"]
     unknown = np.array([0, 3, 1])
     speller = fit_speller(tokenizer)
-    wanted = [0.0, speller.nats("The") + 2 * speller.nats("bees"), speller.nats("xyz")]
-    assert spell_unknown(tokenizer, texts, unknown).tolist() == pytest.approx(wanted, rel=1e-13)
-    assert speller.totals[()] == sum(len(word) + 1 for word in ("the", "honey", "hive")), "special tokens are no words"
+    expected = [0.0, speller.nats("The") + 2 * speller.nats("bees"), speller.nats("xyz")]
+    assert spell_unknown(tokenizer, texts, unknown).tolist() == pytest.approx(expected, rel=1e-13)
+    assert speller.totals[()] == sum(len(word) + 1 for word in ("the", "honey", "hive")), "special tokens are not words"
 
 
-def test_what_is_lost_is_told() -> None:
+def test_list_lost() -> None:
     def lost(unknown: bool = False, **settings: object) -> list[str]:
         chosen = TokenizerSettings(**settings)  # type: ignore[arg-type]
         return list_lost(make_tokenizer(chosen, ["the honey, the hive"]), chosen, unknown)

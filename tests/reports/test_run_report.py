@@ -1,4 +1,4 @@
-"""Reports of runs, and the verb: a finished run, one that has just begun, a classifier, a checkpoint's path, studies by name."""
+"""Reports of runs and `lilliput report`: a finished run, a new run, a classifier, a checkpoint path, a study."""
 
 from __future__ import annotations
 
@@ -32,53 +32,53 @@ def document() -> ReportDocument:
     return describe_run(Run(trained() / "runs" / "mine"))
 
 
-def test_everything_is_in_it(document: ReportDocument) -> None:
+def test_sections_and_content(document: ReportDocument) -> None:
     assert [section.title for section in document.sections] == [
-        "Figures", "Training", "What it writes", "What its heads look at", "How it was made", "Every setting",
+        "Results", "Training", "Samples", "Attention heads", "Environment", "Settings",
     ]  # fmt: skip
     assert document.title == "mine"
-    assert document.lead == "A language model of 2 layers, dim 16, 2 heads, trained on mytext.txt."
-    told = to_markdown(document, "figures")
+    assert document.lead == "A language model with 2 layers, dim 16, 2 heads, trained on mytext.txt."
+    text = to_markdown(document, "figures")
     best = [event for event in Run(trained() / "runs" / "mine").metrics() if event["event"] == "evaluation"][-1]
     for words in (
         f"- validation loss: {best['loss']:.4f}",
         f"- bits per byte: {best['bits_per_byte']:.4f}",
-        "Judged on the whole validation split",
-        "1 of 3, 12 tokens",
+        "Evaluated on the whole validation split",
+        "sample 1 of 3, 12 tokens",
         "- torch: ",
         "- precision: float64",
         "- checkpoint step-000008: ",
         "- train.batch: 4",
         "- data.tests: none",
     ):
-        assert words in told, words
-    assert told.count("![") == 5
-    heads = re.findall(r"^\| (layer.*?|all.*?) \|", told, re.MULTILINE)
-    assert heads == [*(f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)), "all layers, even"]
+        assert words in text, words
+    assert text.count("![") == 5
+    heads = re.findall(r"^\| (layer.*?|all.*?) \|", text, re.MULTILINE)
+    assert heads == [*(f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)), "all layers, uniform"]
 
 
-def test_heads_stand_beside_an_even_one() -> None:
-    """One for all layers that see the same."""
+def test_heads_are_compared_with_uniform_attention() -> None:
+    """Layers with the same visible tokens share one row."""
     writer = small_writer(layers=3, window=(4, None, 4))
     _, table = head_blocks(writer, Sample("A bee", " saw the sea.", 13, 0.0, "length"))
     assert isinstance(table, Table)
     assert table.rows[5][0] == "layer 2, head 1"
     even = Tally().add(capture_text(writer, "A bee saw the sea.")).even()
-    for row, name, one in zip(table.rows[6:], ("layers 0 and 2, even", "layer 1, even"), even[:2], strict=True):
+    for row, name, one in zip(table.rows[6:], ("layers 0 and 2, uniform", "layer 1, uniform"), even[:2], strict=True):
         assert row == [name, *("–" if score is None else f"{score:.2f}" for score in one.scores.values())]
 
 
-def test_the_texts_are_those_that_training_ends_with(document: ReportDocument) -> None:
+def test_samples_equal_those_of_training(document: ReportDocument) -> None:
     from lilliput.decoding.writer import load
 
     writer = load(trained() / "runs" / "mine")
     expected = writer.samples([writer.config.generate.prompt] * 3, seed=1001)
-    section = next(one for one in document.sections if one.title == "What it writes")
+    section = next(one for one in document.sections if one.title == "Samples")
     texts = [block.text for block in section.blocks[1:]]  # type: ignore[union-attr]
     assert texts == [(sample.prompt + sample.text).strip() for sample in expected]
 
 
-def test_it_is_written_whole_and_the_same_twice(tmp_path: Path) -> None:
+def test_report_files_are_complete_and_deterministic(tmp_path: Path) -> None:
     run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
     page, markdown = write_run_report(run)
     assert (page, markdown) == (run.folder / "report.html", run.folder / "report.md")
@@ -93,27 +93,27 @@ def test_it_is_written_whole_and_the_same_twice(tmp_path: Path) -> None:
     assert pictures == {"loss.png", "learning-rate.png", "gradient.png", "speed.png", "attention.png"}
 
 
-def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+def test_a_run_that_has_just_started(tmp_path: Path) -> None:
     run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
     shutil.rmtree(run.checkpoints_folder)
     run.metrics_path.write_text("")
     document = describe_run(run)
-    assert [section.title for section in document.sections] == ["Figures", "How it was made", "Every setting"]
-    assert "**Nothing was evaluated yet.**" in to_markdown(document, "figures")
+    assert [section.title for section in document.sections] == ["Results", "Environment", "Settings"]
+    assert "**The run has no evaluation yet.**" in to_markdown(document, "figures")
 
 
-def test_the_weights_that_are_told_are_those_that_were_judged(tmp_path: Path) -> None:
-    """Of a run whose rate drives it off after its first update: its best checkpoint is not its last."""
+def test_the_step_of_the_evaluated_weights_is_reported(tmp_path: Path) -> None:
+    """A learning rate that is too high: the best checkpoint is not the last."""
     run, _ = train_small(small_config(tmp_path, evaluate__every="1", schedule__kind="constant", optimizer__lr="3"))
     assert run.best is not None and run.last is not None and run.best.step < run.last.step
-    told = to_markdown(describe_run(run), "figures")
-    assert f"with the weights of step {run.best.step}." in told
+    text = to_markdown(describe_run(run), "figures")
+    assert f"with the weights of step {run.best.step}." in text
 
 
-def test_the_training_time_is_that_of_a_study(tmp_path: Path) -> None:
+def test_the_training_time_equals_that_of_a_study(tmp_path: Path) -> None:
     run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
     events = run.metrics()
-    events[-1]["seconds"] = 900.0  # most of it to judge the whole split
+    events[-1]["seconds"] = 900.0  # most of it to evaluate the whole split
     run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
     document = describe_run(run)
     seconds = duration(measure_training(run.folder, {}, seed=1)["train.seconds"])
@@ -121,19 +121,19 @@ def test_the_training_time_is_that_of_a_study(tmp_path: Path) -> None:
     assert document.about.endswith(f" · {seconds} of training")
 
 
-def test_a_classifier_has_accuracy_and_tests_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_classifier_has_accuracy_and_tests_and_no_samples(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, evaluate__every="2", **labelled_changes(tmp_path)))
     document = describe_run(run)
     assert [section.title for section in document.sections] == [
-        "Figures", "Tests", "Training", "How it was made", "Every setting",
+        "Results", "Test sets", "Training", "Environment", "Settings",
     ]  # fmt: skip
-    told = to_markdown(document, "figures")
+    text = to_markdown(document, "figures")
     test = next(event for event in run.metrics() if event["event"] == "test")
-    assert document.lead.startswith("A classifier of 2 layers")
-    assert "| test | loss | accuracy | tokens | documents |" in told
-    assert f"| heard | {test['loss']:.4f} | {test['accuracy']:.1%} |" in told
-    assert "- accuracy: " in told and "perplexity: " not in told
-    assert "accuracy.png" in told
+    assert document.lead.startswith("A classifier with 2 layers")
+    assert "| test set | loss | accuracy | tokens | documents |" in text
+    assert f"| heard | {test['loss']:.4f} | {test['accuracy']:.1%} |" in text
+    assert "- accuracy: " in text and "perplexity: " not in text
+    assert "accuracy.png" in text
 
 
 def log(steps: int, falls: bool = True, **evaluation: Any) -> list[dict[str, Any]]:
@@ -141,50 +141,56 @@ def log(steps: int, falls: bool = True, **evaluation: Any) -> list[dict[str, Any
     for step in range(1, steps + 1):
         level = step if falls else 1 + steps - step
         events.append({"event": "step", "step": step, "loss": 4.0 / level, "lr": 0.1, "tokens": step, "seconds": 1.0})
-        judged = {"loss": 5.0 / level, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
-        events.append({"event": "evaluation", "step": step, "whole": False, **judged, **evaluation})
+        values = {"loss": 5.0 / level, "perplexity": None, "bits_per_byte": None, "accuracy": None, "floor": None}
+        events.append({"event": "evaluation", "step": step, "whole": False, **values, **evaluation})
     return events
 
 
-def test_pictures_are_those_that_the_log_has_figures_for() -> None:
+def test_plots_of_the_logged_metrics() -> None:
     assert draw_run(log(2)) == []
     assert [picture.name for picture in draw_run(log(5))] == ["loss", "learning-rate"]
     pictures = draw_run(log(5, accuracy=0.5))
     assert [picture.name for picture in pictures] == ["loss", "accuracy", "learning-rate"]
     assert "Loss, nats/document" in pictures[0].svg
-    assert pictures[1].alt == "Accuracy on validation from 50.0% to 50.0%."
+    assert pictures[1].alt == "Validation accuracy from 50.0% to 50.0%."
 
 
-def test_a_beginning_above_the_picture_is_told_where_there_is_one() -> None:
-    assert draw_run(log(20))[0].caption.endswith("that training looks at. The beginning is above the picture.")
-    assert draw_run(log(20, falls=False))[0].caption.endswith("that training looks at.")
+def test_a_clipped_curve_is_noted() -> None:
+    assert draw_run(log(20))[0].caption.endswith(
+        "used during training. The start of the curve is above the plotted range."
+    )
+    assert draw_run(log(20, falls=False))[0].caption.endswith("used during training.")
 
 
-def test_the_floor_is_told_in_the_unit_of_the_loss() -> None:
+def test_the_floor_has_the_unit_of_the_loss() -> None:
     events = log(4, perplexity=3.0, bits_per_byte=0.5, floor=0.4)
     assert floor_in_nats(events) == pytest.approx(5.0 / 4 * 0.4 / 0.5, abs=1e-12)
     picture = draw_run(events)[0]
-    assert "the floor" in picture.svg and "a perfect model would have 1.000" in picture.alt
+    assert ">floor<" in picture.svg and "the floor is 1.000" in picture.alt
     assert floor_in_nats(log(4)) is None
 
 
-# ---- the verb
+# The command
 
 
-def test_a_run_by_its_name_its_folder_and_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_by_name_folder_and_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(copy_of_trained(tmp_path))
-    told = lilliput("report", "mine")
-    assert told.code == 0, told.err
-    assert told.out.startswith("report  runs/mine/report.html  (open it with  ")
-    assert told.out.count("\n") == 1
-    told = lilliput("report", "runs/mine/checkpoints/step-000008", "--out", "elsewhere/my run.html", "--json")
-    assert json.loads(told.out) == {"kind": "run", "html": "elsewhere/my run.html", "markdown": "elsewhere/my run.md"}
+    outcome = lilliput("report", "mine")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("report  runs/mine/report.html  (open it with  ")
+    assert outcome.out.count("\n") == 1
+    outcome = lilliput("report", "runs/mine/checkpoints/step-000008", "--out", "elsewhere/my run.html", "--json")
+    assert json.loads(outcome.out) == {
+        "kind": "run",
+        "html": "elsewhere/my run.html",
+        "markdown": "elsewhere/my run.md",
+    }
     assert Path("elsewhere/my run-figures/loss.png").is_file()
     assert "![" in Path("elsewhere/my run.md").read_text("utf-8")
     assert "(my%20run-figures/loss.png)" in Path("elsewhere/my run.md").read_text("utf-8")
 
 
-def test_a_study_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = windows(tmp_path / "runs" / "made", seeds=(1, 2))
     about = {name: value for name, value in result.about.items() if name != "config"}
@@ -196,9 +202,9 @@ def test_a_study_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for row in result.rows
     ]
     (result.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = lilliput("report", "made", "--json")
-    assert told.code == 0, told.err
-    assert json.loads(told.out) == {
+    outcome = lilliput("report", "made", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out) == {
         "kind": "study",
         "html": "runs/made/report.html",
         "markdown": "runs/made/report.md",
@@ -206,8 +212,12 @@ def test_a_study_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "# Windows of attention" in Path("runs/made/report.md").read_text("utf-8")
 
 
-def test_a_study_that_nobody_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = lilliput("report", "window")
-    assert told.code == 2
-    assert told.error is not None and "window" in told.error.what and "lilliput study window" in (told.error.fix or "")
+    outcome = lilliput("report", "window")
+    assert outcome.code == 2
+    assert (
+        outcome.error is not None
+        and "window" in outcome.error.what
+        and "lilliput study window" in (outcome.error.fix or "")
+    )

@@ -1,2 +1,1 @@
-"""A model that is judged: likelihood, labels, overlap with documents, whole texts, and what needs no net beside
-them."""
+"""Evaluation of a trained model: likelihood, labels, overlap with references, generated texts, and baselines."""

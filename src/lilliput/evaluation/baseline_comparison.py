@@ -1,7 +1,7 @@
-"""A model beside what needs no net, on the same documents: which is better, and by how much more than chance.
+"""Comparison of a model with baselines on the same documents.
 
-Owns: which baselines stand beside which task, the paired difference to each, and what its interval says. Does
-not own: the baselines (`baselines`) or the model's own figures (`language_metrics`, `label_metrics`).
+Owns: the baselines of each task, the paired difference to each, and the verdict. Does not own: the baselines
+(`baselines`) or the model's own metrics (`language_metrics`, `label_metrics`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 
 def language_rows(evaluation: Evaluation, scores: PredictionScores) -> list[dict[str, Any]]:
-    """N-grams of the same tokens, the model mixed with the order that training prefers, and compressors of the same texts.
+    """Return rows for n-grams, the mixture of the model and the best n-gram order, and compressors.
 
-    A compressor writes all words out, and a model of tokens does not: the two are compared by `bits_per_byte_spelled`.
+    A compressor encodes every word, a token model does not encode unknown words. The two are compared by
+    `bits_per_byte_spelled`.
     """
     train, writer = training_data(evaluation), evaluation.writer
     assert writer.config.model.vocab_size is not None
@@ -40,9 +41,8 @@ def language_rows(evaluation: Evaluation, scores: PredictionScores) -> list[dict
     mixed = [mixed_baseline(scores.scored.nats, one, evaluation.file) for one in grams if one.chosen]
     evaluation.report("compressing", 0, None)
     found = [*grams, *mixed, *compression_baselines(evaluation.train_texts, evaluation.texts)]
-    spelling = (
-        float((scores.spelled - scores.scored.nats).sum()) / BITS / max(1, evaluation.file.bytes)
-    )  # whoever predicts
+    # The cost of spelling unknown words is the same for every token model.
+    spelling = float((scores.spelled - scores.scored.nats).sum()) / BITS / max(1, evaluation.file.bytes)
     rows = []
     for one in found:
         row, bits = as_row(one), one.figures["bits_per_byte"]
@@ -52,7 +52,7 @@ def language_rows(evaluation: Evaluation, scores: PredictionScores) -> list[dict
 
 
 def label_rows(evaluation: Evaluation, labelled: LabelPredictions) -> list[dict[str, Any]]:
-    """The commonest label, and a linear classifier of words."""
+    """Return rows for the most common label and for linear classifiers of words."""
     train, names = training_data(evaluation), evaluation.labels
     assert train.labels is not None and evaluation.file.labels is not None and names is not None
     evaluation.report("counting words", 0, None)
@@ -64,8 +64,8 @@ def label_rows(evaluation: Evaluation, labelled: LabelPredictions) -> list[dict[
 def training_data(evaluation: Evaluation) -> TokenFile:
     if evaluation.train is None:
         raise UserError(
-            "the training data, from which baselines are fitted, is not available",
-            fix="evaluate without baselines",
+            "baselines require the training data, which is not available",
+            fix="remove baselines",
             code="data.source",
             setting="baselines",
         )
@@ -77,7 +77,7 @@ def as_row(one: Baseline) -> dict[str, Any]:
 
 
 def with_verdict(difference: dict[str, Any] | None) -> dict[str, Any]:
-    """`verdict`: the model loses, ties (the interval holds 0) or is ahead; None where there is no interval to say so."""
+    """Add `verdict`: "loses", "ties" (the 95% confidence interval includes 0) or "ahead"; None without an interval."""
     if difference is None:
         verdict = None
     elif difference["low"] <= 0.0 <= difference["high"]:
@@ -88,8 +88,10 @@ def with_verdict(difference: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def loss_difference(evaluation: Evaluation, scores: PredictionScores, other: Baseline) -> dict[str, Any] | None:
-    """The model's loss less the other's, over the same drawn documents or blocks; None where the other has no tokens, or where
-    there is one block, of which nothing can be drawn."""
+    """Return the model's loss minus the baseline's, over the same resampled documents or blocks.
+
+    None if the baseline does not score tokens, or if there is only one block.
+    """
     if other.nats is None:
         return None
     units, _ = scores.units(evaluation.writer.config.model.context)
@@ -105,8 +107,10 @@ def loss_difference(evaluation: Evaluation, scores: PredictionScores, other: Bas
 
 
 def accuracy_difference(labelled: LabelPredictions, other: Baseline) -> dict[str, Any] | None:
-    """The model's accuracy less the other's, over the same drawn documents; None where the other tells no labels, or of one
-    document."""
+    """Return the model's accuracy minus the baseline's, over the same resampled documents.
+
+    None if the baseline predicts no labels, or if there is only one document.
+    """
     if other.right is None:
         return None
     ours, theirs = labelled.right, other.right

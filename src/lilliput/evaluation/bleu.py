@@ -1,14 +1,13 @@
-"""How many n-grams written texts share with their references: BLEU and chrF, by sacrebleu.
+"""BLEU and chrF of generated texts with sacrebleu.
 
-Owns: which of sacrebleu's figures are told, with their signatures, and intervals over texts from counts that
-are made once. Does not own: the formulas (sacrebleu), BLEU as other reports compute it (`bleu_conventions`),
-or who wrote the texts (`overlap`).
+Owns: which sacrebleu scores are reported, with their signatures, and confidence intervals over texts from counts that
+are computed once. Does not own: the formulas (sacrebleu), BLEU as other reports compute it (`bleu_conventions`), or
+generating the texts (`overlap`).
 
-Everything here is between 0 and 100. sacrebleu's signature leaves out the order, so every figure is told
-under it: BLEU-n is cumulative (the geometric mean of the precisions of orders 1 to n, times the brevity
-penalty); *single* is the precision of order n alone, neither smoothed nor penalised; *sentence* is the mean
-of each text's own BLEU-n, of those orders only that the text is long enough for, as sacrebleu.sentence_bleu
-has it.
+All scores are between 0 and 100. sacrebleu's signature does not contain the order, so every score has its order as key.
+BLEU-n is cumulative: the geometric mean of the precisions of orders 1 to n, times the brevity penalty. *single* is the
+precision of order n alone, without smoothing and penalty. *sentence* is the mean of each text's own BLEU-n over the
+orders that the text is long enough for, as in sacrebleu.sentence_bleu.
 """
 
 from __future__ import annotations
@@ -30,8 +29,11 @@ ORDERS = (1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Counted:
-    """What a metric of sacrebleu counted in each text. The score of any texts is a function of the sum of their counts, so that a
-    thousand draws of a bootstrap cost a thousand sums, and no text is cut into words again."""
+    """The counts of a sacrebleu metric in each text.
+
+    The score of any set of texts is a function of their summed counts: a bootstrap sums counts and does not tokenise
+    texts again.
+    """
 
     metric: Metric
     counts: NDArray[np.int64]  # (texts, counts)
@@ -45,28 +47,28 @@ class Counted:
         return np.arange(len(self.counts))
 
     def score(self, texts: NDArray[np.int64]) -> float:
-        """Of these texts, by their numbers, together."""
+        """Return the corpus score of the texts with these indices."""
         return float(self.metric._compute_score_from_stats(self.counts[texts].sum(axis=0).tolist()).score)
 
     def each(self) -> NDArray[np.float64]:
-        """Of each text alone."""
+        """Return the score of each text alone."""
         return np.array([self.score(text) for text in self.all[:, None]])
 
     def interval(self) -> Interval | None:
-        """None for one text, which tells nothing about others."""
+        """Return the 95% confidence interval; None for a single text."""
         return bootstrap(self.score, len(self.counts)) if len(self.counts) > 1 else None
 
 
 def count_matches(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Counted:
-    # The way of sacrebleu's own significance tests; the public names give these counts for BLEU only.
+    # As in sacrebleu's own significance tests; its public functions return these counts for BLEU only.
     return Counted(metric, np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.int64))
 
 
 def count_bleu(hypotheses: Sequence[str], references: Sequence[str], order: int, alone: bool = False) -> Counted:
-    """`alone`: to score each text by itself, only the orders that it is long enough for."""
+    """Count n-gram matches. `alone`: score each text by itself, over the orders that it is long enough for."""
     from sacrebleu.metrics.bleu import BLEU
 
-    # force: a text that ends with " ." is what a model wrote, not a mistake to be warned of.
+    # force: a text that ends with " ." is generated, so sacrebleu's warning about tokenised input does not apply.
     return count_matches(BLEU(max_ngram_order=order, effective_order=alone, force=True), hypotheses, references)
 
 
@@ -96,15 +98,15 @@ def chrf_figures(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
 
 
 def precision_figures(counted: Counted) -> dict[str, Any]:
-    """The share of the n-grams written that the references have, too, each as often as there: 100 x right / written."""
-    right, written = np.hsplit(counted.counts[:, 2:], 2)  # after the two lengths: (texts, orders) each
+    """Return the share of generated n-grams that occur in the references, clipped to their count there, in percent."""
+    right, generated = np.hsplit(counted.counts[:, 2:], 2)  # after the two lengths: (texts, orders) each
     names = [str(order) for order in ORDERS]
-    shares = 100 * right.sum(axis=0) / np.maximum(written.sum(axis=0), 1)
+    shares = 100 * right.sum(axis=0) / np.maximum(generated.sum(axis=0), 1)
     return {
         **dict(zip(names, shares.tolist(), strict=True)),
         "interval": {
-            name: ratio_interval(100 * right[:, at], written[:, at])
-            if len(right) > 1 and written[:, at].any()
+            name: ratio_interval(100 * right[:, at], generated[:, at])
+            if len(right) > 1 and generated[:, at].any()
             else None
             for at, name in enumerate(names)
         },
@@ -112,7 +114,7 @@ def precision_figures(counted: Counted) -> dict[str, Any]:
 
 
 def mean_figures(values: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
-    """The mean over texts of each named figure, and its interval."""
+    """Return the mean of each metric over texts, and its 95% confidence interval."""
     return {
         **{name: float(each.mean()) for name, each in values.items()},
         "interval": {

@@ -1,11 +1,10 @@
-"""BLEU as reports about small models compute it, so that a published figure is compared with its like.
+"""BLEU as other reports on small models compute it, for comparison with published values.
 
-Owns: the mean of sentence BLEU from 0 to 1, as NLTK's `sentence_bleu` has it, and the ways to use it, each
-with its name and its sentence. Does not own: the BLEU that Lilliput reports (`bleu`), which is sacrebleu's,
-of the corpus, and from 0 to 100.
+Owns: the mean of sentence BLEU from 0 to 1, as in NLTK's `sentence_bleu`, and its variants, each with a name and a
+definition. Does not own: the BLEU that Lilliput reports (`bleu`), which is sacrebleu's corpus BLEU from 0 to 100.
 
-A figure such as "BLEU 0.0376" without more is one of these. They differ by a factor of ten on the same texts,
-which is why none of them is ever told without its sentence.
+A published "BLEU 0.0376" without a definition is one of these. They differ by a factor of ten on the same texts, so
+every value is reported with its definition.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from lilliput.evaluation.bleu import ORDERS
 
-EPSILON = 0.1  # what method 1 of Chen and Cherry (2014) counts where nothing matched; NLTK's default
+EPSILON = 0.1  # matches counted by method 1 of Chen and Cherry (2014) if there are none; NLTK's default
 
 
 class Convention(NamedTuple):
@@ -27,15 +26,15 @@ class Convention(NamedTuple):
 
 CONVENTIONS = {
     "words": Convention(
-        "mean over samples of sentence BLEU on words as white space separates them, 0 to 1; an order without a match counts "
+        "mean over samples of sentence BLEU on words split at white space, 0 to 1; an order without a match counts "
         "0.1 n-grams (Chen and Cherry 2014, method 1; NLTK's SmoothingFunction().method1)"
     ),
-    "words_unsmoothed": Convention("as words, without smoothing: a sample that misses an order has 0", 0.0),
-    "words_with_prompt": Convention("as words, with the prompt before both texts, whose words all match"),
-    "tokens": Convention("as words, on the ids of the model's own tokens, where one unknown word matches another"),
+    "words_unsmoothed": Convention("as words, without smoothing: a sample with no match in an order scores 0", 0.0),
+    "words_with_prompt": Convention("as words, with the prompt prepended to both texts; all of its words match"),
+    "tokens": Convention("as words, on token ids; unknown words match each other"),
     "forced": Convention(
-        "as tokens, of the likeliest token at each place of the reference after all true ones before it: not of a text that "
-        "the model wrote"
+        "as tokens, with teacher forcing: the most likely token at each position of the reference, given all true tokens "
+        "before it; not a generated text"
     ),
 }
 
@@ -43,15 +42,18 @@ Words = Sequence[Hashable]
 
 
 def sentence_bleu(hypothesis: Words, reference: Words, order: int, epsilon: float = EPSILON) -> float:
-    """From 0 to 1. A hypothesis that shares no word with the reference has 0 whatever the smoothing; one that is too short for
-    an order is treated as if it had one n-gram of it, which is wrong (both as NLTK does)."""
+    """Return sentence BLEU from 0 to 1, with two properties of NLTK.
+
+    A hypothesis that shares no word with the reference scores 0 with any smoothing. One that is too short for an order
+    counts as having one n-gram of that order, although it has none.
+    """
     logs = []
     for n in range(1, order + 1):
-        written, given = count_ngrams(hypothesis, n), count_ngrams(reference, n)
-        right: float = (written & given).total()
+        generated, expected = count_ngrams(hypothesis, n), count_ngrams(reference, n)
+        right: float = (generated & expected).total()
         if right == 0 and (n == 1 or epsilon == 0.0):
             return 0.0
-        logs.append(math.log((right or epsilon) / max(1, written.total())))
+        logs.append(math.log((right or epsilon) / max(1, generated.total())))
     brevity = min(0.0, 1 - len(reference) / len(hypothesis))
     return math.exp(brevity + math.fsum(logs) / order)
 

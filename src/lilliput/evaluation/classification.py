@@ -1,8 +1,7 @@
-"""The loss and the accuracy of a classifier on held-out documents, while training.
+"""Loss and accuracy of a classifier on held-out documents during training.
 
 Owns: the mean loss over labelled documents, each read once, the confusion matrix and the accuracy. Does not own: the
-loss of a batch (`model.loss`), the choice of rows (`data.batches`), the names of labels, or when to evaluate
-(`training`).
+loss of a batch (`model.loss`), the choice of rows (`data.batches`), label names, or when to evaluate (`training`).
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from lilliput.model.transformer import Transformer, evaluating
 
 @dataclass(frozen=True)
 class Classification:
-    """`confusion` (classes, classes): documents by their own label, then by the one that the model finds likeliest."""
+    """`confusion` (classes, classes): number of documents by actual label (row) and predicted label (column)."""
 
     nats: float
     confusion: Integers
-    tokens: int  # read
+    tokens: int
 
     @property
     def documents(self) -> int:
@@ -43,7 +42,7 @@ class Classification:
 
 
 def tally(confusion: Integers, labels: Integers, logits: Tensor) -> None:
-    """Add what the model says of documents to the confusion."""
+    """Add the predicted labels of documents to the confusion matrix."""
     known = labels != IGNORED
     np.add.at(confusion, (labels[known], logits.argmax(dim=-1).cpu().numpy()[known]), 1)
 

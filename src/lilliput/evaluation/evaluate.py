@@ -1,10 +1,10 @@
-"""The evaluation of a run: the model, the documents it is evaluated on, and its training data where that is needed.
+"""Evaluation of a run: the model, the documents it is evaluated on, and its training data if needed.
 
-Owns: `open_evaluation`, and `evaluate`, which computes each kind of figure and puts them into one object. Does not own:
-the figures (`language_metrics`, `label_metrics`, `overlap`, `baseline_comparison`), or finding the documents
+Owns: `open_evaluation`, and `evaluate`, which computes all metrics and returns them in one object. Does not own: the
+metrics (`language_metrics`, `label_metrics`, `overlap`, `baseline_comparison`), or finding the documents
 (`evaluation_sets`).
 
-Errors of the user are found before torch is imported.
+User errors are raised before torch is imported.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model and the documents it is evaluated on. Parts that are not always needed are computed at their first use."""
+    """A model and the documents it is evaluated on. Optional parts are computed on first use."""
 
     writer: Writer
     documents: Documents
     report: Report = field(default=silent, repr=False)
-    opened: Prepared | None = None  # the run's own data, where it had to be opened for the documents
+    opened: Prepared | None = None  # the run's own data, if the documents come from it
 
     @property
     def name(self) -> str:
@@ -56,16 +56,16 @@ class Evaluation:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The documents as they were written."""
+        """The original texts of the documents."""
         return list(self.documents.read())
 
     @cached_property
     def prepared(self) -> Prepared | None:
-        """The run's own data; None where it is not at hand, which is told once."""
+        """The run's own data; None, with a note, if it is not available."""
         try:
             return self.opened or open_prepared(self.writer, self.report)
         except UserError as error:
-            self.report(f"the training data is not at hand ({error.what}): what needs it is left out", 0, 0)
+            self.report(f"training data is not available, metrics that require it are omitted ({error.what})", 0, 0)
             return None
 
     @property
@@ -79,8 +79,10 @@ class Evaluation:
 
     @cached_property
     def leaked(self) -> NDArray[np.bool_] | None:
-        """(documents,) whether each stands in the training split, word for word; None where that is not at hand."""
-        if self.opened is not None and self.name == "train":  # the split itself, not a file of that name
+        """(documents,) whether each document is also in the training split, as an exact copy; None without training
+        data.
+        """
+        if self.opened is not None and self.name == "train":  # the split, not a file with that name
             return np.zeros(self.file.documents, np.bool_)
         return None if self.prepared is None else np.isin(self.documents.hashes, self.prepared.hashes("train"))
 
@@ -88,9 +90,12 @@ class Evaluation:
 def open_evaluation(
     run: str | Path, on: str = "validation", device: str = "auto", report: Report = silent, labelled: bool = False
 ) -> Evaluation:
-    """A run or a checkpoint, and a set of its own by name (train, validation, a test's name, or tests: all of these together) or
-    any file or folder of texts by its path, read as the run's own data is. `labelled`: in a file, each text has a label before
-    it, though the run's own texts have none."""
+    """Open a run or checkpoint, and the documents that `on` names.
+
+    `on` is a set of the run (train, validation, the name of a test, or tests for all tests together), or the path of a
+    file or folder, which is read like the run's own data. `labelled`: each text of the file has a label before it,
+    although the run's own texts have none.
+    """
     checkpoint, config = settings_of(run)
     check_name(config.data, on)
     from lilliput.decoding.writer import load
@@ -106,8 +111,8 @@ def open_evaluation(
         of_labels = error.code == "data.label" or error.setting in ("data.labelled", "data.label_field")
         if config.data.labelled or not labelled or not of_labels:
             raise
-        # The argument asks for labels, not a setting of the run: changing a setting is no fix.
-        fix = "evaluate without labelled=True"
+        # The argument requires labels, not a setting of the run: changing a setting would not help.
+        fix = "remove labelled=True"
         raise UserError(error.what, error.where, fix=fix, code="data.label", setting="labelled") from None
 
 
@@ -117,18 +122,18 @@ def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
 
 
 def open_prepared(writer: Writer, report: Report) -> Prepared:
-    """The run's data with the run's tokenizer: the very files that it was trained on, as long as they are there."""
+    """Prepare the run's data with the run's tokenizer: the files it was trained on, if they still exist."""
     config, tokenizer = writer.config, writer.tokenizer
     prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer)
     if prepared.tokenizer.sha256 != tokenizer.sha256:
         prepared = prepare(config, report, tokenizer)
     assert writer.checkpoint is not None
     if writer.checkpoint.data_fingerprint() != prepared.fingerprint:
-        report("the data has changed since the run was trained: these are not the texts that it knows", 0, 0)
+        report("the data has changed since the run was trained; it was trained on other texts", 0, 0)
     return prepared
 
 
-# The figures ----------------------------------------------------------------------------------------------------------
+# Metrics --------------------------------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -147,13 +152,14 @@ def evaluate(
     device: str = "auto",
     report: Report = silent,
 ) -> dict[str, Any]:
-    """Return all figures of a run on a set, the JSON of `lilliput evaluate`: `lilliput.evaluate("runs/demo")["perplexity"]`.
+    """Return all metrics of a run on a set, the JSON of `lilliput evaluate`:
+    `lilliput.evaluate("runs/demo")["perplexity"]`.
 
-    `stride`: tokens between windows (None: the context, as in training). `overlapping`: also the loss over a window at every
-    offset. `overlap`: also BLEU and other measures of continuations, generated by `settings` (None: those of the run).
-    `stories`: also statistics of so many generated texts. `baselines`: also n-gram, compression and linear baselines.
-    `csv`, `overlap_csv`: files for the figures of each document and of each continuation. `labelled`: the texts of the file
-    have labels, though those of the run have none.
+    `stride`: tokens between windows (None: the context, as in training). `overlapping`: also the loss over a window at
+    every offset. `overlap`: also BLEU and other metrics of continuations, generated with `settings` (None: those of the
+    run). `stories`: also statistics of this number of generated texts. `baselines`: also n-gram, compression and linear
+    baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `labelled`: the
+    texts of the file have labels, although those of the run have none.
     """
     checkpoint, config = settings_of(run)
     check_arguments(config, on, stride, overlapping, overlap is not None, stories is not None)
@@ -167,7 +173,7 @@ def evaluate(
         write_rows,
     )
 
-    task, found, rows, baseline_rows = config.model.task, about(evaluation), dict[str, Any](), list[dict[str, Any]]()
+    task, found, rows, baseline_rows = config.model.task, describe(evaluation), dict[str, Any](), list[dict[str, Any]]()
     if task != "classifier":
         scores = score_predictions(evaluation, stride, batch)
         figures, rows = evaluate_language(evaluation, scores, stride)
@@ -179,13 +185,13 @@ def evaluate(
         found, rows = merge(found, figures), rows | columns
         baseline_rows += label_rows(evaluation, labels) if baselines else []
     if overlap is not None:
-        found |= write_and_compare(evaluation, overlap, settings, overlap_csv)
+        found |= evaluate_overlap(evaluation, overlap, settings, overlap_csv)
     if stories is not None:
         from lilliput.evaluation.generated_stories import measure_stories
 
-        report("writing stories", 0, None)
-        written = measure_stories(evaluation.writer, evaluation.file, settings or config.generate, stories)
-        found |= {"stories": written.as_dict()}
+        report("generating stories", 0, None)
+        generated = measure_stories(evaluation.writer, evaluation.file, settings or config.generate, stories)
+        found |= {"stories": generated.as_dict()}
     if csv is not None:
         write_rows(Path(csv), rows)
     return found | ({"baselines": baseline_rows} if baselines else {})
@@ -204,8 +210,8 @@ def check_arguments(
     if model.task == "classifier":
         errors += [
             UserError(
-                f"{name} needs a language model, and this model is a classifier",
-                fix=f"evaluate without {name}",
+                f"{name} requires a language model (got a classifier)",
+                fix=f"remove {name}",
                 code="model.task",
                 setting=name,
             )
@@ -215,8 +221,8 @@ def check_arguments(
     elif stride is not None and not 1 <= stride <= model.context:
         errors.append(
             UserError(
-                f"stride must be from 1 to the run's context of {model.context:,} tokens, got {stride:,}",
-                fix=f"use a stride of {max(1, model.context // 2)}",
+                f"stride must be from 1 to the model's context of {model.context:,} tokens (got {stride:,})",
+                fix=f"set stride to {max(1, model.context // 2)}",
                 code="setting.value",
                 setting="stride",
             )
@@ -225,7 +231,7 @@ def check_arguments(
         raise UserErrors(errors)
 
 
-def about(evaluation: Evaluation) -> dict[str, Any]:
+def describe(evaluation: Evaluation) -> dict[str, Any]:
     checkpoint = evaluation.writer.checkpoint
     assert checkpoint is not None
     return {
@@ -239,13 +245,13 @@ def about(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def run_name(checkpoint: Checkpoint) -> str | None:
-    """Of the run that a checkpoint stands in; None for one that was taken out of it."""
+    """Return the name of the run that contains the checkpoint; None if the checkpoint is outside a run folder."""
     parent = checkpoint.folder.absolute().parent
     return parent.parent.name if parent.name == "checkpoints" else None
 
 
 def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both; where both have an object of one name, that is merged, too, and where one has nothing, the other's is told."""
+    """Merge two dicts. Dicts under the same key are merged too; None counts as empty."""
     found = one | other
     for name in one.keys() & other.keys():
         if isinstance(one[name], dict):
@@ -253,15 +259,15 @@ def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def write_and_compare(
+def evaluate_overlap(
     evaluation: Evaluation, task: OverlapTask, settings: GenerateSettings | None, csv: str | Path | None
 ) -> dict[str, Any]:
     from lilliput.evaluation.overlap import measure_overlap
 
-    evaluation.report("writing", 0, None)
+    evaluation.report("generating", 0, None)
     settings = evaluation.writer.config.generate if settings is None else settings
-    written = measure_overlap(evaluation.writer, evaluation.file, settings, task, evaluation.leaked)
+    continuations = measure_overlap(evaluation.writer, evaluation.file, settings, task, evaluation.leaked)
     if csv is not None:
-        written.write_csv(Path(csv))
-    figures = written.as_dict()
+        continuations.write_csv(Path(csv))
+    figures = continuations.as_dict()
     return {"bleu": figures.pop("bleu"), "overlap": figures}

@@ -1,8 +1,8 @@
-"""Which documents are judged: a split of the run's own data, its test sets together, or any file or folder of texts.
+"""Documents for an evaluation: a split of the run's data, all its test sets, or any file or folder of texts.
 
-Owns: finding them by name or path, encoding a file with a run's tokenizer, putting several sets together, and
-their texts again. Does not own: reading sources (`data.corpora`), the token files of splits (`data.prepare`),
-or the judging (`evaluate`).
+Owns: finding them by name or path, encoding a file with a run's tokenizer, joining several sets, and reading their
+texts. Does not own: reading sources (`data.corpora`), the token files of splits (`data.prepare`), or the metrics
+(`evaluate`).
 """
 
 from __future__ import annotations
@@ -30,23 +30,22 @@ from lilliput.errors import UserError, nearest
 from lilliput.settings.tree import Config, DataSettings
 
 TESTS = "tests"  # all test sets together
-TOGETHER = 256  # documents that are encoded at a time
+BATCH = 256  # documents encoded at once
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents that are judged. `sets` are the names of what they were put together from, `part` (documents,) says from which
-    each comes."""
+    """Documents to evaluate. `sets` are the names of the joined sets, `part` (documents,) is the set of each document."""
 
     name: str
     file: TokenFile
-    hashes: NDArray[np.uint64]  # (documents,) of each one's text, as prepared data has them
-    words: int  # as white space separates them
-    labels: list[str] | None  # names of the classes that `file.labels` counts
+    hashes: NDArray[np.uint64]  # (documents,) hashes of the texts, as in prepared data
+    words: int  # separated by white space
+    labels: list[str] | None  # names of the classes in `file.labels`
     sets: list[str]
     part: NDArray[np.int64]
-    read: Callable[[], Iterator[str]]  # the texts, in order, anew
-    storybook: bool = False  # all of them are stories of the built-in book, whose probabilities are known
+    read: Callable[[], Iterator[str]]  # reads the texts again, in order
+    storybook: bool = False  # all documents are from the built-in storybook, whose exact probabilities are known
 
 
 def names_of_sets(data: DataSettings) -> list[str]:
@@ -54,12 +53,12 @@ def names_of_sets(data: DataSettings) -> list[str]:
 
 
 def check_name(data: DataSettings, on: str) -> None:
-    """Refuses what is neither a set of the run nor a path. A set comes before a path of the same name."""
+    """Raise an error if `on` is neither a set of the run nor a path. A set has priority over a path of the same name."""
     names = names_of_sets(data)
     if on == TESTS and not data.tests:
         raise UserError(
-            "the run has no test sets: its data.tests is empty",
-            fix="evaluate on validation, or on a file of texts",
+            "the run has no test sets (its data.tests is empty)",
+            fix="use validation or the path of a file",
             code="evaluation.set",
             setting="on",
         )
@@ -68,7 +67,10 @@ def check_name(data: DataSettings, on: str) -> None:
     known = [*names, *([TESTS] if data.tests else [])]
     fix = nearest(on, [*known, *os.listdir()]) or f"{', '.join(known)}, or the path of a file"
     raise UserError(
-        f"{on!r} is neither a set of the run nor a file", fix=f"use {fix}", code="evaluation.set", setting="on"
+        f"on must be a set of the run or an existing path (got {on!r})",
+        fix=f"use {fix}",
+        code="evaluation.set",
+        setting="on",
     )
 
 
@@ -97,7 +99,7 @@ def open_split(config: Config, prepared: Prepared, name: str) -> Documents:
 
 
 def texts_of(hashes: NDArray[np.uint64], texts: Iterator[str], source: str) -> Iterator[str]:
-    """The texts that have these hashes, in this order: all but what was dropped when they were prepared."""
+    """Yield the texts with these hashes, in this order: all except those that were dropped during preparation."""
     for wanted in hashes.astype(HASHES):
         raw = wanted.tobytes()
         for text in texts:
@@ -114,7 +116,7 @@ def texts_of(hashes: NDArray[np.uint64], texts: Iterator[str], source: str) -> I
 
 
 def join(name: str, parts: list[Documents]) -> Documents:
-    """Several sets as one; of one alone, that one itself."""
+    """Join several sets. A single set is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
     files = [part.file for part in parts]
@@ -147,22 +149,24 @@ def join(name: str, parts: list[Documents]) -> Documents:
 def open_file(
     path: str, data: DataSettings, tokenizer: Tokenizer, labels: list[str] | None, report: Report
 ) -> Documents:
-    """A file or folder of texts, read as the run's own data is and encoded in memory. `labels` are the run's classes, in their
-    order; where it has none and documents have labels, these are counted in an order of their own."""
-    reading = open_source(path, ("judged",), data)["judged"]
+    """Read a file or folder of texts like the run's own data, and encode it in memory.
+
+    `labels` are the run's classes, in their order. If the run has none, the labels of the documents are used, sorted.
+    """
+    reading = open_source(path, ("evaluated",), data)["evaluated"]
 
     def read() -> Iterator[Document]:
         return reading.read(ignore)
 
     documents, found, named, done = read(), list[Encoded](), list[str | None](), 0
-    while some := list(islice(documents, TOGETHER)):
+    while some := list(islice(documents, BATCH)):
         found.append(encode(tokenizer, [document.text for document in some]))
         named += [document.label for document in some]
         done += sum(len(document.text) for document in some)
         report("tokenizing", done, max(done, reading.size))
     if not gather(found, "lengths", OFFSETS).any():
         raise UserError(
-            "the run's tokenizer finds no tokens in the texts", path, fix="use other texts", code="data.empty"
+            "the texts contain no tokens for the run's tokenizer", path, fix="use other texts", code="data.empty"
         )
     known = [name for name in named if name is not None]
     classes = labels or (order_labels(known) if known else None)
@@ -192,10 +196,10 @@ def class_of(name: str, classes: list[str], path: str) -> int:
     if name in classes:
         return classes.index(name)
     known = ", ".join(classes[:8]) + (", ..." if len(classes) > 8 else "")
-    meant = nearest(name, classes)
+    suggestion = nearest(name, classes)
     raise UserError(
-        f"the model has no label {name!r}, only {known}",
+        f"label must be one of {known} (got {name!r})",
         path,
-        fix=f"use the label {meant}" if meant else "use the model's labels",
+        fix=f"use {suggestion}" if suggestion else "use the model's labels",
         code="data.label",
     )

@@ -1,10 +1,8 @@
-"""Whole texts that a model writes from nothing: right or wrong where that can be known, and how they read beside
-people's.
+"""Statistics of texts that a model generates from an empty prompt, compared with documents.
 
-
-Owns: the floor of a run's validation split and the validity of stories, which only the built-in corpus can
-tell, and the comparison of written texts with documents of any corpus. Does not own: the book
-(`data.storybook`), or what is measured of a text (`text_statistics`).
+Owns: the floor of a run's validation split and the validity of stories, both only for the built-in storybook, and the
+comparison of generated texts with documents of any corpus. Does not own: the storybook (`data.storybook`), or the
+statistics of a text (`text_statistics`).
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from lilliput.settings.tree import Config, GenerateSettings
 
 @dataclass(frozen=True)
 class Stories:
-    """Texts that a model wrote beside as many documents; `validity` where the model learned from the book."""
+    """Statistics of generated texts and of the same number of documents; `validity` for the storybook only."""
 
     written: TextStatistics
     reference: TextStatistics
     validity: Validity | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: `valid` is a share, and `breaks` are the scenes in which the other stories leave the book."""
+        """Return JSON values: `valid` is a share, `breaks` counts the scenes at which invalid stories stop being valid."""
         found = self.validity
         return {
             "written": asdict(self.written),
@@ -41,28 +39,31 @@ class Stories:
 
 
 def storybook_floor(config: Config) -> float | None:
-    """Bits per byte that a perfect model would need for the validation split; None for texts of any other origin."""
+    """Return the bits per byte of a perfect model on the validation split; None for any other corpus."""
     if config.data.source != "storybook" or config.data.validation_source is not None:
         return None
     return floor_bits_per_byte(document.text for document in open_corpus(config.data).documents("validation"))
 
 
 def story_validity(writer: Writer, count: int, seed: int, batch: int = 50) -> Validity:
-    """Write stories from nothing and see how many are stories of the book. One cut off by the length is not."""
-    return validity(write_texts(writer, writer.config.generate, count, seed, batch))
+    """Generate stories and return the share that the storybook can produce. A truncated story is invalid."""
+    return validity(generate_texts(writer, writer.config.generate, count, seed, batch))
 
 
 def measure_stories(
     writer: Writer, file: TokenFile, settings: GenerateSettings, count: int = 50, seed: int = 0, batch: int = 32
 ) -> Stories:
-    """Documents are evenly spread over the file. Both kinds of text have at most `how.tokens` tokens, and documents are read back
-    from their ids: what a tokenizer loses is lost in both."""
-    texts = write_texts(writer, settings, count, seed, batch)
+    """Compare generated texts with documents that are evenly spread over the file.
+
+    Both have at most `settings.tokens` tokens. Documents are decoded from their ids, so that what the tokenizer loses
+    is lost in both.
+    """
+    texts = generate_texts(writer, settings, count, seed, batch)
     documents = choose_documents(file, count, tokens=0).tolist()
     references = [writer.tokenizer.decode(first_tokens(file, document, settings.tokens)) for document in documents]
     found = validity(texts) if writer.config.data.source == "storybook" else None
     return Stories(measure_texts(texts), measure_texts(references), found)
 
 
-def write_texts(writer: Writer, settings: GenerateSettings, count: int, seed: int, batch: int) -> list[str]:
+def generate_texts(writer: Writer, settings: GenerateSettings, count: int, seed: int, batch: int) -> list[str]:
     return [sample.text for sample in writer.samples([""] * count, seed, settings, batch)]

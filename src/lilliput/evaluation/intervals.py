@@ -1,10 +1,10 @@
-"""How far a figure can be trusted: 95% intervals, and whether two figures differ.
+"""95% confidence intervals and significance of differences.
 
-Owns: the percentile bootstrap over documents (Efron 1979), Student's t over seeds, and the paired form of
-both. Does not own: what is resampled or averaged. Documents are what is drawn, never tokens: tokens of one
-document hang together, and an interval over them would be far too narrow.
+Owns: the percentile bootstrap over documents (Efron 1979), Student's t over seeds, and the paired form of both. Does
+not own: what is resampled or averaged. Documents are resampled, not tokens: tokens of one document are correlated, and
+an interval over tokens would be too narrow.
 
-Everything is a function of the figures and a seed: the same figures have the same interval, always.
+All results are deterministic functions of the values and a seed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 0.95
-DRAWS = 1000  # the ends of an interval then move by a few hundredths of its width from seed to seed
+DRAWS = 1000  # the bounds then vary by a few hundredths of the width between seeds
 
-FRACTION_TERMS = 100  # of the continued fraction: it needs about the root of the degrees of freedom
+FRACTION_TERMS = 100  # of the continued fraction: about the square root of the degrees of freedom is needed
 
-Statistic = Callable[
-    [NDArray[np.int64]], float
-]  # a figure over documents, by their numbers; one may come several times
+# A metric as a function of document indices, which may repeat.
+Statistic = Callable[[NDArray[np.int64]], float]
 
 
 class Interval(NamedTuple):
-    """Both ends belong to it."""
+    """A closed interval."""
 
     low: float
     high: float
 
 
 class Paired(NamedTuple):
-    """The difference a - b of two figures that were measured on the same things, its interval, and its two-sided p."""
+    """The paired difference a - b, its 95% confidence interval, and its two-sided p-value."""
 
     mean: float
     low: float
@@ -46,43 +45,50 @@ class Paired(NamedTuple):
 
 
 def bootstrap(statistic: Statistic, documents: int, seed: int = 0, draws: int = DRAWS) -> Interval:
-    """Of a figure over documents, as if others of their kind had been measured. One document has an interval of no width,
-    which says nothing: callers leave it out."""
-    return middle(np.array([statistic(drawn) for drawn in resample(documents, seed, draws)]))
+    """Return the interval of a statistic over resampled documents.
+
+    For one document the interval has zero width and no meaning; callers omit it.
+    """
+    return central_interval(np.array([statistic(drawn) for drawn in resample(documents, seed, draws)]))
 
 
 def ratio_interval(numerators: NDArray[Any], denominators: NDArray[Any], seed: int = 0, draws: int = DRAWS) -> Interval:
-    """Of sum / sum, both over documents: the loss, bits per byte, accuracy. A draw without a denominator is left out."""
+    """Return the interval of sum / sum over documents (loss, bits per byte, accuracy). Draws with denominator 0 are
+    skipped.
+    """
     assert len(numerators) == len(denominators)
     above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
     sums = np.array([(above[drawn].sum(), below[drawn].sum()) for drawn in resample(len(above), seed, draws)])
     sums = sums[sums[:, 1] > 0]
-    return middle(sums[:, 0] / sums[:, 1])
+    return central_interval(sums[:, 0] / sums[:, 1])
 
 
 def paired_bootstrap(
     statistic_a: Statistic, statistic_b: Statistic, documents: int, seed: int = 0, draws: int = DRAWS
 ) -> Paired | None:
-    """The difference of two figures over the same documents, drawn for both alike (Koehn 2004); None where there are fewer than
-    two, which tell nothing about others. `p` counts the draws that lie on the other side of zero, and the figure itself as one
-    of them, so that it is never 0."""
+    """Return the difference of two statistics over the same resampled documents (Koehn 2004); None for fewer than two.
+
+    `p` counts the draws on the other side of zero plus the observed value itself, so it is never 0.
+    """
     if documents < 2:
         return None
     whole = np.arange(documents)
     found = np.array([statistic_a(drawn) - statistic_b(drawn) for drawn in resample(documents, seed, draws)])
     fewer = min(int((found <= 0).sum()), int((found >= 0).sum()))
-    return Paired(statistic_a(whole) - statistic_b(whole), *middle(found), min(1.0, 2 * (fewer + 1) / (draws + 1)))
+    return Paired(
+        statistic_a(whole) - statistic_b(whole), *central_interval(found), min(1.0, 2 * (fewer + 1) / (draws + 1))
+    )
 
 
 def resample(documents: int, seed: int, draws: int) -> Iterator[NDArray[np.int64]]:
-    """As many documents as there are, with replacement, again and again."""
+    """Yield indices of `documents` documents, drawn with replacement."""
     assert documents > 0
     generator = np.random.default_rng(seed)
     for _ in range(draws):
         yield generator.integers(documents, size=documents)
 
 
-def middle(found: NDArray[np.float64]) -> Interval:
+def central_interval(found: NDArray[np.float64]) -> Interval:
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))
 
@@ -91,7 +97,7 @@ def middle(found: NDArray[np.float64]) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Of the mean over seeds; None where there are fewer than two, which tell nothing about others."""
+    """Return the interval of the mean over seeds; None for fewer than two."""
     if len(values) < 2:
         return None
     mean, error = mean_and_error(values)
@@ -100,26 +106,26 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Paired | None:
-    """The mean of a - b over seeds that both have in common, by Student's paired t; None where there are fewer than two."""
+    """Return the mean of a - b over common seeds, by Student's paired t-test; None for fewer than two."""
     assert len(a) == len(b)
     differences = [one - other for one, other in zip(a, b, strict=True)]
     found = mean_interval(differences)
     if found is None:
         return None
     mean, error = mean_and_error(differences)
-    if error == 0.0:  # all differ alike: certain, or no difference at all
+    if error == 0.0:  # all differences are equal
         return Paired(mean, *found, 1.0 if mean == 0.0 else 0.0)
     return Paired(mean, *found, two_sided(mean / error, len(differences) - 1))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error."""
+    """Return the mean and its standard error."""
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
 
 
 def t_quantile(chance: float, freedom: int) -> float:
-    """The t below which a share `chance` of Student's distribution lies; by bisection, to the last bits of a float."""
+    """Return the quantile of Student's t distribution, by bisection to full float precision."""
     assert 0.5 <= chance < 1.0
     low, high = 0.0, 1.0
     while 1 - two_sided(high, freedom) / 2 < chance:
@@ -130,17 +136,19 @@ def t_quantile(chance: float, freedom: int) -> float:
 
 
 def two_sided(t: float, freedom: int) -> float:
-    """The share of Student's distribution that lies as far from 0 as t, or farther."""
-    return beta_share(freedom / 2, 0.5, freedom / (freedom + t * t))
+    """Return the two-sided p-value of t."""
+    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
-def beta_share(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8), from the inside out and
-    on the side where it converges fast. SciPy has it, too, but is no dependency of Lilliput."""
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8).
+
+    SciPy has it too, but is not a dependency of Lilliput.
+    """
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
     if x > (a + 1) / (a + b + 2):
-        return 1.0 - beta_share(b, a, 1.0 - x)
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
     fraction = 1.0
     for m in range(FRACTION_TERMS, -1, -1):
         fraction = 1.0 - (a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)) / fraction

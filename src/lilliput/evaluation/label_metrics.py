@@ -1,9 +1,7 @@
-"""What a model says of each document's label, and how right and how sure it is.
+"""Metrics of a classifier: accuracy, precision, recall, F1, confusion matrix and calibration.
 
-Owns: the probabilities of every label of every document, judged once, and the figures of a classifier:
-accuracy, precision, recall and F1 of each class, the confusion, calibration; with and without documents that
-leaked. Does not own: the loss and confusion while training (`classification`, `multitask`), or intervals
-(`intervals`).
+Owns: the probabilities of every label of every document, and the metrics, with and without duplicates of training
+documents. Does not own: loss and confusion during training (`classification`, `multitask`), or intervals (`intervals`).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from lilliput.model.transformer import Transformer, evaluating
 if TYPE_CHECKING:
     from lilliput.evaluation.evaluate import Evaluation
 
-BINS = 10  # of the reliability table, by how sure the model is
+BINS = 10  # of confidence, in the calibration table
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +34,7 @@ Floats = NDArray[np.float64]
 def score_labels(
     model: Transformer, file: TokenFile, context: int, start: int, batch: int = 32, report: Report = silent
 ) -> Floats:
-    """(documents, classes) log-probabilities, in the order of the file: from the first `context` tokens of each document."""
+    """Return (documents, classes) log-probabilities in file order, from the first `context` tokens of each document."""
     classes = model.settings.classes
     assert classes is not None
     logits, done = np.full((file.documents, classes), np.nan), 0
@@ -48,7 +46,7 @@ def score_labels(
                 done += len(found.rows)
                 report("reading", done * file.bytes // file.documents, file.bytes)
         else:
-            first = np.flatnonzero(windows.labels != IGNORED)  # the row of each document's first window
+            first = np.flatnonzero(windows.labels != IGNORED)  # row of each document's first window
             document = np.searchsorted(windows.offsets, windows.starts + 1, side="right") - 1
             for some in windows.cut(windows.by_length(first), batch):
                 logits[document[some.rows]] = multitask_loss(model, some).logits.double().cpu().numpy()
@@ -61,14 +59,14 @@ def score_labels(
 
 @dataclass(frozen=True)
 class LabelPredictions:
-    """Documents by their own label and by what a model says of them."""
+    """Actual labels of documents and predicted log-probabilities."""
 
     labels: NDArray[np.int64]  # (documents,)
     scores: Floats  # (documents, classes) log-probabilities
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """(documents,) the likeliest label."""
+        """(documents,) the most likely label."""
         found: NDArray[np.int64] = self.scores.argmax(axis=1)
         return found
 
@@ -82,7 +80,7 @@ class LabelPredictions:
 
     @property
     def confidence(self) -> Floats:
-        """(documents,) the probability of what is said."""
+        """(documents,) the probability of the predicted label."""
         found: Floats = np.exp(self.scores.max(axis=1))
         return found
 
@@ -90,7 +88,7 @@ class LabelPredictions:
         return LabelPredictions(self.labels[which], self.scores[which])
 
     def confusion(self) -> NDArray[np.int64]:
-        """(classes, classes) documents by their own label, then by the one that is said."""
+        """Return (classes, classes): number of documents by actual label (row) and predicted label (column)."""
         classes = self.scores.shape[1]
         return np.bincount(self.labels * classes + self.predicted, minlength=classes**2).reshape(classes, classes)
 
@@ -119,7 +117,7 @@ def predict_labels(evaluation: Evaluation, batch: int) -> LabelPredictions:
 
 
 def evaluate_labels(evaluation: Evaluation, found: LabelPredictions) -> tuple[dict[str, Any], Columns]:
-    """The figures of a classifier, and what it says of each document as columns."""
+    """Return the metrics of a classifier, and its prediction for each document as columns."""
     names = evaluation.labels
     assert names is not None
     figures = label_figures(found, names) | {"labels": names, "leaked": leaked_figures(found, names, evaluation.leaked)}
@@ -133,7 +131,7 @@ def evaluate_labels(evaluation: Evaluation, found: LabelPredictions) -> tuple[di
 
 
 def label_figures(found: LabelPredictions, names: list[str]) -> dict[str, Any]:
-    """All figures of some documents."""
+    """Return all metrics of these predictions."""
     confusion = found.confusion()
     return found.figures() | {
         "interval": found.intervals(),
@@ -145,7 +143,7 @@ def label_figures(found: LabelPredictions, names: list[str]) -> dict[str, Any]:
 
 
 def class_figures(confusion: NDArray[np.int64], names: list[str]) -> list[dict[str, Any]]:
-    """Precision is over what was said, recall over what is, F1 their harmonic mean; what has no documents counts as 0."""
+    """Return precision, recall and F1 of each class; 0 where a denominator is 0."""
     rows = []
     for number, name in enumerate(names):
         right, predicted, own = confusion[number, number], confusion[:, number].sum(), confusion[number].sum()
@@ -162,14 +160,17 @@ def class_figures(confusion: NDArray[np.int64], names: list[str]) -> list[dict[s
 
 
 def macro_f1(confusion: NDArray[np.int64]) -> float:
-    """The mean of the classes' F1. One that neither stands in the documents nor is said of any has none, and no part in it."""
+    """Return the mean F1 over classes that are the actual or predicted label of at least one document."""
     each = confusion.sum(axis=0) + confusion.sum(axis=1)
     return float((2 * confusion.diagonal()[each > 0] / each[each > 0]).mean())
 
 
 def calibration_figures(found: LabelPredictions) -> dict[str, Any]:
-    """The expected calibration error (Guo et al. 2017): over tenths of the probability of what is said, the gap between how sure
-    the model is and how often it is right, weighed by documents; with the table that it is the sum of."""
+    """Return the expected calibration error (Guo et al. 2017), and the table it is computed from.
+
+    Documents are grouped by confidence in bins of 0.1. The error is the mean gap between confidence ("sure") and
+    accuracy ("right") of the bins, weighted by documents.
+    """
     confidence, right = found.confidence, found.right
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
     rows = []
@@ -185,7 +186,7 @@ def calibration_figures(found: LabelPredictions) -> dict[str, Any]:
 def leaked_figures(
     found: LabelPredictions, names: list[str], leaked: NDArray[np.bool_] | None
 ) -> dict[str, Any] | None:
-    """How many documents stand in training, and all figures without them. None: nobody knows."""
+    """Return the number of documents that are also in training, and all metrics without them; None if unknown."""
     if leaked is None:
         return None
     without = None

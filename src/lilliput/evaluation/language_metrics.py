@@ -1,9 +1,8 @@
-"""Nats of tokens become figures: of all of a text, of its parts, and how far each can be trusted.
+"""Metrics of a language model, computed from the nats of each token.
 
-Owns: the figures of a language model on the documents it is judged on, by document, by label, by set, by the
-context that a token had and by how often it stands in training; with and without documents that leaked; the
-share of the gap to the floor that is closed. Does not own: the nats (`token_scores`, `unknown_words`), the
-arithmetic of one figure (`likelihood`) or of intervals (`intervals`).
+Owns: the metrics of all documents, and by document, label, set, position and token frequency; with and without
+duplicates of training documents; the closed share of the gap to the floor. Does not own: the nats (`token_scores`,
+`unknown_words`), the arithmetic of one metric (`likelihood`) or of intervals (`intervals`).
 
 N predictions.
 """
@@ -35,21 +34,21 @@ from lilliput.storage.atomic_files import write_whole
 if TYPE_CHECKING:
     from lilliput.evaluation.evaluate import Evaluation
 
-LEAST_DOCUMENTS = 10  # with fewer, what is drawn for intervals are blocks of text: a bootstrap of three says nothing
+LEAST_DOCUMENTS = 10  # with fewer, blocks of text are resampled instead of documents
 BITS = math.log(2)
 
 Floats = NDArray[np.float64]
-Columns = dict[str, Sequence[Any]]  # of a table with a row for each document
+Columns = dict[str, Sequence[Any]]  # one row per document
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Over units of text: documents, or blocks. All (units,)."""
+    """Sums over units of text: documents or blocks. All (units,)."""
 
     nats: Floats
-    spelled: Floats  # nats, and those of spelling what is unknown
+    spelled: Floats  # nats plus the spelling cost of unknown words
     predictions: Floats
-    tokens: Floats  # predictions but for the ends of documents
+    tokens: Floats  # predictions except the ends of documents
     unknown: Floats
     bytes: Floats
 
@@ -68,7 +67,7 @@ class Sums:
         }
 
     def intervals(self) -> dict[str, list[float]] | None:
-        """None where there is too little to draw from."""
+        """Return the 95% confidence interval of each metric; None for fewer than two units."""
         if len(self.nats) < 2:
             return None
         loss = ratio_interval(self.nats, self.predictions)
@@ -80,7 +79,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class PredictionScores:
-    """The predictions of a text and what each costs. All (N,)."""
+    """All predictions of a token file and their costs. All (N,)."""
 
     file: TokenFile
     scored: Scored
@@ -89,14 +88,14 @@ class PredictionScores:
     is_unknown: NDArray[np.bool_]
 
     def with_nats(self, nats: Floats) -> PredictionScores:
-        """The same predictions at the price of another model, which does not spell."""
+        """Return the same predictions with the nats of another model, without spelling costs."""
         return replace(self, scored=replace(self.scored, nats=nats), spelled=nats)
 
     def by_document(self) -> Sums:
         return self.add_up(self.scored.document, self.file.documents, self.file.document_bytes.astype(np.float64))
 
     def by_block(self, size: int) -> Sums:
-        """Every `size` predictions of a document; its bytes are spread evenly over its predictions."""
+        """Sum over blocks of `size` predictions; the bytes of a document are spread evenly over its predictions."""
         document, place = self.scored.document, self.scored.place
         begins = np.flatnonzero(place % size == 0)
         block = np.searchsorted(begins, np.arange(len(place)), side="right") - 1
@@ -117,14 +116,14 @@ class PredictionScores:
         )
 
     def units(self, context: int) -> tuple[Sums, str]:
-        """What is drawn for intervals, and how that is told."""
+        """Return the units that are resampled for intervals, and their description."""
         if self.file.documents >= LEAST_DOCUMENTS:
             return self.by_document(), "documents"
         return self.by_block(context), f"blocks of {context:,} tokens"
 
 
 def score_predictions(evaluation: Evaluation, stride: int | None, batch: int) -> PredictionScores:
-    """What each prediction costs. The spelling of a document's unknown words is spread evenly over its unknown tokens."""
+    """Score each prediction. The spelling cost of a document is spread evenly over its unknown tokens."""
     file, writer = evaluation.file, evaluation.writer
     tokenizer, context = writer.tokenizer, writer.config.model.context
     scored = score_tokens(writer.model, file, tokenizer.start, context, stride, batch, evaluation.report)
@@ -142,7 +141,7 @@ def score_predictions(evaluation: Evaluation, stride: int | None, batch: int) ->
 def evaluate_language(
     evaluation: Evaluation, scores: PredictionScores, stride: int | None
 ) -> tuple[dict[str, Any], Columns]:
-    """The figures of a language model, and those of each document as columns."""
+    """Return the metrics of a language model, and those of each document as columns."""
     writer, context = evaluation.writer, evaluation.writer.config.model.context
     documents, (units, over) = scores.by_document(), scores.units(context)
     found = documents.figures()
@@ -170,9 +169,11 @@ def evaluate_language(
 
 
 def measure_overlapping(evaluation: Evaluation, batch: int) -> dict[str, Any]:
-    """A window at every offset, every token up to `context` times; of all sets, and of each. Windows of a long text are all of
-    one length, so that this is the mean of the losses of batches of them, however they are batched: the figure of some
-    published reports."""
+    """Measure a window at every offset, so that each token is scored up to `context` times; over all sets, and each.
+
+    In a long text all windows have the same length, so the result equals the mean of batch losses for any batch size.
+    Some published reports use this metric.
+    """
     writer, file, documents = evaluation.writer, evaluation.file, evaluation.documents
     rows = OverlappingRows(file, writer.config.model.context, writer.tokenizer.start)
 
@@ -196,8 +197,10 @@ def measure_overlapping(evaluation: Evaluation, batch: int) -> dict[str, Any]:
 
 
 def floor_figures(evaluation: Evaluation, bits_per_byte: float) -> dict[str, Any]:
-    """On the storybook: what a perfect model needs, and how much of the way to it is done from a model that only knows how often
-    each token comes (the Kneser-Ney model of order 1, of the training split)."""
+    """Return the floor of the storybook, and the closed share of the gap between a unigram model and the floor.
+
+    The unigram model is Kneser-Ney of order 1 on the training split.
+    """
     if not evaluation.documents.storybook:
         return {"floor": None, "gap": None}
     floor, gap = floor_bits_per_byte(evaluation.texts), None
@@ -212,7 +215,11 @@ def floor_figures(evaluation: Evaluation, bits_per_byte: float) -> dict[str, Any
 
 
 def leaked_figures(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[str, Any] | None:
-    """How many documents stand in training, and the figures without them (None where nothing is left). None: nobody knows."""
+    """Return the number of documents that are also in training, and the metrics without them (None if no tokens
+    remain).
+
+    None if the training data is unknown.
+    """
     if leaked is None:
         return None
     rest = documents.only(~leaked)
@@ -222,11 +229,11 @@ def leaked_figures(leaked: NDArray[np.bool_] | None, documents: Sums) -> dict[st
     return {"documents": int(leaked.sum()), "without": without}
 
 
-# Parts of a text ------------------------------------------------------------------------------------------------------
+# Groups ---------------------------------------------------------------------------------------------------------------
 
 
 def by_position(scored: Scored, context: int) -> list[dict[str, Any]]:
-    """By the tokens that each was predicted from: 1, 2, 3 to 4, 5 to 8, and so on."""
+    """Group by the number of tokens before each prediction: 1, 2, 3 to 4, 5 to 8, and so on."""
     highs = [*(1 << power for power in range((context - 1).bit_length())), context]
     rows = []
     for low, high in zip([1, *(before + 1 for before in highs)], highs, strict=False):
@@ -235,7 +242,7 @@ def by_position(scored: Scored, context: int) -> list[dict[str, Any]]:
 
 
 def by_frequency(train: TokenFile | None, scores: PredictionScores) -> list[dict[str, Any]]:
-    """By how often each token stands in the training split, in tens; the unknown token apart, for it is no word."""
+    """Group by the count of each token in the training split, in powers of ten; the unknown token is a separate row."""
     if train is None:
         return []
     ids, nats = scores.scored.ids, scores.scored.nats
@@ -257,7 +264,7 @@ def part_figures(nats: Floats) -> dict[str, Any]:
 
 
 def by_group(documents: Sums, names: Sequence[str], groups: NDArray[Any] | None) -> list[dict[str, Any]]:
-    """By what each document belongs to, where there are tokens to predict; nothing where all belong to one."""
+    """Group documents by set or label; an empty list if there is only one group."""
     if groups is None or len(names) < 2:
         return []
     rows = []
@@ -268,7 +275,7 @@ def by_group(documents: Sums, names: Sequence[str], groups: NDArray[Any] | None)
     return rows
 
 
-# A row for each document ----------------------------------------------------------------------------------------------
+# One row per document -------------------------------------------------------------------------------------------------
 
 
 def document_columns(evaluation: Evaluation, documents: Sums) -> Columns:
@@ -287,9 +294,9 @@ def document_columns(evaluation: Evaluation, documents: Sums) -> Columns:
 
 
 def common_columns(evaluation: Evaluation) -> Columns:
-    """What names a document, whatever is measured of it; `document` counts from 0, as `lilliput prepare` does."""
+    """Return the columns that identify a document; `document` counts from 0 within each set."""
     found, file = evaluation.documents, evaluation.file
-    numbers = np.arange(file.documents) - np.searchsorted(found.part, found.part)  # each set counts by itself
+    numbers = np.arange(file.documents) - np.searchsorted(found.part, found.part)  # numbers restart in each set
     columns: Columns = {"set": [found.sets[part] for part in found.part], "document": numbers.tolist()}
     if evaluation.labels and file.labels is not None:
         columns["label"] = [evaluation.labels[number] for number in file.labels]
@@ -299,7 +306,7 @@ def common_columns(evaluation: Evaluation) -> Columns:
 
 
 def write_rows(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """RFC 4180, UTF-8, a header; numbers in full."""
+    """Write CSV (RFC 4180, UTF-8, with header); numbers in full precision."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(columns)

@@ -1,7 +1,7 @@
-"""How many nats a model needs for a text it has not seen.
+"""Loss, perplexity and bits per byte of a model on held-out text.
 
-Owns: the mean loss over rows of a token file, each token scored once, and perplexity and bits per byte. Does not
-own: the loss of a batch (`model.loss`), the choice of rows (`data.batches`) or when to evaluate (`training`).
+Owns: the mean loss over rows of a token file, each token scored once, and the derived metrics. Does not own: the loss
+of a batch (`model.loss`), the choice of rows (`data.batches`) or when to evaluate (`training`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lilliput.data.batches import LanguageBatch
 from lilliput.model.language_loss import batch_loss
 from lilliput.model.transformer import Transformer, evaluating
 
-Total = Callable[[Sequence[float]], Sequence[float]]  # sums of what several processes have measured, each its part
+Total = Callable[[Sequence[float]], Sequence[float]]  # sums values over all processes
 
 
 def alone(numbers: Sequence[float]) -> Sequence[float]:
@@ -24,12 +24,14 @@ def alone(numbers: Sequence[float]) -> Sequence[float]:
 
 
 def to_perplexity(loss: float) -> float:
-    return math.exp(min(loss, 709.0))  # beyond that no float holds it, and JSON knows no infinity
+    return math.exp(min(loss, 709.0))  # larger values overflow a float, and JSON has no infinity
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """`bits_per_byte` divides by the bytes of the original documents; of a sample, by the split's bytes per prediction."""
+    """`bits_per_byte` divides by the bytes of the original documents; for a sample, by the split's bytes per
+    prediction.
+    """
 
     nats: float
     tokens: int

@@ -1,6 +1,7 @@
-"""Figures of an evaluation as text: perplexity, bits per byte and accuracy.
+"""Text form of metrics: perplexity, bits per byte and accuracy.
 
-Owns: the format of these figures wherever they are printed. Does not own: computing them (`likelihood`, `classification`).
+Owns: the format of these metrics wherever they are printed. Does not own: computing them (`likelihood`,
+`classification`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def format_figures(found: Mapping[str, Any]) -> list[str]:
-    """Return the figures to print next to a loss: perplexity and bits per byte, or the accuracy of a classifier."""
+    """Return the metrics to print next to a loss: perplexity and bits per byte, or the accuracy of a classifier."""
     forms = {"bits_per_byte": "{:.4f} bits/byte", "accuracy": "accuracy {:.1%}"}
     texts = [form.format(found[key]) for key, form in forms.items() if found.get(key) is not None]
     if found.get("perplexity") is None:

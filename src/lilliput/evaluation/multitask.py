@@ -1,8 +1,8 @@
-"""The figures of a multitask model, which predicts tokens and labels, by one pass of its trunk over each row.
+"""Metrics of a multitask model, which predicts tokens and labels, from one forward pass per row.
 
-Owns: the figures of `likelihood` over all tokens and those of `classification` over all documents, the same as if each
-had been measured alone. Does not own: the losses of a batch (`model.loss`), how the two are weighed
-(`training.objectives`) or the choice of rows (`data.batches`).
+Owns: the metrics of `likelihood` over all tokens and of `classification` over all documents, equal to those of separate
+passes. Does not own: the losses of a batch (`model.loss`), their weights (`training.objectives`) or the choice of rows
+(`data.batches`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""How near a model's own words come to those that people wrote after the same beginning.
+"""Overlap of generated continuations with the reference text after the same prompt.
 
-Owns: doing the task (the first tokens of documents as prompts, so many tokens written after each, references
-cut to as many), its outcome, the table of samples, and the comparison of two ways to write. Does not own: the
-measures (`bleu`, `bleu_conventions`, `diversity`), the choice of documents (`prompt_selection`), or how
-tokens are chosen (`decoding`).
+Owns: running the task (the first tokens of documents as prompts, a fixed number of generated tokens, references of the
+same length), its result, the CSV of samples, and the comparison of two decoding strategies. Does not own: the metrics
+(`bleu`, `bleu_conventions`, `diversity`), the choice of documents (`prompt_selection`), or decoding (`decoding`).
 
-Prompts are given as ids, not as text that would be cut into tokens again. Unknown words never flatter: one
-that the model wrote is scored as ■ and one of a reference as □, which match nothing and count as one word
-each.
+Prompts are passed as ids and not tokenised again. Unknown words must not improve a score: a generated one is scored as
+■ and one of a reference as □. They match nothing and count as one word each.
 """
 
 from __future__ import annotations
@@ -35,24 +33,24 @@ from lilliput.evaluation.diversity import diversity_figures
 from lilliput.evaluation.intervals import Paired, paired_bootstrap
 from lilliput.evaluation.likelihood import to_perplexity
 from lilliput.evaluation.overlap_settings import OverlapTask
-from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, follow
+from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, score_prompts
 from lilliput.settings.tree import GenerateSettings
 from lilliput.storage.atomic_files import write_whole
 
-UNKNOWN_WRITTEN, UNKNOWN_GIVEN = "■", "□"
+UNKNOWN_GENERATED, UNKNOWN_REFERENCE = "■", "□"
 COLUMNS = ("prompt", "reference", "hypothesis", "perplexity", "bleu")
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a model wrote after the first tokens of a document, and what stands there.
+    """A generated continuation of the first tokens of a document, and the reference.
 
-    `likeliest` are the tokens that it would have chosen in the place of `reference_ids`, each after all true ones before it.
+    `likeliest` are the most likely tokens at the positions of `reference_ids`, each given all true tokens before it.
     """
 
     document: int  # its number in the token file
     sample: Sample
-    ids: list[int]  # of the sample, without the end of the text, which no reference has
+    ids: list[int]  # of the sample, without the end of text, which references do not have
     reference: str
     reference_ids: list[int]
     likeliest: list[int]
@@ -60,44 +58,44 @@ class Continuation:
 
     @property
     def perplexity(self) -> float:
-        """The model's own, before processors, of all that it wrote, the end included."""
+        """The model's own perplexity of the generated tokens, before logit processors, end of text included."""
         return to_perplexity(-self.sample.logprob / self.sample.tokens)
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """The outcome of a task. `unknown` is how the tokenizer writes a word that it does not know, if there are such."""
+    """The result of a task. `unknown` is the tokenizer's text for an unknown word, if it has one."""
 
     task: OverlapTask
     settings: GenerateSettings
     engine: str
     unknown: str | None
     continuations: list[Continuation]
-    seconds: float  # of all writing
+    seconds: float  # of all generation
 
     @cached_property
     def hypotheses(self) -> list[str]:
-        """As they are scored."""
-        return [self._marked(one.sample.text, UNKNOWN_WRITTEN) for one in self.continuations]
+        """The generated texts, as scored."""
+        return [self._replace_unknown(one.sample.text, UNKNOWN_GENERATED) for one in self.continuations]
 
     @cached_property
     def references(self) -> list[str]:
-        """As they are scored."""
-        return [self._marked(one.reference, UNKNOWN_GIVEN) for one in self.continuations]
+        """The reference texts, as scored."""
+        return [self._replace_unknown(one.reference, UNKNOWN_REFERENCE) for one in self.continuations]
 
-    def _marked(self, text: str, mark: str) -> str:
-        return text if self.unknown is None else text.replace(self.unknown, mark)
+    def _replace_unknown(self, text: str, symbol: str) -> str:
+        return text if self.unknown is None else text.replace(self.unknown, symbol)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. `bleu`, `chrf` and `self_bleu` are from 0 to 100; `conventions` and shares from 0 to 1."""
+        """Return JSON values. `bleu`, `chrf` and `self_bleu` are from 0 to 100; `conventions` and shares from 0 to 1."""
         count = len(self.continuations)
         tokens = sum(one.sample.tokens for one in self.continuations)
         nats = -math.fsum(one.sample.logprob for one in self.continuations)
         reference_nats = math.fsum(one.reference_nats for one in self.continuations)
         return {
             "task": {**asdict(self.task), "prompts": count},
-            "asked_prompts": self.task.prompts,  # there are fewer where too few documents are long enough and did not leak
-            # Stories begin alike: a greedy model writes one text after all equal prompts.
+            "asked_prompts": self.task.prompts,  # can exceed the number of usable documents
+            # Stories often begin alike, and greedy decoding continues equal prompts identically.
             "different_prompts": len({one.sample.prompt for one in self.continuations}),
             "generate": asdict(self.settings),
             "bleu": bleu_figures(self.hypotheses, self.references),
@@ -116,13 +114,13 @@ class Overlap:
         }
 
     def _conventions(self) -> dict[str, dict[str, float | str]]:
-        """BLEU as other reports have it, by the names of `conventions.CONVENTIONS`; unknown words are not marked there."""
+        """Return BLEU by the names of `bleu_conventions.CONVENTIONS`; unknown words are not replaced there."""
         rows = self.continuations
         ids, words = [one.reference_ids for one in rows], [one.reference.split() for one in rows]
-        written = [one.sample.text.split() for one in rows]
+        generated = [one.sample.text.split() for one in rows]
         texts: dict[str, tuple[Sequence[Words], Sequence[Words]]] = {
-            "words": (written, words),
-            "words_unsmoothed": (written, words),
+            "words": (generated, words),
+            "words_unsmoothed": (generated, words),
             "words_with_prompt": (
                 [(one.sample.prompt + one.sample.text).split() for one in rows],
                 [(one.sample.prompt + one.reference).split() for one in rows],
@@ -133,7 +131,7 @@ class Overlap:
         return {name: convention_bleu(name, *pair) for name, pair in texts.items()}
 
     def write_csv(self, path: Path) -> None:
-        """A line for each sample, texts as they are scored; `bleu` is sacrebleu's sentence BLEU-4, 0 to 100."""
+        """Write one line per sample, with texts as scored; `bleu` is sacrebleu's sentence BLEU-4, 0 to 100."""
         text = io.StringIO(newline="")
         table = csv.writer(text)
         table.writerow(COLUMNS)
@@ -151,35 +149,35 @@ def measure_overlap(
     task: OverlapTask,
     without: NDArray[np.bool_] | None = None,
 ) -> Overlap:
-    """Write after the beginnings of documents, `settings` but for the number of tokens, which is the task's.
+    """Generate continuations of the first tokens of documents and return them with their references.
 
-    `without` are documents that give no prompt: those that also stand in training. The clock runs while texts are written, not
-    while an engine is chosen or compiled.
+    The number of tokens is the task's, all other settings are `settings`. `without` (documents,) are excluded, because
+    they are also in training. The measured time is that of generation, without the choice and compilation of an engine.
     """
     length, tokenizer = task.prompt_tokens + task.tokens, writer.tokenizer
     chosen = choose_documents(file, task.prompts, length, without).tolist()
     if not chosen:
         if len(choose_documents(file, 1, length)):
             raise UserError(
-                f"all documents of at least {length:,} tokens are also in the training split",
-                fix="evaluate on other documents",
+                f"every document of at least {length:,} tokens is also in the training split",
+                fix="use other documents",
                 code="evaluation.too-small",
             )
-        parts = f"{task.prompt_tokens:,} for a prompt, {task.tokens:,} for its reference"
+        parts = f"{task.prompt_tokens:,} for the prompt and {task.tokens:,} for the reference"
         raise UserError(
-            f"no document has {length:,} tokens: {parts}",
+            f"overlap requires documents of at least {length:,} tokens: {parts} (found none)",
             fix="use fewer tokens, or longer documents",
             code="evaluation.too-small",
         )
     texts = [first_tokens(file, document, length) for document in chosen]
     prompts = [ids[: task.prompt_tokens] for ids in texts]
     settings = writer.checked(replace(settings, tokens=task.tokens))
-    writer.encode_prompt("")  # a classifier is refused before an engine is made
+    writer.encode_prompt("")  # raises an error for a classifier before an engine is made
     engine = writer.engine_for(settings)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     samples = writer.samples(prompts, task.seed * task.prompts, settings, task.batch)
-    seconds = time.perf_counter() - begun
-    followed = follow(writer.model, tokenizer.start, texts)
+    seconds = time.perf_counter() - start
+    scored = score_prompts(writer.model, tokenizer.start, texts)
     continuations = [
         Continuation(
             document,
@@ -190,19 +188,17 @@ def measure_overlap(
             likeliest[task.prompt_tokens :].tolist(),
             float(nats[task.prompt_tokens :].sum()),
         )
-        for document, sample, prompt, ids, nats, likeliest in zip(
-            chosen, samples, prompts, texts, *followed, strict=True
-        )
+        for document, sample, prompt, ids, nats, likeliest in zip(chosen, samples, prompts, texts, *scored, strict=True)
     ]
     unknown = None if tokenizer.unknown is None else tokenizer.piece(tokenizer.unknown)
     return Overlap(task, settings, engine.name, unknown, continuations, seconds)
 
 
 def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired | None:
-    """Corpus BLEU of `a` less that of `b`, both over the same drawn prompts (Koehn 2004); None for one prompt."""
+    """Return corpus BLEU of `a` minus that of `b` over the same resampled prompts (Koehn 2004); None for one prompt."""
     if prompts_of(a) != prompts_of(b):
         raise UserError(
-            "the two continuations have different prompts",
+            "the two results have different prompts or references",
             fix="use the same file, prompts and tokens for both",
             code="evaluation.mismatch",
         )
@@ -211,5 +207,5 @@ def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired
 
 
 def prompts_of(overlap: Overlap) -> Sequence[tuple[str, str]]:
-    """With their references, which are other ones where another number of tokens was asked for."""
+    """Return prompts with their references, which differ if the number of tokens differs."""
     return [(one.sample.prompt, one.reference) for one in overlap.continuations]

@@ -1,7 +1,7 @@
-"""What an evaluation is asked to write. Apart from the measuring, so that a help text costs neither NumPy nor torch.
+"""Settings of the overlap task. Separate from `overlap`, so that help texts import neither NumPy nor torch.
 
-Owns: the tasks, with bounds and meanings, which are the flags of `lilliput evaluate`. Does not own: doing
-them (`overlap`).
+Owns: the settings with bounds and descriptions, which are flags of `lilliput evaluate`. Does not own: running the task
+(`overlap`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lilliput.settings.tree import STRICT, Count, Seed, describe
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OverlapTask:
-    """What is written after what. The prompts are the same whatever the seed, and so can be compared one by one."""
+    """The prompts and lengths of the task. The prompts do not depend on the seed, so results can be compared pairwise."""
 
     prompts: Count = describe(
-        "documents whose beginnings are prompts, evenly spread over those that are long enough", 50
+        "number of prompts: beginnings of documents, evenly spread over those that are long enough", 50
     )
-    prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens of a prompt", 5)
-    tokens: Count = describe("most tokens that are written after it; the reference has as many", 40)
-    seed: Seed = describe("seed of what is drawn; two seeds share no draw", 0)
-    batch: Count = describe("most texts that are written at a time; beams count", 32)
+    prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens per prompt", 5)
+    tokens: Count = describe("maximum number of generated tokens; the reference has the same length", 40)
+    seed: Seed = describe("sampling seed; different seeds share no random numbers", 0)
+    batch: Count = describe("maximum number of texts generated at once; each beam counts", 32)

@@ -1,8 +1,8 @@
-"""Which documents of a token file are taken as examples, and how they begin.
+"""Selection of documents as prompts, their first tokens, and teacher-forced scores of these tokens.
 
-Owns: the choice (evenly spread, the same every time), the first tokens of a document, and what a model would
-have said at each of them. Does not own: what is done with them (`overlap`, `generated_stories`), or
-likelihood over whole files (`token_scores`).
+Owns: the deterministic, evenly spread choice of documents, their first tokens, and the model's nats and most likely
+token at each of them. Does not own: their use (`overlap`, `generated_stories`), or likelihood over whole files
+(`token_scores`).
 
 B rows, T positions, V vocabulary.
 """
@@ -18,41 +18,43 @@ from numpy.typing import NDArray
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.model.transformer import Transformer, evaluating
 
-LOGITS = 1 << 24  # numbers that are held at once: 64 MB, whatever the vocabulary
+LOGITS = 1 << 24  # logits held at once: 64 MB for any vocabulary
 
 
 def choose_documents(
     file: TokenFile, count: int, tokens: int, without: NDArray[np.bool_] | None = None
 ) -> NDArray[np.int64]:
-    """The numbers of `count` documents, evenly spread over those that have so many tokens, or of all those if they are fewer.
+    """Return the indices of `count` documents, evenly spread over those with at least `tokens` tokens, or of all such.
 
-    No chance is in it: every strategy, seed and run is given the same ones. `without` are documents that are not to be
-    taken: those that also stand in training.
+    The choice is deterministic: every strategy, seed and run gets the same documents. `without` (documents,) are
+    excluded.
     """
-    long_enough = np.diff(file.offsets) - 1 >= tokens  # the last of a document is its end
+    long_enough = np.diff(file.offsets) - 1 >= tokens  # the last token of a document is its end
     fit = np.flatnonzero(long_enough if without is None else long_enough & ~without)
     count = min(count, len(fit))
     return fit[np.arange(count) * len(fit) // max(count, 1)]
 
 
 def first_tokens(file: TokenFile, document: int, tokens: int) -> list[int]:
-    """Of a document; fewer where it has no more. Its end is not one of them."""
+    """Return the first `tokens` ids of a document, without its end; fewer if it is shorter."""
     first, after = file.offsets[document : document + 2]
     found: list[int] = file.tokens[first : min(first + tokens, after - 1)].tolist()
     return found
 
 
-class Followed(NamedTuple):
-    """Of each token of some texts, (B, T): its nats, and the token that the model found likeliest in its place."""
+class PromptScores(NamedTuple):
+    """(B, T) for each token: its nats, and the model's most likely token at its position."""
 
     nats: NDArray[np.float64]
     likeliest: NDArray[np.int64]
 
 
 @torch.inference_mode()
-def follow(model: Transformer, start: int, texts: list[list[int]]) -> Followed:
-    """The texts, of one length, are given token by token: each is told from all true tokens before it. Those beyond the context
-    are told as in training, from a window that begins anew."""
+def score_prompts(model: Transformer, start: int, texts: list[list[int]]) -> PromptScores:
+    """Score texts of equal length with teacher forcing: each token given all true tokens before it.
+
+    Tokens beyond the context start a new window, as in training.
+    """
     targets = np.array(texts, np.int64)  # (B, T)
     inputs = np.insert(targets[:, :-1], 0, start, axis=1)
     nats, likeliest = np.empty(targets.shape), np.empty_like(targets)
@@ -71,4 +73,4 @@ def follow(model: Transformer, start: int, texts: list[list[int]]) -> Followed:
                     .cpu()
                 )
                 likeliest[part] = logits.argmax(dim=-1).cpu()
-    return Followed(nats, likeliest)
+    return PromptScores(nats, likeliest)

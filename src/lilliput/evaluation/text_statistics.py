@@ -1,24 +1,18 @@
-"""What can be told of any text without knowing its grammar: sentences, how it ends, who is named in it, what comes
-twice.
+"""Statistics of any text: sentences, endings, names and repetitions.
 
+Owns: the statistics and their definitions, made for stories in languages that capitalise names. Does not own: the
+validity of a story (`generated_stories`), or n-grams (`diversity`). No value is good or bad in itself: compare it with
+that of human texts, truncated to the same length.
 
-Owns: the measures and their definitions, made for stories in languages that write names with a capital. Does
-not own: whether a story is right, which only the storybook can tell (`generated_stories`), or n-grams
-(`diversity`). None of them is good or bad by itself: they are read beside the same figures of texts by
-people, cut to the same length.
-
-- *Word*: letters and digits; an apostrophe or hyphen between them belongs to it.
-- *Sentence*: up to . ! ? or … with the marks that close a quotation or bracket, where white space and no small letter
-follows (so
-  that `"Hi!" said Tom.` is one), or up to the end of the text. In a text without any capital, small letters are no
-hint.
-- *Unfinished*: the text does not end with such a mark.
-- *Name*: a capitalised word that stands at least once inside a sentence and not right after a quotation mark. "I" is
-none, nor is
-  a word all in capitals; Tom's is Tom. A name is *kept* if it comes again, wherever. A name that stands at the
-beginning of
-  sentences only is not seen, and a day of the week is.
-- *Repeated sentence*: one that stood earlier in the same text, capitals and white space aside.
+- *Word*: letters and digits, including an apostrophe or hyphen between them.
+- *Sentence*: ends with . ! ? or … and any closing quotation marks or brackets, if white space follows and then no
+  lower-case letter (`"Hi!" said Tom.` is one sentence), or at the end of the text. In a text without capitals, a
+  lower-case letter may follow.
+- *Unfinished*: the text does not end with such punctuation.
+- *Name*: a capitalised word that occurs at least once inside a sentence and not directly after a quotation mark. "I"
+  and words in all capitals are excluded; Tom's counts as Tom. A name is *kept* if it occurs again. Names that occur
+  only at the start of sentences are missed, and days of the week are counted.
+- *Repeated sentence*: occurs earlier in the same text, ignoring case and white space.
 """
 
 from __future__ import annotations
@@ -37,29 +31,29 @@ _SHORT_VERB = re.compile(r"['’](?:s|d|m|ll|re|ve)\Z")
 
 @dataclass(frozen=True)
 class TextStatistics:
-    """Shares are between 0 and 1, and None where there is nothing that they could be a share of."""
+    """Shares are between 0 and 1, and None if the denominator is 0."""
 
     texts: int
-    words: float  # a text
-    sentences: float  # a text
+    words: float  # per text
+    sentences: float  # per text
     sentence_words: float | None  # mean length of a sentence
     unfinished: float  # share of texts
-    names: float  # different ones a text
+    names: float  # distinct names per text
     names_kept: float | None  # share of names
     repeated_sentences: float | None  # share of sentences
 
 
 def measure_texts(texts: Sequence[str]) -> TextStatistics:
-    """Sums over all texts, divided once."""
+    """Return statistics of all texts together."""
     count = len(texts)
     assert count > 0
-    cut = [cut_sentences(text) for text in texts]
-    sentences = sum(map(len, cut))
+    split = [split_sentences(text) for text in texts]
+    sentences = sum(map(len, split))
     words = sum(len(_WORD.findall(text)) for text in texts)
-    named = [count_names(own) for own in cut]
+    named = [count_names(own) for own in split]
     names = sum(map(len, named))
     kept = sum(times > 1 for own in named for times in own.values())
-    repeated = sentences - sum(len({" ".join(one.casefold().split()) for one in own}) for own in cut)
+    repeated = sentences - sum(len({" ".join(one.casefold().split()) for one in own}) for own in split)
     return TextStatistics(
         texts=count,
         words=words / count,
@@ -72,8 +66,8 @@ def measure_texts(texts: Sequence[str]) -> TextStatistics:
     )
 
 
-def cut_sentences(text: str) -> list[str]:
-    """Those that have a word; all of them together are the text but for white space and stray marks."""
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences that contain a word."""
     found, begin, small = [], 0, text.islower()
     for end in _END.finditer(text):
         following = _SEEN.search(text, end.end())
@@ -84,19 +78,19 @@ def cut_sentences(text: str) -> list[str]:
 
 
 def is_finished(text: str) -> bool:
-    """Does it end as a sentence does? A text of nothing does not."""
+    """Return whether the text ends like a sentence; False for an empty text."""
     text = text.rstrip()
     return any(end.end() == len(text) for end in _END.finditer(text))
 
 
 def count_names(sentences: Sequence[str]) -> Counter[str]:
-    """How often each name of a text comes, at the beginning of sentences, too."""
+    """Count each name, including at the start of sentences."""
     inside: set[str] = set()
     times: Counter[str] = Counter()
     for sentence in sentences:
         for at, word in enumerate(_WORD.finditer(sentence)):
             name = _SHORT_VERB.sub("", word[0])
-            if not name[:1].isupper() or name.isupper():  # I, and what is shouted
+            if not name[:1].isupper() or name.isupper():  # I, and words in all capitals
                 continue
             times[name] += 1
             if at > 0 and sentence[word.start() - 1] not in QUOTES:

@@ -1,13 +1,13 @@
-"""What each token of a text costs a model, in nats: what every figure of likelihood is a sum of.
+"""Nats of each token of a text, from which all likelihood metrics are computed.
 
-Owns: the windows in which a text is read when each prediction is asked for once, and the nats of each. Does
-not own: what is made of them (`language_metrics`), the choice of the text (`evaluation_sets`), or the loss
-while training (`likelihood`, which keeps only the sum).
+Owns: the windows in which a text is read so that each prediction is scored once, and the nats of each. Does not own:
+the metrics (`language_metrics`), the choice of the text (`evaluation_sets`), or the loss during training (`likelihood`,
+which keeps only the sum).
 
-A window begins every `stride` predictions of a document and holds `context` of them; a prediction counts in
-the first window that has it, which is the one that gives it the longest context. With a stride of the whole
-context these are the aligned windows of training, and the figure is the run's own. A shorter stride costs
-context / stride times as much and is a fairer figure: fewer tokens are asked for with little before them.
+A window of `context` predictions starts every `stride` predictions of a document. A prediction is scored in the first
+window that contains it, which gives it the longest context. A stride equal to the context gives the aligned windows of
+training, and the run's own metric. A shorter stride costs context / stride times as much, and fewer tokens are
+predicted from a short context.
 
 N predictions, n of a chunk, B rows, T positions, C dim, V vocabulary.
 """
@@ -33,17 +33,17 @@ from lilliput.model.transformer import Transformer, evaluating
 
 @dataclass(frozen=True)
 class Scored:
-    """Every prediction of a token file once, in the order of the file."""
+    """Every prediction of a token file once, in file order."""
 
     nats: NDArray[np.float64]  # (N,)
     ids: NDArray[np.int64]  # (N,) the predicted token
-    document: NDArray[np.int64]  # (N,) its number
-    place: NDArray[np.int64]  # (N,) of the prediction in its document, from 0
-    seen: NDArray[np.int64]  # (N,) tokens that it was predicted from, the start of the document among them
+    document: NDArray[np.int64]  # (N,) its index
+    place: NDArray[np.int64]  # (N,) index in its document, from 0
+    seen: NDArray[np.int64]  # (N,) number of input tokens before it, including the document's start
 
 
 class Windows(NamedTuple):
-    """Where each starts in the tokens (its first input), its predictions, and how many of those an earlier one has counted."""
+    """Index of each window's first input, its number of predictions, and how many of them an earlier window scored."""
 
     starts: Integers
     lengths: Integers
@@ -61,7 +61,7 @@ def strided_windows(offsets: Integers, context: int, stride: int, ends: bool) ->
 
 
 class StridedRows(WindowRows[LanguageBatch]):
-    """One window a row, so that rows of like length need no mask."""
+    """One window per row, so that rows of similar length need no mask."""
 
     def __init__(self, file: TokenFile, context: int, start: int, stride: int) -> None:
         super().__init__(file, context, start)
@@ -87,14 +87,14 @@ def score_tokens(
     batch: int = 32,
     report: Report = silent,
 ) -> Scored:
-    """The nats of each prediction of the file; `start` is a document's first input. `stride` None is the whole context."""
+    """Return the nats of each prediction of the file. `start` is the first input; `stride` None is the context."""
     rows = StridedRows(file, context, start, context if stride is None else stride)
     windows, sizes = rows.windows, predictions_of(rows.offsets, file.ends)
-    firsts = np.cumsum(sizes) - sizes  # the number of each document's first prediction
+    firsts = np.cumsum(sizes) - sizes  # index of each document's first prediction
     document = np.repeat(np.arange(file.documents), sizes)
     place = np.arange(len(document)) - np.repeat(firsts, sizes)
     owner = np.searchsorted(rows.offsets, windows.starts + 1, side="right") - 1  # document of each window
-    number = firsts[owner] + windows.starts + 1 - rows.offsets[owner]  # of each window's first prediction
+    number = firsts[owner] + windows.starts + 1 - rows.offsets[owner]  # index of each window's first prediction
     nats, seen, done = np.full(len(document), np.nan), np.zeros(len(document), np.int64), 0
     with evaluating(model):
         for found in rows.in_order(batch):
@@ -109,18 +109,20 @@ def score_tokens(
     return Scored(nats, rows.tokens[rows.offsets[document] + place].astype(np.int64), document, place, seen)
 
 
-def window_nats(model: Transformer, batch: LanguageBatch, wanted: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of the wanted targets (B, T) of windows, one a row, in reading order."""
+def window_nats(model: Transformer, batch: LanguageBatch, selected: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the nats of the selected targets (B, T) in reading order, for one window per row."""
     ids = torch.from_numpy(batch.ids).to(model.device)
-    x = model.trunk(ids, model.begin(ids, None, None))[torch.from_numpy(wanted).to(model.device)]  # (n, C)
-    targets = torch.from_numpy(batch.targets[wanted]).to(model.device)
+    x = model.trunk(ids, model.begin(ids, None, None))[torch.from_numpy(selected).to(model.device)]  # (n, C)
+    targets = torch.from_numpy(batch.targets[selected]).to(model.device)
     assert isinstance(model.head, LanguageHead)
     return token_nats(model.head, x, targets).double().cpu().numpy()
 
 
 def token_nats(head: LanguageHead, x: Tensor, targets: Tensor) -> Tensor:
-    """(n,) of states (n, C), over chunks so that the logits of all never exist. In the weights' own precision: what is summed
-    over tokens is summed in 64 bits by whoever does."""
+    """Return (n,) nats of states (n, C), in chunks, so that the logits of all states never exist at once.
+
+    The result has the precision of the weights; callers sum it in float64.
+    """
     chunk = max(1, CHUNK_NUMBERS // head.project.out_features)
     parts = []
     for start in range(0, len(x), chunk):

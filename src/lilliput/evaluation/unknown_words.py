@@ -1,16 +1,14 @@
-"""What an unknown word would have cost if it had to be written out: so that not knowing words never flatters.
+"""Cost of spelling unknown words, so that a small vocabulary does not improve the metrics.
 
-Owns: the model of letters that spells, and the nats of the unknown words of documents. Does not own: the nats
-of the unknown token itself, which are the judged model's (`token_scores`), or how both become a figure
-(`language_metrics`).
+Owns: the byte model that spells words, and the nats of the unknown words of documents. Does not own: the nats of the
+unknown token itself (`token_scores`), or the metrics (`language_metrics`).
 
-A model of words pays one cheap token for every word that it does not know, whatever that word was; a model of
-BPE pays for all of its letters. The two can be compared when each unknown token also pays for spelling its
-word. The speller sees the bytes of a word and an end mark, two bytes back, smoothed by Witten and Bell's rule
-down to a uniform choice, and is fitted on the words of the vocabulary, each once: an unknown word is more
-like a word that is rare than like one that is frequent. Its probabilities sum to one over all strings of
-bytes; what it gives to words that are known, and so are never spelled, is lost: the cost is an upper bound,
-which errs in favour of whoever knows more words.
+A word model pays one cheap token for every unknown word, whereas a BPE model pays for all of its letters. The two are
+comparable if each unknown token also pays for spelling its word. The speller predicts each byte and an end symbol from
+two bytes of context, with Witten-Bell smoothing down to a uniform distribution. It is fitted on the words of the
+vocabulary, each once, because an unknown word resembles rare words more than frequent ones. Its probabilities sum to
+one over all byte strings. The probability of known words, which are never spelled, is lost, so the cost is an upper
+bound that favours large vocabularies.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from numpy.typing import NDArray
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.settings.tree import TokenizerSettings
 
-END, START = 256, 257  # beside the 256 bytes; the start is never written
+END, START = 256, 257  # after the 256 bytes; the start is never predicted
 SYMBOLS = 257
-ORDER = 2  # bytes that a byte depends on
+ORDER = 2  # bytes of context
 
 Context = tuple[int, ...]
 
@@ -47,8 +45,10 @@ class Speller:
         return -math.fsum(math.log(self.chance(symbol, context)) for context, symbol in steps(word.encode()))
 
     def chance(self, symbol: int, context: Context) -> float:
-        """Witten and Bell 1991, method C: a context gives its shorter form the weight of as many sights as it has had different
-        continuations."""
+        """Return p(symbol | context) by Witten and Bell 1991, method C.
+
+        The shorter context is weighted by the number of distinct continuations of this one.
+        """
         shorter = self.chance(symbol, context[1:]) if context else 1 / SYMBOLS
         found = self.counts.get(context)
         if found is None:
@@ -57,21 +57,20 @@ class Speller:
 
 
 def steps(word: bytes) -> Iterator[tuple[Context, int]]:
-    """Each byte of a word, and its end, with what stands before it."""
+    """Yield each byte of a word, and its end, with the context before it."""
     symbols = [START] * ORDER + [*word, END]
     for at in range(ORDER, len(symbols)):
         yield tuple(symbols[at - ORDER : at]), symbols[at]
 
 
 def fit_speller(tokenizer: Tokenizer) -> Speller:
-    """On the words that the vocabulary has: those of the training split that were frequent enough."""
+    """Fit a speller on the words of the vocabulary."""
     known = (tokenizer.piece(number) for number in range(tokenizer.vocab_size) if number != tokenizer.unknown)
     return Speller(word for word in known if word)
 
 
 def spell_unknown(tokenizer: Tokenizer, texts: Sequence[str], unknown: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(documents,) nats of spelling the unknown words of each text, as they stand there; `unknown` (documents,) says how many
-    each has."""
+    """Return (documents,) nats of spelling the unknown words of each text; `unknown` (documents,) is their number."""
     speller, nats = fit_speller(tokenizer), np.zeros(len(texts))
     for number in np.flatnonzero(unknown).tolist():
         words: Counter[str] = Counter()
@@ -81,13 +80,15 @@ def spell_unknown(tokenizer: Tokenizer, texts: Sequence[str], unknown: NDArray[n
 
 
 def list_lost(tokenizer: Tokenizer, settings: TokenizerSettings, unknown: bool) -> list[str]:
-    """What of a text the tokens do not hold, and no figure over them pays for; none where they hold all of it. `unknown`: some of
-    its words are."""
+    """Return what the tokens of a text do not contain, and no metric measures; empty if nothing is lost.
+
+    `unknown`: some words are unknown.
+    """
     if not tokenizer.lossy:
         return []
     lost = ["which words were unknown"] if unknown else []
     if tokenizer.kind == "word":
         lost += ["white space"] + (["punctuation marks"] if settings.punctuation == "strip" else [])
     elif tokenizer.kind != "character":
-        return [*lost, "what its normaliser changes"]
+        return [*lost, "changes by the normaliser"]
     return lost + (["capital letters"] if settings.lowercase else [])

@@ -1,1 +1,1 @@
-"""Tables, plots and text as one document, in HTML and Markdown; the report of a run."""
+"""Documents of text, tables and plots in HTML and Markdown, and the report of a run."""

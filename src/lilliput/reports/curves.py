@@ -1,4 +1,4 @@
-"""Arithmetic of loss curves: smoothing, and the range of values that a plot shows.
+"""Arithmetic of loss curves: smoothing, and the plotted range.
 
 Owns: one curve as two arrays. Does not own: drawing (`run_plots`, `studies.study_curves`).
 """
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-BEGINNING = 0.2  # of a training, which is not looked at when the height of the picture is chosen
-SMOOTH = 0.05  # of a training, over which the losses of batches are averaged
+BEGINNING = 0.2  # first part of the steps, ignored for the plotted range
+SMOOTH = 0.05  # window of the running mean, as a share of the steps
 Numbers = NDArray[np.float64]
 
 
@@ -22,7 +22,7 @@ class Curve(NamedTuple):
 
 
 def running_mean(y: Numbers) -> Numbers:
-    """Centred; at the ends over what there is."""
+    """Return a centred running mean; shorter windows at the ends."""
     reach = max(1, round(len(y) * SMOOTH / 2))
     sums = np.concatenate([[0.0], np.cumsum(y)])
     low = np.maximum(np.arange(len(y)) - reach, 0)
@@ -31,15 +31,19 @@ def running_mean(y: Numbers) -> Numbers:
 
 
 def visible_height(curves: Sequence[Curve]) -> float:
-    """The height up to which curves are worth seeing: what comes after their beginning."""
-    return max(float(y[~begins(x)].max()) for x, y in curves)
+    """Return the maximum of the curves after their first part, which is usually much higher."""
+    return max(float(y[~in_beginning(x)].max()) for x, y in curves)
 
 
 def clipped_note(curves: Sequence[Curve], top: float) -> str:
-    """The sentence for a caption where something of what is drawn begins above the picture, else nothing."""
-    return " The beginning is above the picture." if any((y[begins(x)] > top).any() for x, y in curves) else ""
+    """Return a caption sentence if the start of a curve is above the plotted range, else an empty string."""
+    return (
+        " The start of the curve is above the plotted range."
+        if any((y[in_beginning(x)] > top).any() for x, y in curves)
+        else ""
+    )
 
 
-def begins(x: Numbers) -> NDArray[np.bool_]:
-    """Which points are of the beginning; never the last."""
+def in_beginning(x: Numbers) -> NDArray[np.bool_]:
+    """Return which points belong to the first part; never the last point."""
     return np.asarray(x < x[0] + BEGINNING * (x[-1] - x[0]))

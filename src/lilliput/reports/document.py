@@ -1,9 +1,9 @@
-"""The blocks of a report: paragraphs, facts, tables, pictures and texts, in sections of one document.
+"""The blocks of a report: paragraphs, facts, tables, pictures and quoted texts, in sections of one document.
 
 Owns: the blocks. Does not own: their HTML (`html`), their Markdown (`markdown`), the files of a report
-(`report_files`), or what a report holds (`run_report`, `studies.study_report`).
+(`report_files`), or the content of a report (`run_report`, `studies.study_report`).
 
-All texts in blocks are plain: each form escapes them by its own rules.
+All texts in blocks are plain text; each output format escapes them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Bullets:
-    """Each a few words to begin with, set strong (or none), and the sentence."""
+    """Items of a bold lead (or an empty string) and a sentence."""
 
     items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class FactList:
-    """Names with their values. `large`: the few figures that a page begins with."""
+    """Names and values. `large`: the main metrics at the top of a page."""
 
     items: Sequence[tuple[str, str]]
     large: bool = False
@@ -36,7 +36,7 @@ class FactList:
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands in a table: the text, whether it is the best of its column, and a smaller remark under it."""
+    """A table cell: its text, whether it is bold, and a small remark below it."""
 
     text: str
     strong: bool = False
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The first `heads` columns name the row; the others are figures, and aligned as such."""
+    """The first `heads` columns name the row; the others are right-aligned numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Entry]]
@@ -56,7 +56,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """`name` is unique in its document; `svg` is for the page, `png` for Markdown; `alt` says in words what is to be seen."""
+    """`name` is unique in its document; `svg` is for HTML, `png` for Markdown; `alt` describes the picture in words."""
 
     name: str
     svg: str = field(repr=False)
@@ -67,14 +67,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures that stand beside each other where there is room."""
+    """Pictures side by side, if the page is wide enough."""
 
     pictures: Sequence[Picture]
 
 
 @dataclass(frozen=True)
 class QuotedText:
-    """A text that is shown as it is, with a line above that says what it is. `code`: commands, and not prose."""
+    """A text shown verbatim, with a caption `about` above it. `code`: commands instead of prose."""
 
     text: str
     about: str = ""
@@ -92,7 +92,7 @@ class Section:
 
 @dataclass(frozen=True)
 class ReportDocument:
-    """`lead` is the line under the title, `about` the small one that says what it was made from."""
+    """`lead` is the line under the title, `about` a small line with the origin of the report."""
 
     title: str
     lead: str
@@ -110,5 +110,5 @@ def as_entry(value: str | Entry) -> Entry:
 
 
 def clean(text: str) -> str:
-    """Replace the characters that neither HTML nor Markdown may hold, such as a zero byte, which a model can generate."""
+    """Replace characters that are invalid in HTML and Markdown, such as a zero byte, which a model can generate."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)

@@ -1,4 +1,4 @@
-"""Numbers, durations, lists and settings as text, for every report.
+"""Text form of numbers, durations, lists and settings, for all reports.
 
 Owns: the format of one value. Does not own: sentences (`studies.study_verdict`) or tables.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def fixed(value: float, digits: int, sign: str = "") -> str:
-    """With a real minus sign; one that would read as zero and is not has more digits, up to its first."""
+    """Format with a true minus sign. A small value that would round to zero gets more digits."""
     if value != 0.0 and abs(value) < 0.5 * 10.0**-digits:
         digits = -math.floor(math.log10(abs(value)))
         if digits > 8:
@@ -40,7 +40,7 @@ def capital(text: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """As it would be typed."""
+    """Format a setting as the user would type it."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
-"""The HTML of a report: one self-contained file, `assets/report.css` inlined, no script, no address outside the file.
+"""HTML of a report: one self-contained file with inlined `assets/report.css`, without scripts or external links.
 
-Owns: the HTML of each block. It is also well-formed XML. Does not own: the blocks (`document`).
+Owns: the HTML of each block, which is also well-formed XML. Does not own: the blocks (`document`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lilliput.reports.document import (
     clean,
 )
 
-LONG = 22  # letters: a longer name of a row may be wrapped
+LONG = 22  # characters; longer row names may wrap
 
 
 def to_html(document: ReportDocument) -> str:

@@ -1,6 +1,6 @@
-"""The Markdown of a report: tables of the kind that GitHub, GitLab and pandoc read, pictures as PNG files.
+"""Markdown of a report: tables for GitHub, GitLab and pandoc, pictures as PNG files.
 
-Owns: the Markdown of each block. Does not own: the blocks (`document`) or the files of the pictures (`report_files`).
+Owns: the Markdown of each block. Does not own: the blocks (`document`) or the picture files (`report_files`).
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ from lilliput.reports.document import (
 
 
 def to_markdown(document: ReportDocument, figures: str) -> str:
-    parts = [f"# {marked(document.title)}", marked(document.lead), f"*{marked(document.about)}*"]
+    parts = [f"# {escaped(document.title)}", escaped(document.lead), f"*{escaped(document.about)}*"]
     for section in document.sections:
-        parts += [f"## {marked(section.title)}", *(block_markdown(block, figures) for block in section.blocks)]
+        parts += [f"## {escaped(section.title)}", *(block_markdown(block, figures) for block in section.blocks)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def block_markdown(block: Block, figures: str) -> str:
     match block:
         case Paragraph():
-            return f"**{marked(block.text)}**" if block.warning else marked(block.text)
+            return f"**{escaped(block.text)}**" if block.warning else escaped(block.text)
         case Bullets():
             return "\n".join(
-                f"- **{marked(lead)}** {marked(rest)}" if lead else f"- {marked(rest)}" for lead, rest in block.items
+                f"- **{escaped(lead)}** {escaped(rest)}" if lead else f"- {escaped(rest)}" for lead, rest in block.items
             )
         case FactList():
-            return "\n".join(f"- {marked(name)}: {marked(value)}" for name, value in block.items)
+            return "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in block.items)
         case Table():
             return table_markdown(block)
         case Gallery():
             return "\n\n".join(
-                f"![{marked(one.alt)}]({quote(figures)}/{one.name}.png)\n\n{marked(one.caption)}"
+                f"![{escaped(one.alt)}]({quote(figures)}/{one.name}.png)\n\n{escaped(one.caption)}"
                 for one in block.pictures
             )
         case QuotedText():
-            about = f"{marked(block.about)}\n\n" if block.about else ""
+            about = f"{escaped(block.about)}\n\n" if block.about else ""
             return about + (fenced(block.text) if block.code else quoted(block.text))
 
 
 def table_markdown(table: Table) -> str:
     rule = ["---" if at < table.heads else "---:" for at in range(len(table.columns))]
     lines = [row_markdown(table.columns), f"| {' | '.join(rule)} |", *map(row_markdown, table.rows)]
-    parts = [f"**{marked(table.caption)}**" if table.caption else "", "\n".join(lines), marked(table.note)]
+    parts = [f"**{escaped(table.caption)}**" if table.caption else "", "\n".join(lines), escaped(table.note)]
     return "\n\n".join(part for part in parts if part)
 
 
 def row_markdown(row: Sequence[str | Entry]) -> str:
     cells = []
     for entry in map(as_entry, row):
-        text = f"**{marked(entry.text)}**" if entry.strong else marked(entry.text)
-        cells.append((f"{text} ({marked(entry.remark)})" if entry.remark else text).replace("\n", " "))
+        text = f"**{escaped(entry.text)}**" if entry.strong else escaped(entry.text)
+        cells.append((f"{text} ({escaped(entry.remark)})" if entry.remark else text).replace("\n", " "))
     return f"| {' | '.join(cells)} |"
 
 
 def quoted(text: str) -> str:
-    return "\n".join(f"> {marked(line)}".rstrip() + ("  " if line.strip() else "") for line in text.splitlines())
+    return "\n".join(f"> {escaped(line)}".rstrip() + ("  " if line.strip() else "") for line in text.splitlines())
 
 
 def fenced(text: str) -> str:
@@ -77,8 +77,8 @@ def fenced(text: str) -> str:
     return f"{fence}\n{clean(text)}\n{fence}"
 
 
-def marked(text: str) -> str:
-    """Plain text, whatever signs of Markdown it holds; `_` inside a word means nothing there and stays readable."""
+def escaped(text: str) -> str:
+    """Escape Markdown syntax; `_` inside a word has no meaning there and is kept."""
     text = re.sub(r"([\\`*<|\[\]])", r"\\\1", clean(text))
     text = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
     return re.sub(r"^(\s*\d*)([#>+.)-])(?=\s|$)", r"\1\\\2", text)

@@ -1,12 +1,12 @@
-"""One calm style for every picture of a report, and how a drawing becomes a picture of a page.
+"""The plot style of all reports, and conversion of drawings to SVG and PNG.
 
-Owns: colours, type, the frame of a drawing, labels that stand at what they name, and SVG and PNG of it. Does
-not own: what is drawn (`studies.study_plots`, `run_plots`).
+Owns: colours, fonts, the frame of a drawing, direct labels, and SVG and PNG output. Does not own: what is drawn
+(`studies.study_plots`, `run_plots`).
 
-In the SVG the colours are names (`var(--c1)`) that the page's style sheet gives values for light, dark and
-paper, and text is text: it can be searched, copied and read aloud, and is set in the page's own type.
-Matplotlib reckons with DejaVu Sans, which is wider than what pages are set in, so nothing comes to overlap.
-The PNG has text and colours of its own. Both are the same bytes each time.
+In the SVG, colours are variables (`var(--c1)`) that the page's style sheet sets for light mode, dark mode and print.
+Text stays text: it can be searched, copied and read aloud, and uses the page's font. Matplotlib lays out with DejaVu
+Sans, which is wider than page fonts, so labels do not overlap. The PNG has its own font and colours. Both are
+deterministic.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, SOFT, LINE = "#1f2328", "#57606a", "#d8dee4"
-# Told apart by all three kinds of colour blindness in their order of use, and each dark enough to be text on white. The first,
-# a grey, is for what the others are compared with.
+# In this order, distinguishable with all three kinds of colour blindness, and dark enough for text on white. The first, a
+# grey, is for the reference.
 PALETTE = (SOFT, "#0068a5", "#c04a00", "#007a58", "#a0408a", "#8a6100", "#3a7fb0", "#7a4b2a")
 NAMES = {colour: f"--c{n}" for n, colour in enumerate(PALETTE)} | {INK: "--ink", SOFT: "--soft", LINE: "--line"}
-WIDTH = 6.0  # inches of 72 units: at the 35rem of a page, type comes out about as large as its captions
-LETTER = 0.56  # of its size, the width of a letter of DejaVu Sans on average
+WIDTH = 6.0  # inches: at a page width of 35rem, text is about as large as captions
+LETTER = 0.56  # average letter width of DejaVu Sans, relative to the font size
 Box = tuple[float, ...]  # x0, y0, x1, y1
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -67,7 +67,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Whatever is drawn and written inside has the style; a user's own matplotlibrc has no part in it."""
+    """Apply the style to everything drawn inside, independently of the user's matplotlibrc."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -77,7 +77,7 @@ def styled() -> Iterator[None]:
 
 
 def new_drawing(height: float, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """Axes beside each other that share what is upward. Without pyplot: nothing global, no window, no backend to choose."""
+    """Return axes side by side with a shared y axis. Without pyplot: no global state, no window, no backend."""
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -86,8 +86,10 @@ def new_drawing(height: float, columns: int = 1) -> tuple[Figure, Sequence[Axes]
 
 
 def finish(drawing: Figure, name: str, alt: str, caption: str, paper: bool = False) -> Picture:
-    """`paper`: with its own white ground, also in the dark, for a drawing whose colours are not of this style."""
-    if drawing.get_layout_engine():  # once, and not for each form again: it takes longer than drawing does
+    """Convert a drawing to a `Picture`. `paper`: keep a white background in dark mode too, for colours of another
+    style.
+    """
+    if drawing.get_layout_engine():  # once for both formats: layout takes longer than drawing
         drawing.draw_without_rendering()
         drawing.set_layout_engine("none")
     return Picture(name, svg_of(drawing, name, paper), png_of(drawing), alt, caption)
@@ -98,13 +100,13 @@ def png_of(drawing: Figure) -> bytes:
 
     buffer = io.BytesIO()
     drawing.set_dpi(180)
-    # Not by `savefig`, which draws everything twice.
+    # `savefig` would draw everything twice.
     FigureCanvasAgg(drawing).print_png(buffer)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
 def svg_of(drawing: Figure, name: str, paper: bool) -> str:
-    """To stand inside a page: no declaration, no metadata, no names of XML's, ids that are this picture's alone."""
+    """Return SVG to embed in HTML: no declaration, metadata or namespaces, and ids that are unique to this picture."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
@@ -126,11 +128,11 @@ def svg_of(drawing: Figure, name: str, paper: bool) -> str:
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], size: float = 9.5) -> None:
-    """Labels to the right of the axes at their heights (y, text, colour), moved apart where they would cover each other."""
+    """Draw labels (y, text, colour) to the right of the axes, moved apart if they would overlap."""
     low, high = axes.get_ylim()
     drawing = axes.get_figure(root=True)
     assert drawing is not None
-    height = drawing.get_size_inches()[1] * 72 * 0.75  # about what the axes have of the drawing
+    height = drawing.get_size_inches()[1] * 72 * 0.75  # approximate height of the axes
     step = 1.25 * size / height
     wanted = sorted(((min(max((y - low) / (high - low), 0.0), 1.0), text, colour) for y, text, colour in ends))
     places = spread_apart([place for place, _, _ in wanted], step)
@@ -139,7 +141,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], size: float =
 
 
 def spread_apart(places: Sequence[float], step: float) -> list[float]:
-    """Ascending places at least a step apart, each group that touches centred on where its members wanted to be."""
+    """Move ascending positions at least a step apart; each touching group is centred on the mean of its members."""
     groups: list[tuple[float, int]] = []  # middle, members
     for place in places:
         middle, count = place, 1
@@ -153,22 +155,25 @@ def spread_apart(places: Sequence[float], step: float) -> list[float]:
 def label_points(
     axes: Axes, points: Sequence[tuple[float, float, str, str]], lines: Sequence[Box] = (), size: float = 9.5
 ) -> None:
-    """Labels (x, y, text, colour) beside points, each where it covers least of the points, the lines (x0, y0, x1, y1) and the
-    labels before it: at a corner of its point or, with a thin line to it, a few heights of a label above or below."""
+    """Label points (x, y, text, colour) where the labels cover the least of points, lines and earlier labels.
+
+    A label is at a corner of its point or, connected by a thin line, a few label heights above or below. `lines` are
+    boxes (x0, y0, x1, y1).
+    """
     drawing = axes.get_figure(root=True)
     assert drawing is not None
-    drawing.draw_without_rendering()  # so that places are known
+    drawing.draw_without_rendering()  # computes the layout
 
-    def on_paper(x: float, y: float) -> tuple[float, float]:
+    def to_points(x: float, y: float) -> tuple[float, float]:
         across, upward = axes.transData.transform((x, y))
         return float(across) * 72 / drawing.dpi, float(upward) * 72 / drawing.dpi
 
-    at = [on_paper(x, y) for x, y, _, _ in points]
+    at = [to_points(x, y) for x, y, _, _ in points]
     frame = axes.get_window_extent()
     borders = tuple(float(value) * 72 / drawing.dpi for value in (frame.x0, frame.y0, frame.x1, frame.y1))
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
     for x0, y0, x1, y1 in lines:
-        (left, low), (right, high) = on_paper(x0, y0), on_paper(x1, y1)
+        (left, low), (right, high) = to_points(x0, y0), to_points(x1, y1)
         taken.append((left - 1, low - 1, right + 1, high + 1))
     for (x, y), point in zip(at, points, strict=True):
         _, _, text, colour = point
@@ -181,7 +186,7 @@ def label_points(
         ]
         best = min(sides, key=lambda side: sum(overlap(side[4], other) for other in taken) + outside(side[4], borders))
         taken.append(best[4])
-        corner = (0.0 if best[0] > 0 else 1.0, 0.0 if best[1] > 0 else 1.0)  # of the label, the one next to its point
+        corner = (0.0 if best[0] > 0 else 1.0, 0.0 if best[1] > 0 else 1.0)  # of the label, next to its point
         line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
         axes.annotate(
             text,
@@ -198,7 +203,7 @@ def label_points(
 
 
 def corner_box(x: float, y: float, width: float, height: float) -> Box:
-    """From a corner, in any direction."""
+    """Return a box from a corner; width and height may be negative."""
     return min(x, x + width), min(y, y + height), max(x, x + width), max(y, y + height)
 
 
@@ -209,19 +214,19 @@ def overlap(one: Box, other: Box) -> float:
 
 
 def outside(box: Box, frame: Box) -> float:
-    """How much of a box is not in the frame."""
+    """Return the area of a box that is outside the frame."""
     return (box[2] - box[0]) * (box[3] - box[1]) - overlap(box, frame)
 
 
 def frame_upward(axes: Axes, title: str) -> None:
-    """For what is read upward: its name above, lines across, no upright edge."""
+    """Put the name of the y axis above the plot, with horizontal grid lines only."""
     axes.set_title(title)
     axes.grid(axis="x", visible=False)
     axes.spines["left"].set_visible(False)
 
 
 def thousands(axis: Any) -> None:
-    """1,000 and not 1000 at an axis; few digits."""
+    """Format ticks as 1,000 instead of 1000, with few digits."""
     from matplotlib.ticker import FuncFormatter
 
     def format_tick(value: float, place: object) -> str:

@@ -1,6 +1,6 @@
-"""The files of a report: the page, the Markdown beside it, and the folder of its pictures.
+"""The files of a report: the HTML page, the Markdown next to it, and the folder of its pictures.
 
-Owns: their names and writing them. Does not own: what is in them (`html`, `markdown`, `document`).
+Owns: their names and writing them. Does not own: their content (`html`, `markdown`, `document`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REPORT = "report.html"  # name of the page in the folder of a run or a study
 
 
 def write_document(document: ReportDocument, path: Path) -> tuple[Path, Path]:
-    """Write the page to `path` and the Markdown beside it, with a folder of its pictures; return both paths."""
+    """Write the page to `path`, the Markdown and a folder of pictures next to it; return both paths."""
     markdown = path.with_suffix(".md")
     folder = path.with_name(f"{path.stem}-figures")
     pictures = list_pictures(document)
@@ -25,7 +25,7 @@ def write_document(document: ReportDocument, path: Path) -> tuple[Path, Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if pictures:
             folder.mkdir(exist_ok=True)
-            for old in folder.glob("*.png"):  # of an earlier report, which had others
+            for old in folder.glob("*.png"):  # of an earlier report
                 old.unlink()
     except OSError as error:
         raise files.cannot_write(error, path) from error
@@ -40,15 +40,15 @@ def check_place(path: Path) -> None:
     """Raise an error if no report can be written to `path`."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(
-            f"a report is written to an .html file, got {str(path)!r}",
-            fix=f"write to {path.with_suffix('.html')}",
+            f"the report path must end in .html (got {str(path)!r})",
+            fix=f"use {path.with_suffix('.html')}",
             code="file.format",
             setting="out",
         )
     if path.is_dir():
         raise UserError(
-            f"{str(path)!r} is a folder, expected the path of an .html file",
-            fix=f"write to {path / REPORT}",
+            f"the report path must be an .html file (got the folder {str(path)!r})",
+            fix=f"use {path / REPORT}",
             code="file.is-folder",
             setting="out",
         )

@@ -1,6 +1,6 @@
-"""Pictures of one run, from its log: how the loss fell, the learning rate, gradients and speed.
+"""Plots of one run from its log: loss, accuracy, learning rate, gradient norm and speed.
 
-Owns: what each picture shows. Does not own: the style (`plot_style`), or where pictures stand (`run_report`).
+Owns: the content of each plot. Does not own: the style (`plot_style`), or the place of plots (`run_report`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from lilliput.reports.plot_style import (
 from lilliput.storage.run_folders import best_validation
 
 Events = Sequence[dict[str, Any]]
-FEWEST = 3  # points of a curve
+FEWEST = 3  # points in a curve
 
 
 def draw_run(events: Events) -> list[Picture]:
-    """As many as the log has figures for; none of a run that has just begun."""
+    """Return the plots that the log has enough values for; an empty list for a run that has just started."""
     steps = [event for event in events if event["event"] == "step"]
     if len(steps) < FEWEST:
         return []
@@ -39,19 +39,29 @@ def draw_run(events: Events) -> list[Picture]:
         found = [
             draw_loss(events, steps),
             draw_accuracy(events),
+            draw_single(steps, "lr", "Learning rate", "learning-rate", "Learning rate of each logged step."),
             draw_single(
-                steps, "lr", "Learning rate", "learning-rate", "The learning rate of each update that was logged."
+                steps,
+                "gradient_norm",
+                "Gradient norm",
+                "gradient",
+                "Gradient norm before clipping, with a running mean.",
+                smooth=True,
             ),
-            draw_single(steps, "gradient_norm", "Norm of the gradient", "gradient", "Before clipping.", smooth=True),
             draw_single(
-                steps, "tokens_per_second", "Training speed, tokens/s", "speed", "As this machine had it.", smooth=True
+                steps,
+                "tokens_per_second",
+                "Training speed, tokens/s",
+                "speed",
+                "Training speed on this machine, with a running mean.",
+                smooth=True,
             ),
         ]
     return [picture for picture in found if picture]
 
 
 def draw_loss(events: Events, steps: Events) -> Picture:
-    """Training and validation, and the floor where it is known."""
+    """Plot training and validation loss, and the floor if it is known."""
     drawing, (axes,) = new_drawing(3.0)
     at, loss = column(steps, "step"), column(steps, "loss")
     smooth = running_mean(loss)
@@ -71,19 +81,19 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     floor = floor_in_nats(events)
     if floor is not None:
         axes.axhline(floor, color=SOFT, linewidth=1.2, linestyle=(0, (4, 3)))
-        ends.append((floor, "the floor", SOFT))
-        description += f"; a perfect model would have {floor:.3f}"
+        ends.append((floor, "floor", SOFT))
+        description += f"; the floor is {floor:.3f}"
     lowest = min(value for value, _, _ in ends)
     top = visible_height(seen)
     edge = top + 0.02 * (top - lowest)
     axes.set_ylim(min(lowest, float(smooth.min())) - 0.06 * (top - lowest), edge)
-    axes.set_xlabel("updates")
+    axes.set_xlabel("steps")
     frame_upward(axes, "Loss, nats/token" if predicts_tokens(events) else "Loss, nats/document")
     thousands(axes.xaxis)
     label_ends(axes, ends)
-    caption = "Training loss (each logged batch faint, a running mean over a twentieth of the run strong)"
-    caption += " and validation loss on the sample that training looks at" if evaluations else ""
-    caption += "; the floor is what a perfect model of this corpus would have" if floor is not None else ""
+    caption = "Training loss (thin line: logged batches; thick line: running mean over 5% of the steps)"
+    caption += " and validation loss on the sample used during training" if evaluations else ""
+    caption += ". The floor is the loss of a perfect model of this corpus" if floor is not None else ""
     return finish(drawing, "loss", f"The {description}.", f"{caption}.{clipped_note(drawn, edge)}")
 
 
@@ -95,17 +105,17 @@ def draw_accuracy(events: Events) -> Picture | None:
     drawing, (axes,) = new_drawing(3.0)
     values = 100 * column(evaluations, "accuracy")
     axes.plot(column(evaluations, "step"), values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
-    axes.set_xlabel("updates")
-    frame_upward(axes, "Accuracy on validation, %")
+    axes.set_xlabel("steps")
+    frame_upward(axes, "Validation accuracy, %")
     thousands(axes.xaxis)
-    alt = f"Accuracy on validation from {values[0]:.1f}% to {values[-1]:.1f}%."
-    return finish(drawing, "accuracy", alt, "Accuracy on the sample that training looks at.")
+    alt = f"Validation accuracy from {values[0]:.1f}% to {values[-1]:.1f}%."
+    return finish(drawing, "accuracy", alt, "Accuracy on the validation sample used during training.")
 
 
 def draw_single(
     steps: Events, name: str, title: str, picture: str, caption: str, smooth: bool = False
 ) -> Picture | None:
-    """One figure of the updates."""
+    """Plot one metric of the logged steps."""
     known = [event for event in steps if event.get(name) is not None]
     if len(known) < FEWEST:
         return None
@@ -114,8 +124,8 @@ def draw_single(
     if smooth:
         axes.plot(at, values, color=INK, alpha=0.2, linewidth=1.0)
     axes.plot(at, running_mean(values) if smooth else values, color=INK, linewidth=1.5)
-    axes.set_ylim(0, float(np.quantile(values, 0.98)) * 1.15 or 1.0)  # one spike is no reason to flatten all else
-    axes.set_xlabel("updates")
+    axes.set_ylim(0, float(np.quantile(values, 0.98)) * 1.15 or 1.0)  # ignores single spikes
+    axes.set_xlabel("steps")
     frame_upward(axes, title)
     thousands(axes.xaxis)
     thousands(axes.yaxis)
@@ -124,7 +134,7 @@ def draw_single(
 
 
 def floor_in_nats(events: Events) -> float | None:
-    """The floor, which is known in bits per byte, in the unit of the loss."""
+    """Return the floor, which is logged in bits per byte, in the unit of the loss."""
     found = best_validation(list(events))
     if not found or not found["floor"] or not found["bits_per_byte"]:
         return None
@@ -132,7 +142,7 @@ def floor_in_nats(events: Events) -> float | None:
 
 
 def predicts_tokens(events: Events) -> bool:
-    """Whether the loss is one of tokens: that of a classifier has no perplexity."""
+    """Return whether the loss is per token; the loss of a classifier has no perplexity."""
     return any(event.get("perplexity") is not None for event in events if event["event"] == "evaluation")
 
 

@@ -1,7 +1,7 @@
-"""The report of one run: its figures, curves, texts, heads, settings and machine, as a page and as Markdown.
+"""The report of one run: metrics, curves, samples, attention heads, settings and machine, as HTML and Markdown.
 
-Owns: which sections it has and in which order. Does not own: pictures (`run_plots`), attention (`interpret`),
-HTML and Markdown (`html`, `markdown`), nor studies (`studies.study_report`).
+Owns: its sections and their order. Does not own: plots (`run_plots`), attention (`interpret`), HTML and Markdown
+(`html`, `markdown`), or studies (`studies.study_report`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from lilliput.decoding.writer import Sample, Writer
     from lilliput.settings.tree import Config
 
-SAMPLES, SEED = 3, 1001  # the texts with which training ends, too
-TOKENS = 20  # of the text whose attention is shown: labels stay readable
-HEADS, LISTED = 4, 32  # that are drawn, and told in numbers
+SAMPLES, SEED = 3, 1001  # the same texts that training prints at its end
+TOKENS = 20  # of the text whose attention is drawn, so that labels stay readable
+HEADS, LISTED = 4, 32  # numbers of heads that are drawn, and listed in the table
 
 
 def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
-    """The page and the Markdown, in the run's folder unless another place is given. The same run gives the same bytes."""
+    """Write HTML and Markdown, by default to the run's folder. The same run gives the same bytes."""
     return write_document(describe_run(run), out or run.folder / REPORT)
 
 
@@ -53,14 +53,14 @@ def describe_run(run: Run) -> ReportDocument:
     about, events = describe(run, verify=False), run.metrics()
     config = config_from_dict(about["config"], str(run.folder / CONFIG))
     sections = [
-        Section("Figures", figure_blocks(about, config)),
-        Section("Tests", test_set_blocks(about)),
+        Section("Results", result_blocks(about, config)),
+        Section("Test sets", test_set_blocks(about)),
         Section("Warnings", warning_blocks(events)),
         Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
         *text_sections(run, config),
-        Section("How it was made", environment_blocks(run, about, config)),
+        Section("Environment", environment_blocks(run, about, config)),
         Section(
-            "Every setting",
+            "Settings",
             [FactList([(name, format_value(value)) for name, value in flatten(about["config"]).items()])],
         ),
     ]
@@ -69,10 +69,10 @@ def describe_run(run: Run) -> ReportDocument:
         shape.task
     ]
     size = f"{counted(shape.layers, 'layer')}, dim {shape.dim}, {counted(shape.heads, 'head')}"
-    lead = f"{kind} of {size}, trained on {source_name(config)}."
+    lead = f"{kind} with {size}, trained on {source_name(config)}."
     line = [
         about["state"],
-        counted(about["steps"], "update"),
+        counted(about["steps"], "step"),
         f"{about['tokens_seen']:,} tokens",
         f"{duration(about['seconds'])} of training",
     ]
@@ -84,19 +84,19 @@ def source_name(config: Config) -> str:
     return "the built-in storybook" if source == STORYBOOK else Path(source).name
 
 
-def figure_blocks(about: dict[str, Any], config: Config) -> list[Block]:
+def result_blocks(about: dict[str, Any], config: Config) -> list[Block]:
     found, parameters = about["validation"], count(config.model, config.vectors).parameters
     facts = quality(found) if found else []
     facts += [("parameters", f"{parameters.total:,}"), ("training time", duration(about["seconds"]))]
     facts += [("tokens seen", f"{about['tokens_seen']:,}")]
     if found is None:
-        return [Paragraph("Nothing was evaluated yet.", warning=True), FactList(facts, large=True)]
+        return [Paragraph("The run has no evaluation yet.", warning=True), FactList(facts, large=True)]
     amounts = [f"{found[name]:,} {name}" for name in ("tokens", "documents") if found[name]]
     split = "the whole validation split" if found["whole"] else "a sample of the validation split"
-    sentence = f"Judged on {split} ({', '.join(amounts)}) with the weights of step {found['weights']:,}."
+    sentence = f"Evaluated on {split} ({', '.join(amounts)}) with the weights of step {found['weights']:,}."
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
-        sentence += f" A perfect model would need {found['floor']:.4f} bits per byte; this one is {over:.1%} above."
+        sentence += f" The floor is the {found['floor']:.4f} bits per byte of a perfect model; this model is {over:.1%} above it."
     return [FactList(facts, large=True), Paragraph(sentence)]
 
 
@@ -109,7 +109,7 @@ def quality(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["bits_per_byte"] is not None:
         facts.append(("bits per byte", f"{found['bits_per_byte']:.4f}"))
     if found["floor"]:
-        facts.append(("the floor", f"{found['floor']:.4f}"))
+        facts.append(("floor, bits per byte", f"{found['floor']:.4f}"))
     return facts
 
 
@@ -129,8 +129,8 @@ def test_set_blocks(about: dict[str, Any]) -> list[Block]:
         [test, *("–" if found[name] is None else format(found[name], columns[name]) for name in known)]
         for test, found in about["tests"].items()
     ]
-    note = "Each whole, once, at the end, with the weights that validation found best."
-    return [Table(["test", *(name.replace("_", " ") for name in known)], rows, note=note)]
+    note = "Each test set is evaluated once, in full, at the end of training, with the weights of the best validation loss."
+    return [Table(["test set", *(name.replace("_", " ") for name in known)], rows, note=note)]
 
 
 def warning_blocks(events: Sequence[dict[str, Any]]) -> list[Block]:
@@ -138,11 +138,11 @@ def warning_blocks(events: Sequence[dict[str, Any]]) -> list[Block]:
     return [Bullets(found)] if found else []
 
 
-# What needs the model -------------------------------------------------------------------------------------------------
+# Sections that require the model --------------------------------------------------------------------------------------
 
 
 def text_sections(run: Run, config: Config) -> list[Section]:
-    """Texts of a model that writes, and what its heads look at in one of them; nothing before the first checkpoint."""
+    """Return samples of a language model and the attention of its heads; an empty list before the first checkpoint."""
     if config.model.task == "classifier" or not run.checkpoints():
         return []
     from lilliput.decoding.writer import load
@@ -150,26 +150,28 @@ def text_sections(run: Run, config: Config) -> list[Section]:
     writer = load(run.folder)
     samples = writer.samples([config.generate.prompt] * SAMPLES, seed=SEED)
     texts = [
-        QuotedText((sample.prompt + sample.text).strip(), f"{number} of {SAMPLES}, {counted(sample.tokens, 'token')}")
+        QuotedText(
+            (sample.prompt + sample.text).strip(), f"sample {number} of {SAMPLES}, {counted(sample.tokens, 'token')}"
+        )
         for number, sample in enumerate(samples, start=1)
     ]
     prompt = config.generate.prompt
-    note = f"By the run's own settings generate.*, {f'after the prompt “{prompt}”' if prompt else 'from nothing'}."
+    note = f"Generated with the run's generate.* settings, {f'from the prompt “{prompt}”' if prompt else 'without a prompt'}."
     return [
-        Section("What it writes", [Paragraph(note), *texts]),
-        Section("What its heads look at", head_blocks(writer, samples[0])),
+        Section("Samples", [Paragraph(note), *texts]),
+        Section("Attention heads", head_blocks(writer, samples[0])),
     ]
 
 
 def head_blocks(writer: Writer, sample: Sample) -> list[Block]:
-    """Every head in numbers beside an even one, and a picture of the layer that has the sharpest."""
+    """Return the scores of every head with uniform attention as a reference, and the layer with the lowest entropy."""
     from lilliput.interpret import capture_text, draw_heads
     from lilliput.interpret.head_score_definitions import SCORES
     from lilliput.interpret.head_scores import Tally, merge_even
 
     tokenizer = writer.tokenizer
     text = tokenizer.decode(tokenizer.encode(sample.prompt + sample.text)[: TOKENS - 1])
-    if len(writer.encode_prompt(text)) < 3:  # one token besides the start: nothing to look at
+    if len(writer.encode_prompt(text)) < 3:  # attention of fewer tokens is trivial
         return []
     attention = capture_text(writer, text, title="")
     tally = Tally().add(attention)
@@ -177,7 +179,7 @@ def head_blocks(writer: Writer, sample: Sample) -> list[Block]:
     sharpest = sorted(heads, key=lambda one: one.scores["entropy"] or 0.0)
     kept = [one for one in heads if one in sharpest[:LISTED]]
     named = [(f"layer {one.layer}, head {one.head}", one) for one in kept]
-    named += [(f"{name_layers(layers)}, even", one) for layers, one in merge_even(tally.even())]
+    named += [(f"{name_layers(layers)}, uniform", one) for layers, one in merge_even(tally.even())]
     rows = [
         [name, *("–" if value is None else fixed(value, 2) for value in one.scores.values())] for name, one in named
     ]
@@ -186,14 +188,15 @@ def head_blocks(writer: Writer, sample: Sample) -> list[Block]:
     drawing = draw_heads(attention, layer, chosen)
     words = re.sub(r"\s+", " ", text).strip()
     alt = f"Heat maps of the attention in layer {layer}, heads {', '.join(map(str, chosen))}, over: {words}"
-    caption = f"Layer {layer}, which has the head of least entropy. “lilliput attention” shows every head on a page of its own."
+    caption = f"Attention weights of layer {layer}, which has the head with the lowest entropy. "
+    caption += "“lilliput attention” shows all heads."
     with styled():
         picture = finish(drawing, "attention", alt, caption, paper=True)
-    fewer = f"The {LISTED} of least entropy of {len(heads)} heads. " if len(kept) < len(heads) else ""
+    fewer = f"The {LISTED} of {len(heads)} heads with the lowest entropy. " if len(kept) < len(heads) else ""
     note = (
-        f"{fewer}Over the first {len(attention.tokens)} tokens of the first text. Entropy in bits, distance in tokens, the "
-        "others mean weights; docs/attention.md defines each. “even” is what the scores would be if a head looked at all it may "
-        "see alike. No score is a claim about what a head is for."
+        f"{fewer}Scores over the first {len(attention.tokens)} tokens of sample 1. Entropy is in bits, distance in tokens, the "
+        "others are mean weights; docs/attention.md defines them. “uniform” gives the scores of equal weights on all visible "
+        "tokens. The scores describe a head; they do not prove its function."
     )
     return [Gallery([picture]), Table(["head", *(score.title for score in SCORES.values())], rows, note=note)]
 
@@ -205,12 +208,12 @@ def name_layers(layers: Sequence[int] | None) -> str:
 
 
 def environment_blocks(run: Run, about: dict[str, Any], config: Config) -> list[Block]:
-    """Its machine, its checkpoints, and its counts."""
+    """Return the machine, the checkpoints, and parameter counts."""
     facts = machine_facts(run.last.machine() if run.last else {})
     for checkpoint in about["checkpoints"]:
-        marks = [mark for mark in ("best", "last") if checkpoint[mark]]
+        roles = [role for role in ("best", "last") if checkpoint[role]]
         size = f"{checkpoint['bytes'] / 1e6:.1f} MB"
-        facts.append((f"checkpoint {checkpoint['name']}", ", ".join([size, *marks])))
+        facts.append((f"checkpoint {checkpoint['name']}", ", ".join([size, *roles])))
     counts = count(config.model, config.vectors)
     facts += [(f"parameters, {part}", f"{n:,}") for part, n in dataclasses.asdict(counts.parameters).items()]
     facts.append(("FLOPs per token", f"{counts.flops_per_token:,}"))

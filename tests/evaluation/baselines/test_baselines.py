@@ -1,4 +1,4 @@
-"""The rows beside a net's figures: each is the arithmetic of its module, divided as the net's own figure is."""
+"""Rows of baselines: each has the values of its module, divided as the model's own metric is."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VOCAB, START = 17, 16
 
 
 def test_language_rows() -> None:
-    train, judged = token_file([90, 80, 70], below=5), token_file([30, 0, 20], below=5, seed=1)
-    rows = language_baselines(train, judged, START, VOCAB)
+    train, evaluated = token_file([90, 80, 70], below=5), token_file([30, 0, 20], below=5, seed=1)
+    rows = language_baselines(train, evaluated, START, VOCAB)
     assert [row.name for row in rows] == [f"Kneser-Ney, order {order}" for order in range(1, 6)]
     text = lay_out(train, START)
-    expected = list(NGrams(text, VOCAB, 5).nats(lay_out(judged, START)))
+    expected = list(NGrams(text, VOCAB, 5).nats(lay_out(evaluated, START)))
     for row, nats in zip(rows, expected, strict=True):
         assert row.nats is not None and np.array_equal(row.nats, nats)
         assert row.figures == {
@@ -41,52 +41,55 @@ def test_language_rows() -> None:
     assert sum(row.chosen for row in rows) == 1
 
 
-def test_some_orders_and_a_discount() -> None:
-    train, judged = token_file([90, 80]), token_file([30], seed=1)
-    every = language_baselines(train, judged, START, VOCAB, discount=0.9)
-    (second,) = language_baselines(train, judged, START, VOCAB, (2,), discount=0.9)
+def test_language_rows_with_given_orders_and_discount() -> None:
+    train, evaluated = token_file([90, 80]), token_file([30], seed=1)
+    every = language_baselines(train, evaluated, START, VOCAB, discount=0.9)
+    (second,) = language_baselines(train, evaluated, START, VOCAB, (2,), discount=0.9)
     assert second.name == every[1].name == "Kneser-Ney, order 2, discount 0.9"
     assert second.figures == every[1].figures and second.chosen
-    assert second.figures != language_baselines(train, judged, START, VOCAB, (2,))[0].figures
+    assert second.figures != language_baselines(train, evaluated, START, VOCAB, (2,))[0].figures
 
 
-def test_a_large_training_text_is_cut_and_the_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_training_data_is_truncated_and_the_name_states_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "MOST_TOKENS", 100)
-    train, judged = token_file([40, 40, 40]), token_file([30], seed=1)
-    (row,) = language_baselines(train, judged, START, VOCAB, (2,))
+    train, evaluated = token_file([40, 40, 40]), token_file([30], seed=1)
+    (row,) = language_baselines(train, evaluated, START, VOCAB, (2,))
     assert row.name == "Kneser-Ney, order 2, first 100 tokens of training"
-    expected = list(NGrams(lay_out(train, START).before(100), VOCAB, 2).nats(lay_out(judged, START)))
+    expected = list(NGrams(lay_out(train, START).before(100), VOCAB, 2).nats(lay_out(evaluated, START)))
     assert row.nats is not None and np.array_equal(row.nats, expected[1])
 
 
-def test_a_net_and_counts_together() -> None:
-    judged = token_file([20, 0, 30], below=5, seed=1)
-    (row,) = language_baselines(token_file([99], below=5), judged, START, VOCAB, (2,))
+def test_mixture_rows() -> None:
+    evaluated = token_file([20, 0, 30], below=5, seed=1)
+    (row,) = language_baselines(token_file([99], below=5), evaluated, START, VOCAB, (2,))
     assert row.nats is not None
-    net = np.random.default_rng(0).gamma(2.0, 1.0, len(row.nats))
-    given = mixed_baseline(net, row, judged, weight=0.25)
-    assert given.name == "0.25 net + 0.75 Kneser-Ney, order 2"
-    assert given.nats is not None and np.array_equal(given.nats, mix(net, row.nats, 0.25))
-    fitted, halves = mixed_baseline(net, row, judged), cross_mix(net, row.nats, np.repeat([0, 1, 2], [21, 1, 31]))
-    assert fitted.name.endswith("Kneser-Ney, order 2, each half weighted by the other")
+    model = np.random.default_rng(0).gamma(2.0, 1.0, len(row.nats))
+    given = mixed_baseline(model, row, evaluated, weight=0.25)
+    assert given.name == "mixture: 0.25 model + 0.75 Kneser-Ney, order 2"
+    assert given.nats is not None and np.array_equal(given.nats, mix(model, row.nats, 0.25))
+    fitted, halves = (
+        mixed_baseline(model, row, evaluated),
+        cross_mix(model, row.nats, np.repeat([0, 1, 2], [21, 1, 31])),
+    )
+    assert fitted.name.endswith("Kneser-Ney, order 2 (cross-fitted weights)")
     assert fitted.nats is not None and np.array_equal(fitted.nats, halves.nats)
     assert fitted.figures["loss"] == pytest.approx(halves.nats.mean(), rel=1e-12)
 
 
 def test_compression_rows() -> None:
     train = [f"The sun sees moon {number}, and the moon sees the sun. Füße." for number in range(300)]
-    judged = [*train[::7], "What is new costs more."]
-    rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(iter(train), iter(judged))}
+    evaluated = [*train[::7], "What is new costs more."]
+    rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(iter(train), iter(evaluated))}
     assert list(rows) == ["xz", "xz after training", "zstd", "zstd after training"]
-    data = b"".join(text.encode() + b"\xff" for text in judged)
-    size = 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / sum(len(text.encode()) for text in judged)
+    data = b"".join(text.encode() + b"\xff" for text in evaluated)
+    size = 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / sum(len(text.encode()) for text in evaluated)
     assert rows["xz"] == pytest.approx(size, rel=1e-12)
     for name in ("xz", "zstd"):
         alone, after = rows[name], rows[f"{name} after training"]
         assert alone is not None and after is not None and 0 < after < alone
 
 
-def test_compression_rows_that_lack_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compression_rows_without_zstandard_or_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setattr(baselines, "MOST_BYTES", 10)
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(["abcd"] * 9, ["abcd"])}
@@ -98,10 +101,10 @@ def test_compression_rows_that_lack_something(monkeypatch: pytest.MonkeyPatch) -
 def test_label_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["honey wax", "moon mouse", "honey hive", "moon night", "honey"] * 2
     labels = ["bee" if "honey" in text else "owl" for text in texts]
-    often, linear, bayes = label_baselines(texts, labels, ["moon", "hive", "night"], ["owl", "bee", "bee"])
-    assert (often.name, often.figures) == ("always bee", {"accuracy": pytest.approx(2 / 3)})
+    common, linear, bayes = label_baselines(texts, labels, ["moon", "hive", "night"], ["owl", "bee", "bee"])
+    assert (common.name, common.figures) == ("always bee", {"accuracy": pytest.approx(2 / 3)})
     assert (linear.name, linear.figures) == ("TF-IDF + logistic regression", {"accuracy": pytest.approx(2 / 3)})
-    assert often.right is not None and often.right.tolist() == [False, True, True]
+    assert common.right is not None and common.right.tolist() == [False, True, True]
     assert linear.right is not None and linear.right.tolist() == [True, True, False]
     assert (bayes.name, bayes.figures) == ("naive Bayes", {"accuracy": pytest.approx(2 / 3)})
     (alone,) = label_baselines(["honey"], ["bee"], ["moon"], ["bee"])

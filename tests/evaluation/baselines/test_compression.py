@@ -1,4 +1,4 @@
-"""Compressors: the sizes are those of real files, which decompress to the texts."""
+"""Compressed sizes equal those of real files, which decompress to the texts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from lilliput.evaluation.baselines import compression
 from lilliput.evaluation.baselines.compression import BORDER, find_zstandard, join, measure_sizes, window_bits, xz
 
 
-def test_documents_can_be_told_apart_again() -> None:
+def test_joined_documents_can_be_split() -> None:
     texts = ["one", "", "zwei Füße\n", "three\0"]
     assert [part.decode("utf-8") for part in join(texts).split(BORDER)[:-1]] == texts
 
 
-def test_no_more_is_read_than_needed() -> None:
+def test_join_stops_at_the_limit() -> None:
     texts = iter(["abc", "def", "ghi"])
     assert join(texts, most=5) == b"abc\xffdef\xff"
     assert list(texts) == ["ghi"]
 
 
-def test_sizes_are_those_of_files() -> None:
+def test_sizes_equal_those_of_compressed_files() -> None:
     words = np.random.default_rng(0).choice(["sun", "moon", "a", "the", "sees", "finds"], size=(50, 40))
     data = join(" ".join(row) for row in words.tolist())
-    # A window as large as the text finds what the far larger one of the preset finds.
+    # A window as large as the text finds the same matches as the larger one of the preset.
     plain = [len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)) for text in (data, data[:999])]
     assert measure_sizes(xz, [data, data[:999]]) == plain
     compressor = find_zstandard()
     assert compressor is not None
     (found,) = measure_sizes(compressor, [data])
-    assert abs(found - len(zstandard.ZstdCompressor(level=22).compress(data))) <= 4  # the header may tell the window
+    assert (
+        abs(found - len(zstandard.ZstdCompressor(level=22).compress(data))) <= 4
+    )  # the header may contain the window size
 
 
 @pytest.mark.parametrize("size", [0, 10, compression.CHUNK, 2 * compression.CHUNK + 1])
-def test_what_was_measured_can_be_read_again(size: int) -> None:
+def test_measured_stream_decompresses_to_the_input(size: int) -> None:
     data, written = np.random.default_rng(0).integers(4, size=size, dtype=np.uint8).tobytes(), bytearray()
 
     class Kept:
@@ -57,7 +59,7 @@ def test_what_was_measured_can_be_read_again(size: int) -> None:
     assert lzma.decompress(written) == data
 
 
-def test_ctrl_c_is_heard_between_chunks() -> None:
+def test_ctrl_c_stops_between_chunks() -> None:
     read: list[int] = []
 
     class Slow:
@@ -85,8 +87,8 @@ def test_the_window_spans_the_text(size: int) -> None:
     assert 1 << bits >= min(size, 1 << 30)
 
 
-def test_what_stood_far_before_is_found_again() -> None:
-    """Beyond the window of smaller presets: a copy of the first part costs a fiftieth at most."""
+def test_distant_repetitions_are_found() -> None:
+    """A copy of the first part, beyond the window of smaller presets, costs at most 2%."""
     noise = np.random.default_rng(0).bytes(300_000)
     far = noise[:100_000]
     compressor = find_zstandard()
@@ -97,6 +99,6 @@ def test_what_stood_far_before_is_found_again() -> None:
         assert alone >= 100_000
 
 
-def test_zstandard_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     assert find_zstandard() is None

@@ -1,4 +1,4 @@
-"""Mixing two models: a probability again, and the weight is the one that a search over all weights finds."""
+"""Mixture of two models: the result is a probability, and the weight equals that of a grid search."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
 
 
 def make_nats(size: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Of two models that are each right about other tokens."""
+    """Return nats of two models that are each better on different tokens."""
     generator = np.random.default_rng(seed)
     return generator.gamma(2.0, 1.0, size), generator.gamma(2.0, 1.2, size)
 
 
-def test_the_mean_of_probabilities() -> None:
+def test_mix_averages_probabilities() -> None:
     a, b = make_nats()
     expected = -np.log(0.3 * np.exp(-a) + 0.7 * np.exp(-b))
     np.testing.assert_allclose(mix(a, b, 0.3), expected, rtol=1e-12)
     assert np.array_equal(mix(a, b, 1.0), a) and np.array_equal(mix(a, b, 0.0), b)
     np.testing.assert_allclose(mix(a, a, 0.4), a, rtol=1e-12)
-    far = mix(np.array([2000.0]), np.array([5.0]), 0.5)  # no float holds exp(-2000)
+    far = mix(np.array([2000.0]), np.array([5.0]), 0.5)  # exp(-2000) underflows
     np.testing.assert_allclose(far, 5 + np.log(2), rtol=1e-12)
 
 
-def test_the_weight_makes_the_text_likeliest() -> None:
+def test_the_weight_maximises_the_likelihood() -> None:
     a, b = make_nats()
     weight = fit_weight(a, b)
     grid = np.linspace(0, 1, 2001)
@@ -34,7 +34,7 @@ def test_the_weight_makes_the_text_likeliest() -> None:
     assert fit_weight(b, a) == pytest.approx(1 - weight, abs=1e-6)
 
 
-def test_a_model_that_is_always_better_takes_all() -> None:
+def test_a_model_that_is_always_better_has_weight_one() -> None:
     a, _ = make_nats()
     assert fit_weight(a, a + 1.0) == pytest.approx(1.0, abs=1e-6)
     assert fit_weight(a + 1000.0, a) == pytest.approx(0.0, abs=1e-6)
@@ -53,6 +53,6 @@ def test_each_half_is_mixed_with_the_weight_of_the_other(counts: list[int]) -> N
     assert found.weight == pytest.approx((border * weights[0] + (400 - border) * weights[1]) / 400, rel=1e-12)
 
 
-def test_one_prediction_cannot_be_halved() -> None:
+def test_a_single_prediction_has_equal_weights() -> None:
     found = cross_mix(np.array([1.0]), np.array([2.0]), np.array([0]))
     assert found.weight == 0.5 and np.array_equal(found.nats, mix(np.array([1.0]), np.array([2.0]), 0.5))

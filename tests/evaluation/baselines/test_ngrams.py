@@ -1,4 +1,4 @@
-"""Kneser-Ney n-grams: equal to the definition written with dictionaries, and a probability over the whole vocabulary."""
+"""Kneser-Ney n-grams: equal to a dictionary implementation of the definition, and normalised."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Gram = tuple[int, ...]
 
 
 def make_file(seed: int, ends: bool = True, below: int = 6) -> TokenFile:
-    """Documents of unlike length, an empty one among them; few ids, so that long n-grams come again."""
+    """Documents of different lengths, one empty; few ids, so that long n-grams repeat."""
     return token_file([3, 40, 1, 0, 25, 60, 2], below=below, seed=seed, ends=ends)
 
 
 def documents(file: TokenFile, start: int) -> list[Gram]:
-    cut = 0 if file.ends else 1
+    omitted = 0 if file.ends else 1
     pairs = zip(file.offsets[:-1].tolist(), file.offsets[1:].tolist(), strict=True)
-    return [(start, *file.tokens[first : after - cut].tolist()) for first, after in pairs]
+    return [(start, *file.tokens[first : after - omitted].tolist()) for first, after in pairs]
 
 
 class ByDefinition:
@@ -49,7 +49,7 @@ class ByDefinition:
                     if length == order:
                         self.counts[length][gram] += 1
                     elif end == length:
-                        self.counts[length][gram] += 1  # it begins the document
+                        self.counts[length][gram] += 1  # at the start of the document
                     else:
                         before[gram].add(document[end - length - 1])
             for gram, tokens in before.items():
@@ -73,29 +73,29 @@ class ByDefinition:
         own = follow[token] - self.taken(length, follow[token]) if token in follow else 0.0
         return own / total + spare / total * below
 
-    def nats(self, judged: list[Gram]) -> list[float]:
+    def nats(self, evaluated: list[Gram]) -> list[float]:
         return [
             -math.log(self.probability(document[at], document[max(0, at - self.order + 1) : at]))
-            for document in judged
+            for document in evaluated
             for at in range(1, len(document))
         ]
 
 
-@pytest.mark.parametrize("start", [START, 2], ids=["a token of its own", "a token that texts have, too"])
+@pytest.mark.parametrize("start", [START, 2], ids=["separate start token", "start token that also occurs in texts"])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("discount", [None, 0.9, 0.4])
-def test_as_defined(discount: float | None, ends: bool, start: int) -> None:
-    train, judged = make_file(0, ends), make_file(1, ends, below=8)  # two ids were never trained on
-    found = list(NGrams(lay_out(train, start), VOCAB, 5).nats(lay_out(judged, start), discount))
+def test_equals_the_definition(discount: float | None, ends: bool, start: int) -> None:
+    train, evaluated = make_file(0, ends), make_file(1, ends, below=8)  # two ids are not in training
+    found = list(NGrams(lay_out(train, start), VOCAB, 5).nats(lay_out(evaluated, start), discount))
     assert len(found) == 5
     for order, nats in enumerate(found, start=1):
-        assert len(nats) == judged.predictions
-        expected = ByDefinition(documents(train, start), order, discount).nats(documents(judged, start))
+        assert len(nats) == evaluated.predictions
+        expected = ByDefinition(documents(train, start), order, discount).nats(documents(evaluated, start))
         np.testing.assert_allclose(nats, expected, rtol=1e-12, atol=0)
 
 
 def every_next(context: Gram, vocab_size: int, start: int) -> TokenSequence:
-    """The context followed by each id of the vocabulary, each a document."""
+    """Return the context followed by each id of the vocabulary, as separate documents."""
     rows = np.tile(np.array([start, *context, 0]), (vocab_size, 1))
     rows[:, -1] = np.arange(vocab_size)
     return TokenSequence(rows.ravel(), np.tile(np.arange(rows.shape[1]), vocab_size))
@@ -108,7 +108,7 @@ def mass(counts: NGrams, context: Gram, start: int, discount: float | None) -> l
 
 @pytest.mark.parametrize("discount", [None, 1.0, 0.9, 0.01])
 def test_sums_to_one_over_the_vocabulary(discount: float | None) -> None:
-    """In contexts that training has, that it has the end of only, and that it has not at all."""
+    """Contexts that are in training, that end like one in training, and that are not in training."""
     train = make_file(0)
     counts = NGrams(lay_out(train, START), VOCAB, 5)
     contexts: list[Gram] = [(), (0,), (17,), (17, 3), (3, 17), (0, 1, 2, 3, 4)]
@@ -117,7 +117,7 @@ def test_sums_to_one_over_the_vocabulary(discount: float | None) -> None:
         assert mass(counts, context, START, discount) == pytest.approx([1.0] * 5, rel=1e-12)
 
 
-def test_order_one_is_a_closed_form() -> None:
+def test_order_one_equals_its_closed_form() -> None:
     train = make_file(0)
     targets = np.concatenate([document[1:] for document in documents(train, START)])
     counts = np.bincount(targets, minlength=VOCAB)
@@ -127,22 +127,22 @@ def test_order_one_is_a_closed_form() -> None:
 
 
 def test_a_lower_order_does_not_depend_on_the_highest() -> None:
-    train, judged = lay_out(make_file(0), START), lay_out(make_file(1), START)
-    five, two = (list(NGrams(train, VOCAB, order).nats(judged)) for order in (5, 2))
+    train, evaluated = lay_out(make_file(0), START), lay_out(make_file(1), START)
+    five, two = (list(NGrams(train, VOCAB, order).nats(evaluated)) for order in (5, 2))
     assert all(np.array_equal(one, other) for one, other in zip(five[:2], two, strict=True))
 
 
-def test_nothing_is_counted_over_the_border_of_documents() -> None:
+def test_no_ngram_crosses_a_document_border() -> None:
     files = [token_file(lengths, below=6, seed=0) for lengths in ([30, 20], [20, 30])]
     tokens = [one.tokens[one.tokens != START] for one in files]
     assert np.array_equal(*tokens)
-    judged = lay_out(make_file(1), START)
-    other = [np.concatenate(list(NGrams(lay_out(one, START), VOCAB, 3).nats(judged))) for one in files]
+    evaluated = lay_out(make_file(1), START)
+    other = [np.concatenate(list(NGrams(lay_out(one, START), VOCAB, 3).nats(evaluated))) for one in files]
     assert not np.allclose(*other)
     swapped = token_file([20, 30], below=6, seed=0)
     parts = [swapped.tokens[1:22], swapped.tokens[22:]]
     swapped = TokenFile(np.concatenate([[START], parts[1], parts[0]]), np.array([1, 32, 53]), np.array([30, 20]))
-    same = np.concatenate(list(NGrams(lay_out(swapped, START), VOCAB, 3).nats(judged)))
+    same = np.concatenate(list(NGrams(lay_out(swapped, START), VOCAB, 3).nats(evaluated)))
     np.testing.assert_allclose(same, other[1], rtol=1e-12)
 
 
@@ -150,8 +150,8 @@ def test_nothing_is_counted_over_the_border_of_documents() -> None:
     ("counts", "expected"),
     [
         ([1] * 8 + [2] * 4 + [3] * 2 + [4], Discounts(0.5, 1.25, 2.0)),
-        ([1] * 8 + [2] * 4, Discounts(0.5, 0.5, 0.5)),  # nothing counts 3
-        ([1] * 8 + [2] * 1 + [3] * 9 + [4], Discounts(0.8, 0.8, 0.8)),  # more would be taken than 2
+        ([1] * 8 + [2] * 4, Discounts(0.5, 0.5, 0.5)),  # no count of 3
+        ([1] * 8 + [2] * 1 + [3] * 9 + [4], Discounts(0.8, 0.8, 0.8)),  # the estimate for 2 would be negative
         ([1] * 5, Discounts(1.0, 1.0, 1.0)),
         ([7, 9], Discounts(0.5, 0.5, 0.5)),
         ([], Discounts(0.5, 0.5, 0.5)),
@@ -161,25 +161,25 @@ def test_discounts(counts: list[int], expected: Discounts) -> None:
     assert estimate_discounts(np.array(counts, np.int64)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_no_token_is_impossible_after_regular_text() -> None:
-    """Every n-gram counts many times: a discount of nothing would leave no mass for what is new."""
+def test_probabilities_are_positive_after_regular_text() -> None:
+    """Every n-gram occurs many times: a discount of zero would leave no mass for unseen tokens."""
     tokens = np.array([START, *[0, 1] * 50, START])
     train = TokenFile(tokens, np.array([1, len(tokens)]), np.array([100]))
     for nats in NGrams(lay_out(train, START), VOCAB, 5).nats(every_next((0, 1, 0, 1, 0), VOCAB, START)):
         assert np.isfinite(nats).all()
 
 
-def test_the_first_tokens_only() -> None:
+def test_lay_out_of_the_first_tokens() -> None:
     file = make_file(0)
     whole = lay_out(file, START)
     for most in (1, 2, 4, 5, 46, len(whole.ids) - 1):
-        cut = lay_out(file, START, most)
-        assert np.array_equal(cut.ids, whole.ids[:most]) and np.array_equal(cut.place, whole.place[:most])
+        part = lay_out(file, START, most)
+        assert np.array_equal(part.ids, whole.ids[:most]) and np.array_equal(part.place, whole.place[:most])
     assert np.array_equal(lay_out(file, START, len(whole.ids)).ids, whole.ids)
 
 
 def test_the_order_is_chosen_on_the_last_tenth_of_training() -> None:
-    """Held out and scored with the context that it has in the text."""
+    """The last tenth is held out and scored with its context in the text."""
     text = lay_out(token_file([150, 100, 150], below=4, seed=3), START)
     border = len(text.ids) - len(text.ids) // 10
     counts = NGrams(text.before(border), VOCAB, 4)
@@ -189,11 +189,11 @@ def test_the_order_is_chosen_on_the_last_tenth_of_training() -> None:
     assert choose_order(text, VOCAB, (3, 4)) == 3 + int(np.argmin(expected[2:]))
     tokens = np.array([START, *[0, 1, 2, 0, 3] * 40, START])
     regular = lay_out(TokenFile(tokens, np.array([1, len(tokens)]), np.array([200])), START)
-    assert choose_order(regular, VOCAB, (1, 2, 3)) == 3  # what follows 0 is told by what stands before it
+    assert choose_order(regular, VOCAB, (1, 2, 3)) == 3  # the token after 0 depends on the token before it
 
 
 @pytest.mark.parametrize("lengths", [[1], [0], [2, 0, 1]])
-def test_hardly_any_text(lengths: list[int]) -> None:
+def test_very_short_texts(lengths: list[int]) -> None:
     text = lay_out(token_file(lengths), START)
     for nats in NGrams(text, VOCAB, 5).nats(text):
         assert np.isfinite(nats).all()
@@ -201,8 +201,8 @@ def test_hardly_any_text(lengths: list[int]) -> None:
 
 
 @needs_data
-def test_the_published_speeches() -> None:
-    """The figures of the trigram with discount 0.9: the text is one document, `<pad>` is its start and no end is predicted."""
+def test_perplexity_of_the_speeches() -> None:
+    """Published perplexities of the trigram with discount 0.9: one document, `<pad>` is its start, no end is predicted."""
     folder = DATA / "speeches" / "tokenised"
     words = {word: number for number, word in enumerate((folder / "vocab.txt").read_text("utf-8").split("\n")[:-1])}
 
@@ -214,10 +214,10 @@ def test_the_published_speeches() -> None:
     train = read("train_LM")
     counts = NGrams(train, len(words), 5)
     for name, published in {"obama": 239, "wbush": 358, "hbush": 267}.items():
-        judged = read(f"test_LM_{name}")
-        trigram = list(counts.nats(judged, 0.9))[2]
+        evaluated = read(f"test_LM_{name}")
+        trigram = list(counts.nats(evaluated, 0.9))[2]
         assert int(np.exp(trigram.mean())) == published
-        assert np.exp(list(counts.nats(judged))[2].mean()) < np.exp(trigram.mean())
+        assert np.exp(list(counts.nats(evaluated))[2].mean()) < np.exp(trigram.mean())
     generator = np.random.default_rng(0)
     for at in generator.integers(4, len(train.ids) - 4, size=3).tolist():
         context = tuple(train.ids[at : at + 4].tolist())

@@ -1,12 +1,12 @@
-"""What needs no net: n-grams, compressors, word counts. A net that loses to one of them should say so.
+"""Baselines: n-grams, compressors and linear classifiers of words.
 
-Owns: the rows that stand beside a net's figures, their names, and how much of a large training text they
-learn from. Does not own: the arithmetic of any of them (`ngrams`, `mixture`, `compression`,
-`evaluation.label_metrics`), or the net's own figures (`likelihood`).
+Owns: the rows that are compared with a model, their names, and the limits on training data. Does not own: the
+arithmetic of each baseline (`ngrams`, `mixture`, `compression`, `linear_classifiers`), or the model's own metrics
+(`likelihood`).
 
-Every choice (discounts, the order, the strength of a penalty) is made within the training text. Limits keep
-memory and time of learning bounded, and a row that learned from a part says so in its name; the judged text
-is never cut.
+Every choice (discounts, order, regularisation) is made within the training data. Limits bound the memory and time of
+fitting; a row that was fitted on a part of the training data states this in its name. The evaluated text is never
+truncated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.evaluation.baselines.compression import BORDER, Compressor, find_zstandard, join, measure_sizes, xz
-from lilliput.evaluation.baselines.linear_classifiers import commonest, predict_by_naive_bayes, predict_by_tfidf
+from lilliput.evaluation.baselines.linear_classifiers import most_common_label, predict_by_naive_bayes, predict_by_tfidf
 from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
 from lilliput.evaluation.baselines.ngrams import Floats, NGrams, choose_order, lay_out
 from lilliput.evaluation.likelihood import Likelihood
@@ -36,20 +36,20 @@ __all__ = [
     "mixed_baseline",
 ]
 
-MOST_TOKENS = 10_000_000  # counted: about 1.5 GB and a minute
-MOST_BYTES = 8 << 20  # read by compressors before the judged text: 10 to 20 s each
-MOST_DOCUMENTS = 20_000  # of which words are counted
+MOST_TOKENS = 10_000_000  # for n-gram counts: about 1.5 GB and a minute
+MOST_BYTES = 8 << 20  # for compressors, before the evaluated text: 10 to 20 s each
+MOST_DOCUMENTS = 20_000  # for label classifiers
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """A row. A figure is None where it cannot be had, and the name says why."""
+    """One row. A metric is None if it is not available; the name gives the reason."""
 
     name: str
     figures: dict[str, float | None]
     nats: Floats | None = None  # of each prediction, in the order of the file
-    right: NDArray[np.bool_] | None = None  # of each document, whether its label was told
-    chosen: bool = False  # the order of n-grams that training itself prefers: the one to compare a net with
+    right: NDArray[np.bool_] | None = None  # of each document, whether its label is predicted correctly
+    chosen: bool = False  # the n-gram order that is best on held-out training data
 
 
 def language_baselines(
@@ -60,7 +60,7 @@ def language_baselines(
     orders: tuple[int, ...] = (1, 2, 3, 4, 5),
     discount: float | None = None,
 ) -> list[Baseline]:
-    """Kneser-Ney n-grams over the same token ids, one row an order. A discount replaces the estimated ones."""
+    """Return Kneser-Ney n-grams over the same token ids, one row per order. `discount` replaces the estimated ones."""
     text = lay_out(train, start, MOST_TOKENS)
     note = "" if discount is None else f", discount {discount:g}"
     if train.predictions + train.documents > MOST_TOKENS:
@@ -74,17 +74,21 @@ def language_baselines(
     ]
 
 
-def mixed_baseline(net: Floats, other: Baseline, test: TokenFile, weight: float | None = None) -> Baseline:
-    """A net and n-grams as one model. `weight` is the net's, chosen elsewhere; None: in each half by the other half."""
+def mixed_baseline(model: Floats, other: Baseline, test: TokenFile, weight: float | None = None) -> Baseline:
+    """Return the mixture of a model and n-grams. `weight` is the model's weight.
+
+    If it is None, the weight of each half of the documents is fitted on the other half.
+    """
     assert other.nats is not None
-    where = ""
+    note = ""
     if weight is None:
         document = np.repeat(np.arange(test.documents), predictions_of(np.asarray(test.offsets), test.ends))
-        nats, weight = cross_mix(net, other.nats, document)
-        where = ", each half weighted by the other"
+        nats, weight = cross_mix(model, other.nats, document)
+        note = " (cross-fitted weights)"
     else:
-        nats = mix(net, other.nats, weight)
-    return Baseline(f"{weight:.2f} net + {1 - weight:.2f} {other.name}{where}", likelihood_figures(nats, test), nats)
+        nats = mix(model, other.nats, weight)
+    name = f"mixture: {weight:.2f} model + {1 - weight:.2f} {other.name}{note}"
+    return Baseline(name, likelihood_figures(nats, test), nats)
 
 
 def likelihood_figures(nats: Floats, test: TokenFile) -> dict[str, float | None]:
@@ -97,7 +101,10 @@ def likelihood_figures(nats: Floats, test: TokenFile) -> dict[str, float | None]
 
 
 def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str]) -> list[Baseline]:
-    """xz and zstd, of the judged texts alone and after the training texts: what both together take beyond training alone."""
+    """Return xz and zstd rows: of the evaluated texts alone, and after the training texts.
+
+    "After training" is the size of both together minus the size of the training texts.
+    """
     test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "training"
     if len(train) > MOST_BYTES:
         train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of training"
@@ -120,14 +127,14 @@ def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str])
 def label_baselines(
     train_texts: Sequence[str], train_labels: Sequence[str], test_texts: Sequence[str], test_labels: Sequence[str]
 ) -> list[Baseline]:
-    """Always the commonest label of training, and two classifiers of words and word pairs."""
+    """Return the most common training label, and two classifiers of words and word bigrams."""
     note = ""
     if len(train_texts) > MOST_DOCUMENTS:
         some = np.linspace(0, len(train_texts) - 1, MOST_DOCUMENTS).astype(np.int64).tolist()
         train_texts, train_labels = [train_texts[at] for at in some], [train_labels[at] for at in some]
         note = f", {MOST_DOCUMENTS:,} documents of training"
-    often = commonest(train_labels)
-    rows = [label_row(f"always {often}{note}", [often] * len(test_labels), test_labels)]
+    label = most_common_label(train_labels)
+    rows = [label_row(f"always {label}{note}", [label] * len(test_labels), test_labels)]
     for name, predict in (("TF-IDF + logistic regression", predict_by_tfidf), ("naive Bayes", predict_by_naive_bayes)):
         predicted = predict(train_texts, train_labels, test_texts)
         if predicted is not None:

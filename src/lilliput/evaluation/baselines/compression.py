@@ -1,10 +1,10 @@
-"""What a compressor of files needs for a text: a model that was never trained, or only by what stands before the text.
+"""Compressed sizes of texts by xz and zstd.
 
-Owns: joining documents to one stream of bytes, and its size as xz and zstd leave it at their strongest. Does
-not own: the division by bytes and the names of the rows (`baselines`).
+Owns: joining documents to one byte stream, and its size at the strongest compression level. Does not own: the division
+by bytes and the names of the rows (`baselines`).
 
-Each document is followed by a byte that no UTF-8 text has, as a net must tell where a document ends. The
-window spans the whole stream, so that a compressor that has read the training text before may use all of it.
+Each document is followed by a byte that does not occur in UTF-8, because a model must predict the end of a document
+too. The window spans the whole stream, so that a compressor can use all of the training text before it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from threading import Event
 from typing import Protocol
 
 BORDER = b"\xff"
-SMALLEST, LARGEST = 12, 30  # bits of a window that xz and zstd both take
-CHUNK = 1 << 18  # compressed in a fraction of a second, so that Ctrl-C is heard
+SMALLEST, LARGEST = 12, 30  # window sizes in bits that both xz and zstd accept
+CHUNK = 1 << 18  # compressed in a fraction of a second, so that Ctrl-C takes effect soon
 
 
 class Stream(Protocol):
-    """What lzma and zstandard agree on."""
+    """The interface that lzma and zstandard share."""
 
     def compress(self, data: bytes, /) -> bytes: ...
     def flush(self) -> bytes: ...
 
 
-Compressor = Callable[[int], Stream]  # a stream for so many bytes
+Compressor = Callable[[int], Stream]  # makes a stream for a given number of bytes
 
 
 def join(texts: Iterable[str], most: int | None = None) -> bytes:
-    """Documents one after the other; with `most`, none after those that have more bytes than that."""
+    """Return the documents as one byte string. With `most`, stop after the first document that exceeds this size."""
     joined = bytearray()
     for text in texts:
         joined += text.encode("utf-8") + BORDER
@@ -41,7 +41,7 @@ def join(texts: Iterable[str], most: int | None = None) -> bytes:
 
 
 def measure_sizes(compressor: Compressor, texts: Sequence[bytes]) -> list[int]:
-    """Bytes that each of them takes, compressed alone; all at a time, because the libraries leave Python's lock."""
+    """Return the compressed size of each text. They run in parallel: the libraries release the GIL."""
     stopped = Event()
 
     def measure(text: bytes) -> int:
@@ -65,14 +65,14 @@ def window_bits(size: int) -> int:
 
 
 def xz(size: int) -> Stream:
-    """As `xz -9e`, but for the window."""
+    """Return a stream like `xz -9e`, except for the window."""
     preset = 9 | lzma.PRESET_EXTREME
     filters = [{"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": 1 << window_bits(size)}]
     return lzma.LZMACompressor(filters=filters)
 
 
 def find_zstandard() -> Compressor | None:
-    """As `zstd --ultra -22`, but for the window; None where the library is not installed."""
+    """Return a compressor like `zstd --ultra -22`, except for the window; None if zstandard is not installed."""
     try:
         import zstandard
     except ImportError:

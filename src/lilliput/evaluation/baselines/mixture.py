@@ -1,7 +1,7 @@
-"""Two models as one: the probability of each token is the weighted mean of what both give it.
+"""Mixture of two models: the probability of each token is the weighted mean of both probabilities.
 
-Owns: mixing nats of the same predictions, and choosing the weight on predictions that are not the ones it is
-judged by. Does not own: where the nats come from (`scores`, `ngrams`).
+Owns: mixing nats of the same predictions, and fitting the weight on other predictions than those that are scored. Does
+not own: the nats (`token_scores`, `ngrams`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-ENOUGH = 1e-9  # change of the weight at which it stays
-ROUNDS = 1000  # a bound only: tens are usual
+ENOUGH = 1e-9  # the fit stops when the weight changes less
+ROUNDS = 1000  # upper bound; tens are usual
 
 
 class Mixed(NamedTuple):
@@ -24,21 +24,21 @@ class Mixed(NamedTuple):
 def mix(nats_a: Floats, nats_b: Floats, weight: float) -> Floats:
     """-log(weight exp(-a) + (1 - weight) exp(-b))."""
     assert 0 <= weight <= 1
-    with np.errstate(divide="ignore"):  # a weight of nothing has the logarithm -inf, and its model no part
+    with np.errstate(divide="ignore"):  # log(0) = -inf removes the model from the sum
         first, second = np.log(weight), np.log1p(-weight)
     mixed: Floats = -np.logaddexp(first - nats_a, second - nats_b)
     return mixed
 
 
 def fit_weight(nats_a: Floats, nats_b: Floats) -> float:
-    """The weight of the first model under which these predictions are likeliest, by expectation maximisation.
+    """Return the weight of the first model that maximises the likelihood, by expectation maximisation.
 
-    The likelihood has one peak, and no round lowers it. To be fitted on predictions that neither model has learned from; a
-    half where there are none.
+    The likelihood is concave in the weight, and no iteration lowers it. Fit it on predictions that neither model was
+    trained on. Without predictions the weight is 0.5.
     """
     if not len(nats_a):
         return 0.5
-    odds = np.exp(np.clip(nats_a - nats_b, -700, 700))  # against the first model; a float holds e ** 709
+    odds = np.exp(np.clip(nats_a - nats_b, -700, 700))  # odds against the first model; e ** 709 is the limit of a float
     weight = 0.5
     for _ in range(ROUNDS):
         last, weight = weight, float((weight / (weight + (1 - weight) * odds)).mean())
@@ -48,9 +48,9 @@ def fit_weight(nats_a: Floats, nats_b: Floats) -> float:
 
 
 def cross_mix(nats_a: Floats, nats_b: Floats, document: NDArray[np.int64]) -> Mixed:
-    """Each half of the documents mixed with the weight that suits the other half: nothing is judged by what chose its weight.
+    """Mix each half of the documents with the weight that is fitted on the other half.
 
-    `document` is the number of each prediction's document, rising. A lone document is halved between its predictions.
+    `document` is the index of each prediction's document, in ascending order. A single document is split in the middle.
     """
     size = len(document)
     first, after = (int(np.searchsorted(document, document[size // 2], side)) for side in ("left", "right"))

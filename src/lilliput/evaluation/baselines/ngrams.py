@@ -1,26 +1,21 @@
-"""What counting alone knows of the next token: interpolated Kneser-Ney n-grams over token ids, exact and normalised.
+"""Interpolated Kneser-Ney n-grams over token ids, exact and normalised.
 
-Owns: the counts of all n-grams up to an order, the discounts, the nats of each prediction of a text under the
-models of all these orders, and the choice of an order without the judged text. Does not own: the figures made
-of the nats (`baselines`), or mixing them with those of a net (`mixture`).
+Owns: the counts of all n-grams up to an order, the discounts, the nats of each prediction under each order, and the
+choice of an order on held-out training text. Does not own: metrics (`baselines`), or mixing with a model (`mixture`).
 
-For a token w, its context h of n - 1 tokens and h', the same without its first token,
+For a token w, its context h of n - 1 tokens, and h', which is h without its first token,
 
-    p(w | h) = (c(hw) - d(hw)) / c(h) + d(h) / c(h) * p(w | h')         c(h), d(h): the sums of c(hv) and d(hv) over
-all v
+    p(w | h) = (c(hw) - d(hw)) / c(h) + d(h) / c(h) * p(w | h')
 
-down to 1 / vocab_size below the single tokens; a context that training does not have leaves p(w | h'). In the model
-of order n,
-c of an n-gram is how often it occurs, and c of a shorter one is how many different tokens stand before it, to which
-is added
-how often it begins a document, where nothing can stand before it. d is what is taken from a count: of 1, of 2, and of
-3 or more
-(modified Kneser-Ney: Chen and Goodman 1999, section 3.1), and nothing from an n-gram that training does not have.
+c(h) and d(h) are the sums of c(hv) and d(hv) over all v. The recursion ends at 1 / vocab_size below the unigrams. A
+context that is not in training leaves p(w | h'). In the model of order n, c of an n-gram is its number of occurrences.
+c of a shorter one is the number of different tokens before it, plus the number of documents that begin with it. d is
+the discount of a count of 1, 2, and 3 or more (modified Kneser-Ney: Chen and Goodman 1999, section 3.1), and 0 for an
+n-gram that is not in training.
 
-A document begins with the start token as context, and nothing is counted over its border: its first token has
-a context of one token, whatever the order. An n-gram is known by its number, its place among the sorted pairs
-(first token, number of the rest): 64 bits are enough for any order, and each order costs one sort of the
-text.
+A document begins with the start token as context, and no n-gram crosses a document border: the first token has a
+context of one token in every order. An n-gram is identified by its number: its index among the sorted pairs (first
+token, number of the rest). 64 bits suffice for any order, and each order costs one sort of the text.
 """
 
 from __future__ import annotations
@@ -36,16 +31,16 @@ from lilliput.data.packed_windows import Integers, predictions_of
 from lilliput.data.prepare.token_files import TokenFile
 
 Floats = NDArray[np.float64]
-UNSEEN = -1  # the number of an n-gram that training does not have; it takes the last entry of a table, which says so
-HELD_OUT = 10  # one part in so many of the training text chooses the order
+UNSEEN = -1  # the number of an n-gram that is not in training: index -1 of a table holds its value
+HELD_OUT = 10  # 1/10 of the training text chooses the order
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Documents one after the other, each with the start token before it, which is never predicted."""
+    """Documents in sequence, each with a start token before it that is never predicted."""
 
     ids: Integers
-    place: Integers  # tokens of context that a token has: 0 is the start token
+    place: Integers  # number of context tokens: 0 is the start token
 
     @property
     def predicted(self) -> NDArray[np.bool_]:
@@ -55,12 +50,12 @@ class TokenSequence:
         return TokenSequence(self.ids[:index], self.place[:index])
 
     def after(self, index: int) -> TokenSequence:
-        """A document that is cut there goes on without the context that was cut off."""
+        """Return the rest from `index`. A document that is split there has no context from before `index`."""
         return TokenSequence(self.ids[index:], np.minimum(self.place[index:], np.arange(len(self.ids) - index)))
 
 
 def lay_out(file: TokenFile, start: int, most: int | None = None) -> TokenSequence:
-    """All documents, or the first `most` tokens of them, start tokens included."""
+    """Return all documents, or their first `most` tokens, start tokens included."""
     offsets = np.asarray(file.offsets)
     sizes = predictions_of(offsets, file.ends) + 1
     after = np.cumsum(sizes)
@@ -75,7 +70,7 @@ def lay_out(file: TokenFile, start: int, most: int | None = None) -> TokenSequen
 
 
 class Discounts(NamedTuple):
-    """What is taken from a count of 1, of 2, and of 3 or more. All are positive, so that no token is impossible."""
+    """The discounts of a count of 1, of 2, and of 3 or more. All are positive, so that no probability is 0."""
 
     one: float
     two: float
@@ -83,10 +78,10 @@ class Discounts(NamedTuple):
 
 
 def estimate_discounts(counts: Integers) -> Discounts:
-    """Chen and Goodman's, from how many n-grams count 1, 2, 3 and 4.
+    """Return Chen and Goodman's discounts from the number of n-grams that occur 1, 2, 3 and 4 times.
 
-    Small or regular texts lack one of these, or have them out of proportion: then one discount for all, Ney's
-    n1 / (n1 + 2 n2), or a half where no n-gram counts 1.
+    Small or regular texts can lack one of these, or give a negative discount. Then one discount is used for all: Ney's
+    n1 / (n1 + 2 n2), or 0.5 if no n-gram occurs once.
     """
     n1, n2, n3, n4 = (int((counts == number).sum()) for number in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2) if n1 else 0.5
@@ -101,17 +96,17 @@ class Level(NamedTuple):
     """All n-grams of one length, in the order of their numbers."""
 
     keys: Integers  # sorted: first token * rests + number of the rest
-    rests: int  # n-grams that are one token shorter
-    context: Integers  # the number of all its tokens but the last
-    often: Integers  # how often it occurs as something to predict
+    rests: int  # number of n-grams that are one token shorter
+    context: Integers  # the number of the n-gram without its last token
+    often: Integers  # occurrences as a prediction
 
 
 class NGrams:
-    """The counts of a text. They hold for any discount, so that another costs no counting."""
+    """The n-gram counts of a text. They do not depend on the discount."""
 
     def __init__(self, text: TokenSequence, vocab_size: int, order: int) -> None:
         self.vocab_size, self.levels = vocab_size, list[Level]()
-        self.before: list[Integers] = []  # what the n-grams of a level count in models of higher orders
+        self.before: list[Integers] = []  # counts of each level's n-grams in models of higher orders
         rest, rests = np.zeros(len(text.ids), np.int64), 1  # the number of the shorter n-gram that ends at each token
         for length in range(1, order + 1):
             at = np.flatnonzero(text.place >= length - 1)
@@ -125,9 +120,9 @@ class NGrams:
             rest, rests = _spread(number, at, len(text.ids)), len(keys)
 
     def nats(self, text: TokenSequence, discount: float | None = None) -> Iterator[Floats]:
-        """Of each prediction of a text, in its order: under the model of order 1, then 2, and so on.
+        """Yield the nats of each prediction in `text` for order 1, then 2, and so on.
 
-        `discount` is taken from every count; None estimates the discounts of each order.
+        `discount` is subtracted from every count; None estimates the discounts of each order.
         """
         assert discount is None or 0 < discount <= 1
         at = np.flatnonzero(text.predicted)
@@ -142,7 +137,9 @@ class NGrams:
             rest = number
 
     def _find(self, text: TokenSequence, rest: Integers, length: int) -> Integers:
-        """The number of the n-gram of this length that ends at each token, given those that are one shorter."""
+        """Return the number of the n-gram of this length that ends at each token, from those one token shorter
+        (`rest`).
+        """
         level = self.levels[length - 1]
         at = np.flatnonzero((text.place >= length - 1) & (rest != UNSEEN))
         key = text.ids[at - length + 1] * level.rests + rest[at]
@@ -160,7 +157,7 @@ def _spread(number: Integers, at: Integers, size: int) -> Integers:
 def _interpolate(
     level: Level, counts: Integers, discount: float | None, number: Integers, context: Integers, lower: Floats
 ) -> Floats:
-    """p(w | h) for n-grams of these numbers and contexts, from p(w | h')."""
+    """Return p(w | h) for n-grams of these numbers and contexts, from p(w | h')."""
     discounts = estimate_discounts(counts) if discount is None else Discounts(discount, discount, discount)
     taken = np.array((0.0, *discounts))[np.minimum(counts, 3)]
     kept = np.append(counts - taken, 0.0)[number]
@@ -169,11 +166,11 @@ def _interpolate(
 
 
 def choose_order(text: TokenSequence, vocab_size: int, orders: tuple[int, ...], discount: float | None = None) -> int:
-    """The order that predicts the last tenth of a text best when it has counted the rest."""
+    """Return the order that predicts the last tenth of a text best after counting the rest."""
     border, reach = len(text.ids) - len(text.ids) // HELD_OUT, max(orders)
     counts = NGrams(text.before(border), vocab_size, reach)
     held = int(text.predicted[border:].sum())
-    # Begun earlier by the longest context, so that the first tokens have theirs, and scored from the border on.
+    # Start earlier by the longest context, so that the first scored tokens have their full context.
     found = counts.nats(text.after(max(0, border - reach + 1)), discount)
     nats = [float(one[len(one) - held :].sum()) for one in found]
     return min(orders, key=lambda order: nats[order - 1])
