@@ -265,7 +265,7 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     for plot in study.plots:
         if plot.kind in ("scatter", "fit") and (plot.x is None or plot.y is None):
             what = f"a plot of kind {plot.kind} requires two metrics, x and y"
-            add(what, "plots", 'use, for example, x = "train.seconds" and y = "validation.loss"')
+            add(what, "plots", 'set both, such as x = "train.seconds" and y = "validation.loss"')
     if not is_there(study.recipe):
         return errors  # already reported; settings cannot be checked without the recipe
     for cell in cells(study):
