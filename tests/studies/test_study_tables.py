@@ -67,7 +67,7 @@ def test_table_of_one_metric() -> None:
     reach = t * differences.std(ddof=1) / np.sqrt(3)
     low, high = (f"{differences.mean() + side * reach:.2f}".replace("-", "−") for side in (-1, 1))
     assert texts(full)[5] == ""
-    assert a[5] == Entry("−4.97 (−45%)", remark=f"{low} to {high}: better")
+    assert a[5] == Entry("−4.97 (−45%)", remark=f"95% CI {low} to {high}: better")
     assert isinstance(b[5], Entry) and b[5].remark.endswith(": worse")
     assert bold(table) == ["6.03"]
 

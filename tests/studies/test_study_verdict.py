@@ -75,7 +75,7 @@ def test_number_formats() -> None:
 
 def test_worse() -> None:
     assert findings({"full": FULL, "a": (11.0, 12.1, 13.2)}) == (
-        "full: 11.00 (mean of 3 seeds). Worse than full: a 12.10 (+1.10, +10%; 95% CI +0.85 to +1.35)."
+        "full 11.00 (mean of 3 seeds). Worse than full: a 12.10 (+1.10, +10%; 95% CI +0.85 to +1.35)."
     )
 
 
@@ -92,7 +92,7 @@ def test_not_significantly_different() -> None:
 
 
 def test_equal_for_every_seed() -> None:
-    assert findings({"full": FULL, "a": FULL}) == "full: 11.00 (mean of 3 seeds). Equal to full for every seed: a."
+    assert findings({"full": FULL, "a": FULL}) == "full 11.00 (mean of 3 seeds). Equal to full for every seed: a."
 
 
 def test_one_seed_is_not_tested() -> None:
@@ -100,7 +100,7 @@ def test_one_seed_is_not_tested() -> None:
     lines = verdict_lines(make_result(study, exact({"full": (10.0,), "a": (99.0,), "b": (1.0,)})))
     assert "no difference is tested" in lines[0]
     assert lines[1] == (
-        "Validation perplexity: full: 10.00. "
+        "Validation perplexity: full 10.00. "
         "Difference from full, not tested: a 99.00 (+89.00, +890%); b 1.00 (−9.00, −90%)."
     )
 
@@ -152,7 +152,7 @@ def test_cell_with_missing_seeds_is_not_the_best() -> None:
 def test_single_cell(axes: dict[str, dict[str, dict[str, int]]]) -> None:
     result = make_result(make_study(axes), lambda cell, seed: {"validation.perplexity": FULL[seed - 1]})
     ((_, words),) = verdict(result)
-    assert words.endswith(": 11.00 (mean of 3 seeds), 95% CI 8.52 to 13.48; no other cell to compare with.")
+    assert words.endswith(" 11.00 (mean of 3 seeds), 95% CI 8.52 to 13.48; no other cell to compare with.")
 
 
 def test_cell_with_fewer_seeds() -> None:

@@ -125,7 +125,7 @@ def difference_entry(difference: Difference, figure: Figure) -> Entry:
     if difference.paired is None or difference.finding == "equal":
         return Entry(f"{signed(difference.mean, figure)}{relative if difference.mean else ''}", remark=words)
     ends = reach(difference.paired.low, difference.paired.high, figure)
-    return Entry(f"{signed(difference.mean, figure)}{relative}", remark=f"{ends}: {words}")
+    return Entry(f"{signed(difference.mean, figure)}{relative}", remark=f"95% CI {ends}: {words}")
 
 
 def figure_entry(result: StudyResult, cell: Labels, name: str, strong: bool = False) -> Entry:
@@ -150,7 +150,8 @@ def count_seeds(result: StudyResult, cell: Labels) -> int:
 
 def column_title(figure: Figure, heading: bool = False) -> str:
     unit, title = unit_words(figure), figure.heading if heading else figure.title
-    return title + (f", {unit}" if unit and unit.replace("/", " per ") not in figure.title else "")
+    named = "/" in unit and unit.replace("/", " per ") in title  # bits per byte
+    return title if named or not unit else f"{title}, {unit}"
 
 
 def unit_words(figure: Figure) -> str:

@@ -141,7 +141,7 @@ def describe_only_cell(result: StudyResult, name: str, figure: Figure, cell: Lab
     summary = summarise_cell(result.rows, cell, name)
     assert summary and summary.interval
     interval = f"{number(summary.interval.low, figure)} to {number(summary.interval.high, figure)}"
-    return f"{name_cell(cell)}: {format_summary(summary, figure)}, 95% CI {interval}; no other cell to compare with."
+    return f"{name_cell(cell)} {format_summary(summary, figure)}, 95% CI {interval}; no other cell to compare with."
 
 
 def describe_only_axis(result: StudyResult, name: str, figure: Figure, axis: str, full: bool) -> str:
@@ -149,7 +149,7 @@ def describe_only_axis(result: StudyResult, name: str, figure: Figure, axis: str
     reference = {axis: reference_labels(result)[axis]}
     summary = summarise_cell(result.rows, reference, name)
     label = reference[axis]
-    begin = f"{label}: {format_summary(summary, figure)}." if summary else f"{label}: not measured."
+    begin = f"{label} {format_summary(summary, figure)}." if summary else f"{label} was not measured."
     others = [{axis: other} for other in axis_labels(result)[axis] if other != label]
     differences = [compare(result.rows, other, reference, name) for other in others]
     sentences = [begin]
