@@ -92,7 +92,7 @@ def test_not_significantly_different() -> None:
 
 
 def test_equal_for_every_seed() -> None:
-    assert findings({"full": FULL, "a": FULL}) == "full 11.00 (mean of 3 seeds). Equal to full for every seed: a."
+    assert findings({"full": FULL, "a": FULL}) == "full 11.00 (mean of 3 seeds). Equal to full (every seed): a."
 
 
 def test_one_seed_is_not_tested() -> None:
@@ -181,7 +181,7 @@ def test_several_axes() -> None:
     }
     ((_, words),) = verdict(make_result(study, exact(table)))
     assert words == (
-        "By size: Better than small for all 2 labels of window: large (mean differences −6.05 to −4.97). "
+        "By size: Better than small for all 2 values of window: large (mean differences −6.05 to −4.97). "
         "By window: The result of short depends on size: worse than full for small (+1.10); "
         "not significantly different from full for large (+0.02). "
         "Best mean: large, full, not significantly better than large, short."
@@ -220,6 +220,6 @@ def test_axis_of_budgets_is_not_compared() -> None:
     few, many = {"small, few": (2.0, 2.1, 2.2), "large, few": (1.5, 1.6, 1.71)}, (1.0, 1.1, 1.2)
     table = few | {"small, many": many, "large, many": (1.21, 1.3, 1.4)}
     ((_, words),) = verdict(make_result(study, exact(table)))
-    assert words.startswith("The result of large depends on text: better than small for few")
+    assert words.startswith("By update: The result of large depends on text: better than small for few")
     assert "worse than small for many" in words
-    assert "By " not in words and "than few" not in words
+    assert "By text" not in words and "than few" not in words

@@ -130,8 +130,8 @@ def describe_figure(result: StudyResult, name: str, first: bool) -> str:
     if len(axes) == 1:
         sentences = describe_only_axis(result, name, figure, next(iter(axes)), first)
     else:
-        by_axis = {axis: describe_axis(result, name, figure, axis) for axis in compared_axes(result, name)}
-        sentences = " ".join(words if len(by_axis) == 1 else f"By {axis}: {words}" for axis, words in by_axis.items())
+        compared = compared_axes(result, name)
+        sentences = " ".join(f"By {axis}: {describe_axis(result, name, figure, axis)}" for axis in compared)
     best = describe_best(result, name, figure) if first and len(measured) > 2 else ""
     return f"{sentences} {best}".strip()
 
@@ -166,7 +166,7 @@ def opening(finding: Finding, label: str, figure: Figure) -> str:
         return capital(f"{comparative(finding, figure)} than {label}")
     return {
         "not significant": f"Not significantly different from {label}",
-        "equal": f"Equal to {label} for every seed",
+        "equal": f"Equal to {label} (every seed)",
         "one seed": f"Difference from {label}, not tested",
         "missing": f"No seed in common with {label}",
     }[finding]
@@ -222,10 +222,8 @@ def describe_axis(result: StudyResult, name: str, figure: Figure, axis: str) -> 
             alike.setdefault(findings.pop(), []).append(f"{one}{range_of([each for _, each in found], figure)}")
         else:
             mixed.append(describe_mixed(one, label, found, figure, listed(others)))
-    everywhere = f" for all {len(places)} labels of {others[0]}"
-    if len(others) > 1:
-        everywhere = f" for all {len(places)} combinations of {listed(others)}"
-    everywhere = everywhere if len(places) > 1 else ""
+    kind = "values" if len(others) == 1 else "combinations"
+    everywhere = f" for all {len(places)} {kind} of {listed(others)}" if len(places) > 1 else ""
     sentences = [
         f"{opening(finding, label, figure)}{everywhere}: {', '.join(alike[finding])}."
         for finding in order(figure)
