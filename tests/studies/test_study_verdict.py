@@ -181,7 +181,7 @@ def test_several_axes() -> None:
     }
     ((_, words),) = verdict(make_result(study, exact(table)))
     assert words == (
-        "By size: Better than small for all 2 values of window: large (mean differences −6.05 to −4.97). "
+        "By size: Better than small for both values of window: large (mean differences −6.05 to −4.97). "
         "By window: The result of short depends on size: worse than full for small (+1.10); "
         "not significantly different from full for large (+0.02). "
         "Best mean: large, full, not significantly better than large, short."

@@ -64,10 +64,10 @@ FIGURES: dict[str, Figure] = {
     **given_by(
         "training",
         {
-            "train.loss": Figure("training loss (last 10% of steps)", "nats/token", "lower", 4),
+            "train.loss": Figure("training loss (last 10%)", "nats/token", "lower", 4),
             "train.seconds": Figure("training time", "s", "lower", 1),
             "train.tokens_per_second": Figure("training speed", "tokens/s", "higher", 0),
-            "train.activation_bytes": Figure("peak activation memory (computed)", "MB", "lower", 1, 1e-6),
+            "train.activation_bytes": Figure("activation memory (computed)", "MB", "lower", 1, 1e-6),
             "updates": Figure("steps", "", None, 0),
             "tokens": Figure("training tokens", "million", None, 2, 1e-6),
             "flops": Figure("training compute", "TFLOP", None, 2, 1e-12),

@@ -223,7 +223,8 @@ def describe_axis(result: StudyResult, name: str, figure: Figure, axis: str) -> 
         else:
             mixed.append(describe_mixed(one, label, found, figure, listed(others)))
     kind = "values" if len(others) == 1 else "combinations"
-    everywhere = f" for all {len(places)} {kind} of {listed(others)}" if len(places) > 1 else ""
+    number_of = "both" if len(places) == 2 else f"all {len(places)}"
+    everywhere = f" for {number_of} {kind} of {listed(others)}" if len(places) > 1 else ""
     sentences = [
         f"{opening(finding, label, figure)}{everywhere}: {', '.join(alike[finding])}."
         for finding in order(figure)
