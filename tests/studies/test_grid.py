@@ -1,4 +1,4 @@
-"""A study's cells and settings, and everything that can be wrong with its file."""
+"""Cells and settings of a study, and the errors of its file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def errors_of(path: Path, quick: bool = False) -> list[UserError]:
     return found.value.errors
 
 
-def test_cells_are_the_product_by_hand(tmp_path: Path) -> None:
+def test_cells_are_the_product_of_the_axes(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path, TWO))
     expected = []
     for (window, w), (rate, r) in itertools.product(TWO["window"].items(), TWO["rate"].items()):
@@ -37,7 +37,7 @@ def test_cells_are_the_product_by_hand(tmp_path: Path) -> None:
     assert len(cells(load_study(write_study(tmp_path, {})))) == 1, "no axis: the recipe alone"
 
 
-def test_a_cell_s_settings_are_what_flags_would_give(tmp_path: Path) -> None:
+def test_settings_of_a_cell_equal_those_of_flags(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path, TWO))
     flags = SETTINGS | {"train.steps": "8", "data.cache": str(tmp_path / "prepared")}
     for cell, more in zip(
@@ -48,17 +48,17 @@ def test_a_cell_s_settings_are_what_flags_would_give(tmp_path: Path) -> None:
         ),
         strict=True,
     ):
-        asked: dict[str, str] = flags | dict(more[0]) | dict(more[1])
-        assert cell_config(study, cell.settings) == load_config(str(tmp_path / "mytext.txt"), asked)
+        expected: dict[str, str] = flags | dict(more[0]) | dict(more[1])
+        assert cell_config(study, cell.settings) == load_config(str(tmp_path / "mytext.txt"), expected)
 
 
-def test_what_is_compared_with_can_be_said(tmp_path: Path) -> None:
+def test_compare_names_the_reference(tmp_path: Path) -> None:
     axes = {"window": {"full": {}, "4": {"model.window": 4}, "compare": "4"}}
     (axis,) = load_study(write_study(tmp_path, axes)).axes
     assert (axis.compare, list(axis.values)) == ("4", ["full", "4"])
 
 
-def test_the_quick_form_replaces(tmp_path: Path) -> None:
+def test_quick_form_replaces_keys_and_labels(tmp_path: Path) -> None:
     quick = """[quick]\nseeds = [7]\nbudget = { tokens = 256 }\nsettings = { model.dim = 8 }
 axes.window = ["full", "pattern"]"""
     path = write_study(tmp_path, TWO, seeds=[1, 2, 3], extra=quick)
@@ -72,21 +72,21 @@ axes.window = ["full", "pattern"]"""
     assert (error.code, error.setting) == ("study.file", "quick")
 
 
-def test_an_axis_may_have_its_own_budgets(tmp_path: Path) -> None:
+def test_axis_with_budgets(tmp_path: Path) -> None:
     axes = {"tokens": {"few": {"budget.tokens": 128}, "as all": {}, "compute": {"budget.flops": 1e9}}}
     study = load_study(write_study(tmp_path, axes))
     assert [budget_of(cell) for cell in cells(study)] == [("tokens", 128), ("steps", 8), ("flops", 1e9)]
     assert [cell_config(study, cell.settings).train.steps for cell in cells(study)] == [None, 8, None]
 
 
-def test_written_and_read_it_is_the_same(tmp_path: Path) -> None:
+def test_study_survives_as_dict_and_back(tmp_path: Path) -> None:
     plots = '[[plots]]\nkind = "scatter"\nx = "train.seconds"\ny = "validation.loss"'
     study = load_study(write_study(tmp_path, TWO, extra=plots, published=["0.88 bits per byte"]))
     assert study.plots[0].x == "train.seconds"
     assert study_from_dict(study.as_dict()) == study
 
 
-def test_paths_are_beside_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_study(tmp_path, {"data": {"mine": {}, "other": {"data.source": "other.txt"}}})
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -95,56 +95,68 @@ def test_paths_are_beside_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sources == [str(tmp_path / "mytext.txt"), str(tmp_path / "other.txt")]
 
 
-# Settings that the settings room refuses: the error is its own, and names the setting.
+# Errors that the settings package raises; they name the setting in their text.
 OF_SETTINGS = ""
 WRONG: list[tuple[str, dict[str, Any], str, str | None, list[str]]] = [
     ("no title", {"title": None}, "study.file", "title", []),
-    ("a key nearly", {"sedes": [1]}, "study.file", "sedes", ["line 8", "seeds"]),
-    ("no seed", {"seeds": []}, "study.file", "seeds", ["line 4"]),
-    ("a seed twice", {"seeds": [1, 1]}, "study.file", "seeds", ["line 4"]),
-    ("no number", {"seeds": ["x"]}, "study.file", "seeds.0", ["'x'"]),
-    ("no such recipe", {"recipe": "deno"}, "recipe.missing", None, ["deno", "line 3", "demo"]),
+    ("misspelled key", {"sedes": [1]}, "study.file", "sedes", ["line 8", "seeds"]),
+    ("no seeds", {"seeds": []}, "study.file", "seeds", ["line 4"]),
+    ("repeated seed", {"seeds": [1, 1]}, "study.file", "seeds", ["line 4"]),
+    ("seed not a number", {"seeds": ["x"]}, "study.file", "seeds.0", ["'x'"]),
+    ("unknown recipe", {"recipe": "deno"}, "recipe.missing", None, ["deno", "line 3", "demo"]),
     ("no budget", {"budget": None}, "study.file", "budget", []),
     ("two budgets", {"budget": {"steps": 1, "tokens": 2}}, "study.file", "budget", ["line 5", "2"]),
-    ("another unit", {"budget": {"hours": 1}}, "study.file", "budget.hours", ["steps", "tokens", "minutes", "flops"]),
-    ("nothing of it", {"budget": {"steps": 0}}, "study.file", "budget.steps", ["0"]),
+    ("unknown unit", {"budget": {"hours": 1}}, "study.file", "budget.hours", ["steps", "tokens", "minutes", "flops"]),
+    ("budget of zero", {"budget": {"steps": 0}}, "study.file", "budget.steps", ["0"]),
     ("half a step", {"budget": {"steps": 0.5}}, OF_SETTINGS, "train.steps", ["0.5"]),
-    ("no such measure", {"measure": ["likelyhood"]}, "study.file", "measure", ["likelyhood", "likelihood"]),
-    ("no such figure", {"show": ["validation.los"]}, "study.file", "show", ["validation.los", "validation.loss"]),
-    ("a measure not taken", {"show": ["bleu.4"]}, "study.file", "show", ["overlap", '["training", "overlap"]']),
-    ("a plot of none", {"extra": '[[plots]]\nkind = "bars"\ny = "train.los"'}, "study.file", "plots", ["train.loss"]),
-    ("half a plot", {"extra": '[[plots]]\nkind = "fit"\ny = "train.loss"'}, "study.file", "plots", ["fit"]),
-    ("a setting nearly", {"settings": {"model.dmi": 3}}, OF_SETTINGS, "model.dmi", ["model.dim"]),
+    ("unknown measure", {"measure": ["likelyhood"]}, "study.file", "measure", ["likelyhood", "likelihood"]),
+    ("unknown metric", {"show": ["validation.los"]}, "study.file", "show", ["validation.los", "validation.loss"]),
+    ("metric without its measure", {"show": ["bleu.4"]}, "study.file", "show", ["overlap", '["training", "overlap"]']),
     (
-        "a measure's setting",
+        "plot of an unknown metric",
+        {"extra": '[[plots]]\nkind = "bars"\ny = "train.los"'},
+        "study.file",
+        "plots",
+        ["train.loss"],
+    ),
+    ("plot without x", {"extra": '[[plots]]\nkind = "fit"\ny = "train.loss"'}, "study.file", "plots", ["fit"]),
+    ("misspelled setting", {"settings": {"model.dmi": 3}}, OF_SETTINGS, "model.dmi", ["model.dim"]),
+    (
+        "misspelled setting of a measure",
         {"settings": {"measure.prompt": 3}},
         "setting.unknown",
         "measure.prompt",
         ["measure.prompts"],
     ),
-    ("the seed", {"settings": {"seed": 3}}, "study.cell", "seed", ["seeds ="]),
-    ("a budget elsewhere", {"settings": {"train.steps": 3}}, "study.cell", "train.steps", ["budget ="]),
-    ("a table is needed", {"axes": {"a": {"x": "8"}}}, "study.file", "axes.a", ["'8'"]),
-    ("no such label", {"axes": {"a": {"x": {}, "compare": "y"}}}, "study.file", "axes.a.compare", ["'y'", "x"]),
-    ("an axis without labels", {"axes": {"a": {}}}, "study.file", "axes.a", []),
-    ("a column's name", {"axes": {"seed": {"x": {}}}}, "study.file", "axes.seed", []),
-    ("another split", {"axes": {"a": {"x": {"data.seed": 2}}}}, "study.cell", "data.seed", []),
-    ("a conflict", {"axes": {"a": {"x": {"model.heads": 3}}}}, OF_SETTINGS, "model.heads", ["16", "3"]),
+    ("seed as a setting", {"settings": {"seed": 3}}, "study.cell", "seed", ["seeds ="]),
+    ("budget as a setting", {"settings": {"train.steps": 3}}, "study.cell", "train.steps", ["budget ="]),
+    ("label without a table", {"axes": {"a": {"x": "8"}}}, "study.file", "axes.a", ["'8'"]),
+    ("unknown label", {"axes": {"a": {"x": {}, "compare": "y"}}}, "study.file", "axes.a.compare", ["'y'", "x"]),
+    ("axis without labels", {"axes": {"a": {}}}, "study.file", "axes.a", []),
+    ("reserved axis name", {"axes": {"seed": {"x": {}}}}, "study.file", "axes.seed", []),
+    ("data.seed on an axis", {"axes": {"a": {"x": {"data.seed": 2}}}}, "study.cell", "data.seed", []),
+    ("conflicting settings", {"axes": {"a": {"x": {"model.heads": 3}}}}, OF_SETTINGS, "model.heads", ["16", "3"]),
     (
-        "ways of writing",
+        "conflicting generation settings",
         {"axes": {"a": {"x": {"generate.beams": 2, "generate.top_k": 3}}}},
         OF_SETTINGS,
         "generate.top_k",
         [],
     ),
-    ("no such budget", {"axes": {"a": {"x": {"budget.hours": 2}}}, "budget": None}, "study.cell", "budget.hours", []),
+    (
+        "unknown unit on an axis",
+        {"axes": {"a": {"x": {"budget.hours": 2}}}, "budget": None},
+        "study.cell",
+        "budget.hours",
+        [],
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("change", "code", "setting", "facts"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG]
 )
-def test_an_error_names_its_setting_and_place(
+def test_error_names_setting_and_line(
     tmp_path: Path, change: dict[str, Any], code: str, setting: str | None, facts: list[str]
 ) -> None:
     path = write_study(tmp_path, **change)
@@ -156,7 +168,7 @@ def test_an_error_names_its_setting_and_place(
     assert all(fact in str(error) for fact in facts), error
 
 
-def test_all_mistakes_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_all_errors_are_reported_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(
         """title = "Bad"
@@ -192,7 +204,7 @@ axes.form = ["plian"]
     assert "window" in (quick["quick.axes.windw"].fix or "")
 
 
-def test_what_is_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for content, fact in ((b"\xff\xfe", "UTF-8"), (b"title = ", "TOML")):
         Path("a.toml").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Which processes a study needs: shared runs, their order, their command lines, and FLOPs as tokens."""
+"""Jobs of a study: shared runs, order, command lines, and FLOPs as tokens."""
 
 from __future__ import annotations
 
@@ -43,56 +43,56 @@ def trainings(path: Path) -> list[Training]:
     return [job for job in plan(load_study(path)) if isinstance(job, Training)]
 
 
-def test_cells_that_are_only_measured_in_other_ways_share_a_run(tmp_path: Path) -> None:
+def test_cells_that_differ_only_in_measurement_share_a_run(tmp_path: Path) -> None:
     work = plan(load_study(write_study(tmp_path, BOTH, seeds=[3, 5])))
     runs = [job.run for job in work if isinstance(job, Training)]
-    assert runs == ["full-seed3", "4-tokens-seed3", "4-tokens-seed5", "full-seed5"], "there, and back again"
+    assert runs == ["full-seed3", "4-tokens-seed3", "4-tokens-seed5", "full-seed5"], "reversed for the second seed"
     measured = [(job.run, job.seed, *job.cell.values()) for job in work if isinstance(job, Measurement)]
     assert measured == [
         (f"{run}-seed{seed}", seed, label, strategy)
-        for seed, way in ((3, 1), (5, -1))
-        for run, label in (("full", "full"), ("4-tokens", "4 tokens"))[::way]
-        for strategy in [*BOTH["strategy"]][::way]
+        for seed, direction in ((3, 1), (5, -1))
+        for run, label in (("full", "full"), ("4-tokens", "4 tokens"))[::direction]
+        for strategy in [*BOTH["strategy"]][::direction]
     ]
     for number, job in enumerate(work):
         if isinstance(job, Measurement):
             assert job.run in [one.run for one in work[:number] if isinstance(one, Training)]
 
 
-def test_a_measurement_is_told_only_what_concerns_it(tmp_path: Path) -> None:
+def test_measurement_gets_only_generate_and_measure_settings(tmp_path: Path) -> None:
     own = {"generate.tokens": 12, "generate.engine": "torch"}
     found = [job.settings for job in plan(load_study(write_study(tmp_path, BOTH))) if isinstance(job, Measurement)]
     special = [{"generate.temperature": 0.0}, {"generate.beams": 3}, {"generate.tokens": 9, "measure.prompts": 9}]
     assert found == [own | one for one in special] * 2
 
 
-def test_equal_settings_are_one_run_however_they_are_said(tmp_path: Path) -> None:
+def test_equal_settings_in_different_forms_share_a_run(tmp_path: Path) -> None:
     axes = {"window": {"full": {}, "none": {"model.window": "none"}, "4": {"model.window": 4}}}
     assert [job.run for job in trainings(write_study(tmp_path, axes))] == ["full-seed1", "4-seed1"]
     budgets = {"budget": {"a": {"budget.flops": 1e9}, "b": {"budget.flops": 2e9}}}
     assert [job.run for job in trainings(write_study(tmp_path, budgets))] == ["a-seed1", "b-seed1"]
 
 
-def test_a_machine_that_grows_slower_favours_no_cell(tmp_path: Path) -> None:
+def test_order_favours_no_cell_on_a_machine_that_becomes_slower(tmp_path: Path) -> None:
     axes = {"window": {str(window): {"model.window": window} for window in (2, 3, 4, 5)}}
     work = [job for job in plan(load_study(write_study(tmp_path, axes, seeds=[7, 8, 9, 10]))) if job.kind == "training"]
     turns = {label: [at for at, job in enumerate(work) if job.name.startswith(f"{label}-")] for label in axes["window"]}
-    assert {sum(turn) for turn in turns.values()} == {30}, "each comes as late as any other, on average"
+    assert {sum(turn) for turn in turns.values()} == {30}, "the same mean position for every cell"
 
 
-def test_nothing_but_decoding_is_one_run_a_seed(tmp_path: Path) -> None:
+def test_decoding_study_has_one_run_per_seed(tmp_path: Path) -> None:
     path = write_study(tmp_path, {"strategy": BOTH["strategy"]}, seeds=[1, 2])
     assert [job.run for job in trainings(path)] == ["seed1", "seed2"]
 
 
-def test_names_of_runs_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_run_names(tmp_path: Path) -> None:
     same = {"window": {"a b": {"model.window": 4}, "A/b": {"model.window": 5}}}
     assert refused(lambda: trainings(write_study(tmp_path, same))).code == "run.name"
     long = {"window": {"x" * 100: {"model.window": 4}}}
     assert refused(lambda: trainings(write_study(tmp_path, long))).code == "run.name"
 
 
-def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
+def test_train_command_sets_all_settings(tmp_path: Path) -> None:
     axes = {
         "all": {
             "kinds": {
@@ -118,27 +118,27 @@ def test_command_lines_say_all_of_it(tmp_path: Path) -> None:
     assert prepare_command(study, job)[3:5] == ["prepare", str(tmp_path / "mytext.txt")]
 
 
-def test_what_no_flag_can_say_is_refused(tmp_path: Path) -> None:
+def test_setting_that_no_flag_can_express(tmp_path: Path) -> None:
     path = write_study(tmp_path, {}, settings={"generate.stop": ["one, two"]})
     error = refused(lambda: trainings(path))
     assert (error.code, error.setting) == ("study.cell", "generate.stop")
 
 
-def test_the_command_of_a_measurement(tmp_path: Path) -> None:
+def test_measure_command(tmp_path: Path) -> None:
     job = Measurement({"a": "b"}, 3, "b-seed3", {"generate.stop": ["é"]}, ("training", "overlap"))
     *_, run, flag, spec = measure_command(job, Path("runs/x"))
     assert (run, flag) == ("runs/x/b-seed3", "--spec")
     assert json.loads(spec) == {"measures": ["training", "overlap"], "settings": {"generate.stop": ["é"]}, "seed": 3}
 
 
-def test_data_are_prepared_once_for_all_who_share_them(tmp_path: Path) -> None:
+def test_runs_on_the_same_data_share_preparation(tmp_path: Path) -> None:
     axes = {"a": {"x": {}, "wide": {"model.dim": 32}, "words": {"tokenizer.kind": "word"}}}
     keys = [preparation_key(job) for job in trainings(write_study(tmp_path, axes))]
     assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.parametrize("flops", [1e9, 7.5e10])
-def test_flops_are_tokens_times_those_of_a_token(tmp_path: Path, flops: float) -> None:
+def test_budget_in_flops_becomes_tokens(tmp_path: Path, flops: float) -> None:
     axes = {"dim": {"narrow": {"model.dim": 16}, "wide": {"model.dim": 64}}}
     study = load_study(write_study(tmp_path, axes, budget={"flops": flops}))
     for job in plan(study):

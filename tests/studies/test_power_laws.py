@@ -1,4 +1,4 @@
-"""A law that was hidden in points is found again, and its interval holds it as often as it says."""
+"""Fits of power laws against known parameters and SciPy, and the coverage of their intervals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def law(x: float, floor: float = 1.7, scale: float = 0.9, exponent: float = 0.34
 
 
 @pytest.mark.parametrize(("floor", "scale", "exponent"), [(1.7, 0.9, 0.34), (0.0, 4.0, 0.076), (2.5, 0.01, 1.2)])
-def test_points_without_noise_give_the_law_back(floor: float, scale: float, exponent: float) -> None:
+def test_fit_without_noise_is_exact(floor: float, scale: float, exponent: float) -> None:
     found = fit_law(SIZES, [law(x, floor, scale, exponent) for x in SIZES])
     assert found is not None
     assert (found.floor, found.scale, found.exponent) == pytest.approx((floor, scale, exponent), rel=1e-6, abs=1e-6)
     assert found(np.array(SIZES)) == pytest.approx([law(x, floor, scale, exponent) for x in SIZES], rel=1e-9)
 
 
-def test_with_noise_it_is_the_least_squares_that_scipy_finds() -> None:
+def test_fit_with_noise_equals_scipy() -> None:
     noise = np.random.default_rng(1)
     x = SIZES * 3
     y = [law(one) + 0.01 * noise.normal() for one in x]
@@ -34,7 +34,7 @@ def test_with_noise_it_is_the_least_squares_that_scipy_finds() -> None:
     assert found.points == 15
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_coverage_of_the_interval() -> None:
     noise, x = np.random.default_rng(2), SIZES * 2
     held = 0
     for _ in range(20):
@@ -45,17 +45,17 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert held >= 17
 
 
-def test_an_interval_is_open_where_points_do_not_bound_it() -> None:
+def test_interval_is_open_if_points_do_not_bound_it() -> None:
     noise = np.random.default_rng(3)
-    x = [1.0, 1.5, 2.0] * 3  # too near each other to tell a floor from a slow fall
+    x = [1.0, 1.5, 2.0] * 3  # too close to separate the floor from a slow fall
     found = fit_law(x, [law(one) + 0.03 * noise.normal() for one in x])
     assert found is not None and found.floor_range is not None
     assert found.floor_range[0] is None
 
 
-def test_what_cannot_be_fitted_is_not() -> None:
+def test_points_that_cannot_be_fitted() -> None:
     assert fit_law([1.0, 2.0], [3.0, 2.0]) is None
     assert fit_law([1.0, 1.0, 2.0, 2.0], [3.0, 3.1, 2.0, 2.1]) is None
-    assert fit_law(SIZES, [1.0, 2.0, 3.0, 4.0, 5.0]) is None, "it rises"
+    assert fit_law(SIZES, [1.0, 2.0, 3.0, 4.0, 5.0]) is None, "y rises"
     exact = fit_law([1.0, 2.0, 4.0], [3.0, 2.5, 2.25])
-    assert exact is not None and exact.exponent_range is None, "three points have no interval"
+    assert exact is not None and exact.exponent_range is None, "three points give no interval"

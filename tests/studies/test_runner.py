@@ -1,4 +1,4 @@
-"""A study that is really run: nothing twice, nothing lost, and after any interruption the same figures."""
+"""Running a study with real processes: finished work is skipped, and interruptions do not change the metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of a PO
 PATIENCE = 240.0
 LABELS = {"full": {}, "4 tokens": {"model.window": 4}}
 STRATEGY = {"own": {}, "short": {"generate.tokens": 5}}
-STEPS = {"steps": 60}  # of a few milliseconds: long enough to be caught in the middle
+STEPS = {"steps": 60}  # long enough to be interrupted
 SELDOM = {"train.save_every": 10, "evaluate.every": 30}
 
 
@@ -64,13 +64,13 @@ def processes(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(here: Path) -> Path:
-    """A study of two runs and four cells, undisturbed, and of two cells whose text is not there."""
+    """A study of two runs and four cells, run without interruption, and two cells whose text file is missing."""
     axes = {"window": LABELS | {"no text": {"data.source": "nothere.txt"}}, "strategy": STRATEGY}
     path = write_study(here, axes, budget=STEPS, settings=SELDOM, name="whole")
     out, err = started(path, "--json").communicate(timeout=PATIENCE)
     (here / "whole.json").write_text(out)
     (here / "whole.txt").write_text(err)
-    shutil.copy(here / "runs" / "whole" / PROCESSES, here)  # as it was before any test went on with the study
+    shutil.copy(here / "runs" / "whole" / PROCESSES, here)  # before any test resumes the study
     return path
 
 
@@ -95,7 +95,7 @@ def test_rows_runs_and_shares(whole: Path, result: StudyResult) -> None:
     assert result.about["command"] == "lilliput study whole.toml"
 
 
-def test_memory_is_of_the_run_s_own_process(result: StudyResult) -> None:
+def test_peak_memory_is_that_of_the_training_process(result: StudyResult) -> None:
     peaks = {line["name"]: line["peak_memory_bytes"] for line in processes(result.folder, "training")}
     for row in result.rows:
         assert row.figures["train.peak_memory_bytes"] == peaks[row.run] > 100_000_000
@@ -103,31 +103,30 @@ def test_memory_is_of_the_run_s_own_process(result: StudyResult) -> None:
         assert peaks[row.run] >= max(logged)
 
 
-def test_what_cannot_be_done_is_told_and_the_others_go_on(whole: Path, result: StudyResult) -> None:
-    told = json.loads((whole.parent / "whole.json").read_text())
-    assert [one["cell"]["window"] for one in told["missing"]] == ["no text"] * 2
-    (failure,) = told["failed"]
+def test_failed_process_is_reported_and_the_others_continue(whole: Path, result: StudyResult) -> None:
+    printed = json.loads((whole.parent / "whole.json").read_text())
+    assert [one["cell"]["window"] for one in printed["missing"]] == ["no text"] * 2
+    (failure,) = printed["failed"]
     assert failure["kind"] == "preparing" and "nothere.txt" in failure["what"]
     assert result.about["failed"] == [failure]
     err = (whole.parent / "whole.txt").read_text()
-    assert "preparing data2 failed:" in err and "Traceback" not in err
-    assert Path(whole.parent, told["report"]).is_file() and Path(whole.parent, told["table"]).is_file()
+    assert "preparing data2" in err and "nothere.txt" in err and "Traceback" not in err
+    assert Path(whole.parent, printed["report"]).is_file() and Path(whole.parent, printed["table"]).is_file()
 
 
-def test_how_it_is_told(result: StudyResult, capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_outcome(result, as_json=False) == 1, "figures are missing"
+def test_printed_result(result: StudyResult, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_outcome(result, as_json=False) == 1, "cells are missing"
     out = capsys.readouterr().out
-    assert out.startswith("One seed: no interval, no claim.") and "\nValidation loss: " in out
-    assert "failed  preparing data2: lilliput: " in out
-    assert "missing 2 of 6: no text/own with seed 1, no text/short with seed 1" in out
-    assert f"report  {result.folder / 'report.html'}  (open with" in out
+    assert out.startswith("One seed") and "\nValidation loss: " in out
+    for fact in ("preparing data2", "2 of 6", "no text/own", "no text/short", str(result.folder / "report.html")):
+        assert fact in out
 
 
-def test_a_second_call_does_only_what_is_missing(whole: Path, result: StudyResult) -> None:
+def test_second_call_runs_only_missing_jobs(whole: Path, result: StudyResult) -> None:
     before, events = [processes(result.folder, kind) for kind in ("training", "measuring")], list[Event]()
     log = result.folder / METRICS
     lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # killed while it wrote the last one
+    log.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # as if killed while writing the last line
     with chdir(whole.parent):
         again = run_study(load_study(whole.name), result.folder, events.append)
     assert timeless(again) == timeless(result)
@@ -136,8 +135,8 @@ def test_a_second_call_does_only_what_is_missing(whole: Path, result: StudyResul
     assert [event.job.kind for event in events if isinstance(event, Failed)] == ["preparing"]
 
 
-def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, result: StudyResult) -> None:
-    """Ctrl-C stops both processes, and the run is resumed; kill -9 leaves the one that trains, and it is waited for."""
+def test_metrics_are_the_same_after_ctrl_c_and_kill(whole: Path, result: StudyResult) -> None:
+    """Ctrl-C stops both processes, and the run is resumed; kill -9 leaves the training process, which is waited for."""
     quick = '[quick]\naxes.window = ["4 tokens"]'
     path = write_study(whole.parent, {"window": LABELS}, budget=STEPS, settings=SELDOM, name="broken", extra=quick)
     folder = path.parent / "runs" / "broken-quick"
@@ -147,8 +146,7 @@ def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, result: Stu
     stopped.send_signal(signal.SIGINT)
     out, err = stopped.communicate(timeout=PATIENCE)
     assert (stopped.returncode, out) == (130, "")
-    *_, kept, command = err.splitlines()
-    assert (kept, command) == ("stopped; finished work is kept; resume with", "  lilliput study broken.toml --quick")
+    assert err.splitlines()[-1].endswith("lilliput study broken.toml --quick")
     last = Run(run).last
     assert last is not None and last.step < STEPS["steps"]
     lines = (run / METRICS).read_bytes().count(b"\n")
@@ -157,28 +155,27 @@ def test_after_ctrl_c_and_kill_the_figures_are_the_same(whole: Path, result: Stu
     killed.kill()
     killed.communicate()
     with chdir(path.parent):
-        went_on = run_study(load_study(path.name, quick=True), folder.relative_to(path.parent))
-    ((_, seed, name, figures),) = timeless(went_on)
+        resumed = run_study(load_study(path.name, quick=True), folder.relative_to(path.parent))
+    ((_, seed, name, figures),) = timeless(resumed)
     assert (seed, name, figures) == timeless(result)[2][1:]
     first, *again = [line["command"] for line in processes(folder, "training")]
     assert first.startswith("lilliput train mytext.txt --train.steps=60")
     assert set(again) <= {"lilliput train runs/broken-quick/4-tokens-seed1 --resume --json"}
 
 
-def test_a_run_that_is_being_trained_is_waited_for(whole: Path, result: StudyResult) -> None:
-    """And a signal ends the waiting."""
-    run, told = Run(result.folder / "full-seed1"), list[Event]()
+def test_study_waits_for_a_run_in_training_until_a_signal(whole: Path, result: StudyResult) -> None:
+    run, events = Run(result.folder / "full-seed1"), list[Event]()
 
     def report(event: Event) -> None:
-        told.append(event)
+        events.append(event)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with chdir(whole.parent), run.lock(), pytest.raises(KeyboardInterrupt):
         run_study(result.study, result.folder, report)
-    assert [type(event) for event in told] == [Waiting]
+    assert [type(event) for event in events] == [Waiting]
 
 
-def test_what_a_run_still_needs(result: StudyResult, tmp_path: Path) -> None:
+def test_training_time_left(result: StudyResult, tmp_path: Path) -> None:
     assert training_left(tmp_path) is None
     assert training_left(result.folder / "full-seed1") == 0.0
     lines = [json.dumps({"event": "step", "seconds": n, "progress": n / 8}) for n in (1, 2)]

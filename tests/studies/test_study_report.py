@@ -1,4 +1,4 @@
-"""Reports of studies: complete, well-formed, alone in the world, the same twice, and right in a real browser."""
+"""Reports of studies: complete, well-formed, self-contained, reproducible, and tested in a browser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lilliput.studies.study_results import StudyResult
 
 
 class Reader(HTMLParser):
-    """What a page refers to, and the text that is read in it."""
+    """Collects the references, tags and text of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,11 +65,11 @@ def written(result: StudyResult) -> tuple[Path, Path]:
     return write_report(result)
 
 
-def test_it_is_in_the_studys_folder(written: tuple[Path, Path], result: StudyResult) -> None:
+def test_report_is_in_the_study_folder(written: tuple[Path, Path], result: StudyResult) -> None:
     assert written == (result.folder / "report.html", result.folder / "report.md")
 
 
-def test_the_page_is_well_formed_and_refers_to_nothing_outside(written: tuple[Path, Path]) -> None:
+def test_page_is_well_formed_and_self_contained(written: tuple[Path, Path]) -> None:
     page = written[0].read_text("utf-8")
     xml.fromstring(page.removeprefix("<!DOCTYPE html>\n"))
     found = read(page)
@@ -78,24 +78,24 @@ def test_the_page_is_well_formed_and_refers_to_nothing_outside(written: tuple[Pa
     assert not found.tags & {"script", "link", "iframe", "object", "embed"}
 
 
-def test_everything_is_in_it(written: tuple[Path, Path], result: StudyResult) -> None:
+def test_report_is_complete(written: tuple[Path, Path], result: StudyResult) -> None:
     page, markdown = (path.read_text("utf-8") for path in written)
     sections = [
-        "Verdict", "Figures at a glance", "Pictures", "Each figure in full", "Published, and to keep in mind",
-        "All other figures", "What was compared", "How it was made", "Every setting",
+        "Findings", "Overview", "Figures", "Metrics in detail", "Published results and notes",
+        "Other metrics", "Compared settings", "Command and environment", "All settings of the first cell",
     ]  # fmt: skip
     text = read(page).text
-    for told in (page, markdown):
-        assert re.findall(r"(?:<h2>|^## )([^<\n]*)", told, re.MULTILINE) == sections
-    for told in (text, markdown):
+    for source in (page, markdown):
+        assert re.findall(r"(?:<h2>|^## )([^<\n]*)", source, re.MULTILINE) == sections
+    for source in (text, markdown):
         for words in (
             "Windows of attention",
             "What does a model lose that sees only the last few tokens?",
-            "4 cells · 3 seeds · 12 runs · 500 updates each · recipe speech-lm · 2026-01-02",
-            "Worse than full: 4 tokens 72.95 (+10.04, +16%; interval +7.76 to +12.31).",
+            "4 cells · 3 seeds · 12 runs · 500 steps per run · recipe speech-lm · 2026-01-02",
+            "Worse than full: 4 tokens 72.95 (+10.04, +16%; 95% CI +7.76 to +12.31).",
             "A published net of this size",
             "lilliput study window",
-            "version of torch",
+            "torch version",
             "a processor",
             "8.0 GB",
             "model.window = 8",
@@ -103,12 +103,10 @@ def test_everything_is_in_it(written: tuple[Path, Path], result: StudyResult) ->
             "0.9, 0.95",
             "20 min",
         ):
-            assert words in told, words
+            assert words in source, words
 
 
-def test_markdown_has_the_same_figures_and_its_pictures_beside_it(
-    written: tuple[Path, Path], result: StudyResult
-) -> None:
+def test_markdown_has_the_same_values_and_linked_figures(written: tuple[Path, Path], result: StudyResult) -> None:
     page, markdown = (path.read_text("utf-8") for path in written)
     figures = re.findall(r"<td class=\"figure\">(?:<strong>)?([^<]+)", page)
     assert len(figures) > 60
@@ -122,7 +120,7 @@ def test_markdown_has_the_same_figures_and_its_pictures_beside_it(
             assert line.endswith("|")
 
 
-def test_the_same_outcome_gives_the_same_bytes_also_elsewhere(result: StudyResult, tmp_path: Path) -> None:
+def test_same_result_gives_the_same_bytes_in_another_folder(result: StudyResult, tmp_path: Path) -> None:
     short = replace(result, study=replace(result.study, plots=(Plot("curves"), Plot("bars"))))
     here, there = write_report(short, tmp_path / "report.html"), write_report(short, tmp_path / "new" / "report.html")
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
@@ -131,13 +129,13 @@ def test_the_same_outcome_gives_the_same_bytes_also_elsewhere(result: StudyResul
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
-def test_in_a_real_browser(written: tuple[Path, Path], width: int, scheme: str) -> None:
-    # A watched page fails if it complains or asks for anything.
+def test_page_in_a_browser(written: tuple[Path, Path], width: int, scheme: str) -> None:
+    # A watched page fails on console errors and on requests.
     with sync_playwright() as player, watched_page(launch_browser(player), width) as page:
         page.emulate_media(color_scheme=scheme)
         page.goto(written[0].as_uri())
         assert page.title() == "Windows of attention"
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the screen"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "no horizontal scrolling"
         boxes = [picture.bounding_box() for picture in page.locator("figure svg").all()]
         assert len(boxes) == 7
         assert all(box["width"] > 300 and box["height"] > 90 for box in boxes)
@@ -147,17 +145,17 @@ def test_in_a_real_browser(written: tuple[Path, Path], width: int, scheme: str) 
         assert 3 <= pages <= 6, "on A4"
 
 
-def test_one_seed_makes_no_claim(tmp_path: Path) -> None:
+def test_report_of_one_seed_has_no_comparisons(tmp_path: Path) -> None:
     result = windows(tmp_path, seeds=(1,))
     page, markdown = write_report(replace(result, study=replace(result.study, plots=(Plot("bars"),))))
-    told = markdown.read_text("utf-8")
-    assert "One seed: no interval, no claim." in told
-    assert not re.search(r"\b([Bb]etter|[Ww]orse) than (full|every)|[Tt]ies with|: tie|The best (is|mean)", told)
-    assert "**7" not in told.split("## Figures at a glance")[1].split("##")[0], "nothing is strong"
+    text = markdown.read_text("utf-8")
+    assert "no difference is tested" in text
+    assert not re.search(r"\b([Bb]etter|[Ww]orse) than (full|every)|significant|Best( mean)?:", text)
+    assert "**7" not in text.split("## Overview")[1].split("##")[0], "nothing is bold"
     assert '<td class="figure"><strong>' not in page.read_text("utf-8")
 
 
-def test_what_is_missing_stands_before_everything(tmp_path: Path) -> None:
+def test_report_begins_with_what_is_missing(tmp_path: Path) -> None:
     result = windows(tmp_path)
     result.rows.pop(4)
     result.about["failed"] = [{"kind": "training", "name": "4-tokens-seed2", "what": "out of memory"}]
@@ -165,28 +163,28 @@ def test_what_is_missing_stands_before_everything(tmp_path: Path) -> None:
     (verdict, *_) = describe_study(replace(result, study=study)).sections
     first = verdict.blocks[0]
     assert first == Paragraph(
-        "Missing: 1 of 12 (4 tokens with seed 2). n says how many each figure has. Asked for and not measured: BLEU-4. "
-        "Failed: training 4-tokens-seed2, out of memory.",
+        "Missing: 1 of 12 measurements (4 tokens with seed 2). In the study's `show`, but not measured: BLEU-4. "
+        "Failed: training 4-tokens-seed2: out of memory.",
         warning=True,
     )
 
 
-def test_a_study_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+def test_report_without_measurements(tmp_path: Path) -> None:
     result = windows(tmp_path)
     result.rows.clear()
     document = describe_study(result)
-    assert [section.title for section in document.sections][:2] == ["Verdict", "Published, and to keep in mind"]
+    assert [section.title for section in document.sections][:2] == ["Findings", "Published results and notes"]
     assert "Nothing was measured yet." in to_markdown(document, "figures")
     xml.fromstring(to_html(document).removeprefix("<!DOCTYPE html>\n"))
 
 
-def test_a_quick_form_says_that_it_is_one(tmp_path: Path) -> None:
+def test_title_of_a_quick_form(tmp_path: Path) -> None:
     result = windows(tmp_path)
     quick = describe_study(replace(result, study=replace(result.study, quick=True, plots=(Plot("bars"),))))
-    assert quick.title == "Windows of attention: the quick form"
+    assert quick.title == "Windows of attention (quick form)"
 
 
-def test_laws_have_a_table() -> None:
+def test_table_of_fitted_laws() -> None:
     study = make_study(
         {"size": {"s": {}, "m": {}, "l": {}}},
         show=("validation.loss",),
@@ -198,7 +196,9 @@ def test_laws_have_a_table() -> None:
         x = millions[cell["size"]]
         return {"parameters": 1e6 * x, "validation.loss": 2.0 + 0.8 * x**-0.3}
 
-    section = next(one for one in describe_study(make_result(study, values)).sections if one.title == "Fitted law")
+    section = next(
+        one for one in describe_study(make_result(study, values)).sections if one.title == "Fitted power law"
+    )
     (table,) = section.blocks
     assert isinstance(table, Table)
     assert list(table.rows[0]) == ["all", "2.000", "2.000 to 2.000", "0.800", "0.300", "0.300 to 0.300", "9"]
@@ -206,7 +206,7 @@ def test_laws_have_a_table() -> None:
     assert list(map(format_range, ranges)) == ["no interval", "open", "up to 1.000", "0.500 and up", "0.500 to 1.000"]
 
 
-def test_labels_and_texts_may_hold_anything() -> None:
+def test_special_characters_are_escaped() -> None:
     nasty = "<b>&\"' | *x* _y_ `z` [l](m) \\ \x00\x0c <script>alert(1)</script>"
     table = Table(["a", nasty], [[nasty, Entry(nasty, True, nasty)]], nasty, nasty)
     words = [Paragraph(nasty), Bullets([(nasty, nasty)]), FactList([(nasty, nasty)])]

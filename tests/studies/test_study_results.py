@@ -1,4 +1,4 @@
-"""The folder of a study: written whole, read as it was, and never another study's."""
+"""The folder of a study: writing, reading, resuming, and refusing another study."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def row(label: str, seed: int, **figures: float) -> dict[str, object]:
     }
 
 
-def test_figures_of_other_versions_and_machines_are_told(study: Study, tmp_path: Path) -> None:
+def test_changed_versions_and_machines_are_reported(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     begin(study, folder)
     assert read_result(folder).about["changed"] == {}
-    told = json.loads((folder / STUDY).read_text())
-    told["about"]["versions"]["torch"], told["about"]["machine"]["cores"] = "1.0", 99
-    (folder / STUDY).write_text(json.dumps(told))
+    content = json.loads((folder / STUDY).read_text())
+    content["about"]["versions"]["torch"], content["about"]["machine"]["cores"] = "1.0", 99
+    (folder / STUDY).write_text(json.dumps(content))
     begin(study, folder)
     begin(study, folder)
     result = read_result(folder)
     assert result.about["changed"] == {"torch": ["1.0"], "cores": ["99"]}
-    assert "Some of it was made with torch 1.0 and cores 99" in missing_warning(result)
+    assert "torch 1.0 and cores 99" in missing_warning(result)
 
 
-def test_what_is_written_is_read(study: Study, tmp_path: Path) -> None:
+def test_written_results_are_read_back(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     for line in (row("4 tokens", 1, a=1.5), row("full", 2, a=0.1, b=2), row("full", 1, a=9), row("full", 1, a=3)):
@@ -88,69 +88,72 @@ def test_what_is_written_is_read(study: Study, tmp_path: Path) -> None:
         ]
 
 
-def test_a_line_that_was_being_written_is_none(tmp_path: Path) -> None:
+def test_truncated_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     append_line(path, {"a": 1})
     append_line(path, {"a": 2})
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        there = [line["a"] for line in read_lines(path)]
-        assert there == [1, 2][: whole[:cut].count(b"\n")]
+        kept = [line["a"] for line in read_lines(path)]
+        assert kept == [1, 2][: whole[:cut].count(b"\n")]
         drop_tail(path)
         append_line(path, {"a": 3})
-        assert [line["a"] for line in read_lines(path)] == [*there, 3]
+        assert [line["a"] for line in read_lines(path)] == [*kept, 3]
     path.write_bytes(b'{"a": 1}\n{"a"\n{"a": 2}\n')
     error = refused(lambda: read_lines(path))
     assert (error.code, error.where) == ("file.damaged", f"{path}, line 2")
 
 
-def test_the_same_study_goes_on_and_may_grow(study: Study, tmp_path: Path) -> None:
+def test_cells_seeds_and_texts_of_a_study_may_change(study: Study, tmp_path: Path) -> None:
+    """Another title, question or note does not make finished runs void."""
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     append_line(folder / METRICS, row("full", 1, a=3))
     began = read_result(folder).about["began"]
     more = AXES | {"window": AXES["window"] | {"8": {"model.window": 8}}}
-    begin(load_study(write_study(tmp_path, more, seeds=[1, 2, 3], title="Another")), folder)
+    texts = {"title": "Another", "question": "Is it free to change?", "published": ["A note."]}
+    begin(load_study(write_study(tmp_path, more, seeds=[1, 2, 3], **texts)), folder)
     result = read_result(folder)
-    assert (len(result.rows), result.study.title, result.about["began"]) == (1, "Another", began)
+    assert (len(result.rows), result.about["began"]) == (1, began)
+    assert {name: result.study.as_dict()[name] for name in texts} == texts | {"published": ("A note.",)}
 
 
-def test_a_setting_that_is_younger_than_the_study_had_its_default(study: Study, tmp_path: Path) -> None:
-    """Another version of Lilliput must not make hours of runs void."""
+def test_setting_added_after_the_start_has_its_default(study: Study, tmp_path: Path) -> None:
+    """A newer version of Lilliput does not make finished runs void."""
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     append_line(folder / METRICS, row("full", 1, a=3))
-    told = json.loads((folder / STUDY).read_text())
-    for cell in told["cells"]:
+    content = json.loads((folder / STUDY).read_text())
+    for cell in content["cells"]:
         del cell["settings"]["train.pair_updates"]
-    (folder / STUDY).write_text(json.dumps(told))
+    (folder / STUDY).write_text(json.dumps(content))
     begin(study, folder)
     assert len(read_result(folder).rows) == 1
-    (folder / STUDY).write_text(json.dumps(told))
+    (folder / STUDY).write_text(json.dumps(content))
     other = load_study(write_study(tmp_path, settings={"train.pair_updates": 2}))
     error = refused(lambda: begin(other, folder))
     assert (error.code, error.setting) == ("study.changed", "train.pair_updates")
 
 
 def test_removed_settings_of_a_study(study: Study, tmp_path: Path) -> None:
-    """Off, they are ignored and the study goes on; in use, the study is refused by the setting's name."""
+    """With their default they are ignored; with another value the error names the setting."""
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
-    told = json.loads((folder / STUDY).read_text())
-    for cell in told["cells"]:
+    content = json.loads((folder / STUDY).read_text())
+    for cell in content["cells"]:
         cell["settings"] |= REMOVED
-    (folder / STUDY).write_text(json.dumps(told))
+    (folder / STUDY).write_text(json.dumps(content))
     begin(study, folder)
-    for cell in told["cells"]:
+    for cell in content["cells"]:
         cell["settings"] |= {"model.mix_embedding": True}
-    (folder / STUDY).write_text(json.dumps(told))
+    (folder / STUDY).write_text(json.dumps(content))
     error = refused(lambda: begin(study, folder))
     assert "model.mix_embedding" in error.what and str(folder / STUDY) in str(error)
 
 
 @pytest.mark.parametrize(("setting", "before", "after"), [("model.dim", 16, 32), ("measure.prompts", None, 3)])
-def test_another_study_of_the_name_is_refused(
+def test_study_with_other_settings_is_refused(
     study: Study, tmp_path: Path, setting: str, before: int | None, after: int
 ) -> None:
     folder = tmp_path / "runs" / "small"
@@ -166,7 +169,7 @@ def test_another_study_of_the_name_is_refused(
     assert read_result(folder).rows == []
 
 
-def test_other_budgets_and_axes_are_another_study(study: Study, tmp_path: Path) -> None:
+def test_study_with_another_budget_or_axis_is_refused(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     begin(study, folder)
     longer = load_study(write_study(tmp_path, budget={"steps": 9}))
@@ -177,7 +180,7 @@ def test_other_budgets_and_axes_are_another_study(study: Study, tmp_path: Path) 
     assert (error.code, error.setting) == ("study.changed", None)
 
 
-def test_what_is_not_a_study_is_left_alone(study: Study, tmp_path: Path) -> None:
+def test_other_folders_are_not_changed(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small"
     folder.mkdir(parents=True)
     (folder / "letter.txt").write_text("dear")
@@ -194,21 +197,21 @@ def test_what_is_not_a_study_is_left_alone(study: Study, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 9}', '{"format": 1, "study": {}}', '{"format": 1}'])
-def test_damage_is_told(study: Study, tmp_path: Path, content: str) -> None:
+def test_damaged_study_file_is_an_error(study: Study, tmp_path: Path, content: str) -> None:
     begin(study, tmp_path / "small")
     (tmp_path / "small" / STUDY).write_text(content)
     error = refused(lambda: read_result(tmp_path / "small"))
     assert (error.code, error.where) == ("file.damaged", str(tmp_path / "small" / STUDY))
 
 
-def test_a_line_of_something_else_is_told(study: Study, tmp_path: Path) -> None:
+def test_line_with_other_keys_is_an_error(study: Study, tmp_path: Path) -> None:
     begin(study, tmp_path / "small")
     append_line(tmp_path / "small" / METRICS, {"event": "step"})
     error = refused(lambda: read_result(tmp_path / "small"))
     assert (error.code, error.where) == ("file.damaged", f"{tmp_path / 'small' / METRICS}, line 1")
 
 
-def test_one_at_a_time(study: Study, tmp_path: Path) -> None:
+def test_study_folder_is_locked(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "small"
     with open_result(study, folder, ""):
         assert refused(lambda: begin(study, folder)).code == "run.locked"
@@ -222,7 +225,7 @@ def test_one_at_a_time(study: Study, tmp_path: Path) -> None:
         pass
 
 
-def test_settings_do_not_tell_whose_machine_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_do_not_contain_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LILLIPUT_DATA", str(tmp_path))
     study = load_study(write_study(tmp_path))
     ((_, first), _) = complete_settings(study)

@@ -1,4 +1,4 @@
-"""Tables are NumPy's figures by hand; strong is what is surely the best, and nothing else."""
+"""Tables of a study against NumPy; only a value significantly better than all others is bold."""
 
 from __future__ import annotations
 
@@ -19,40 +19,42 @@ def texts(row: Sequence[str | Entry]) -> list[str]:
     return [entry.text if isinstance(entry, Entry) else entry for entry in row]
 
 
-def strong(table: Table) -> list[str]:
+def bold(table: Table) -> list[str]:
     return [entry.text for row in table.rows for entry in row if isinstance(entry, Entry) and entry.strong]
 
 
-def test_all_cells_at_a_glance() -> None:
+def test_overview() -> None:
     table = overview_table(make_result(make_study(AXES), exact(TABLE)))
-    assert table.columns == ["window", "n", "validation perplexity"]
+    assert table.columns == ["window", "seeds", "validation perplexity"]
     assert table.heads == 1
     assert [texts(row) for row in table.rows] == [
         [label, "3", f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"] for label, values in TABLE.items()
     ]
-    assert strong(table) == ["6.03 ± 1.00"]
+    assert bold(table) == ["6.03 ± 1.00"]
 
 
-def test_a_tie_for_the_best_sets_nothing_strong() -> None:
+def test_nothing_is_bold_without_a_significant_best() -> None:
     result = make_result(make_study(AXES), exact(TABLE | {"b": (5.1, 6.0, 7.05)}))
-    assert strong(overview_table(result)) == []
-    assert "Nothing is strong" in overview_table(result).note
-    assert strong(figure_table(result, "validation.perplexity")) == []
+    assert bold(overview_table(result)) == []
+    assert "No value is bold" in overview_table(result).note
+    assert bold(figure_table(result, "validation.perplexity")) == []
 
 
-def test_one_seed_sets_nothing_strong_and_has_no_deviation() -> None:
+def test_one_seed_has_no_bold_value_and_no_deviation() -> None:
     table = overview_table(
         make_result(make_study(AXES, (1,)), exact({label: values[:1] for label, values in TABLE.items()}))
     )
-    assert strong(table) == []
+    assert bold(table) == []
     assert [texts(row)[-1] for row in table.rows] == ["10.00", "5.00", "20.00"]
     assert table.note == "One seed."
 
 
-def test_a_figure_in_full() -> None:
+def test_table_of_one_metric() -> None:
     table = figure_table(make_result(make_study(AXES), exact(TABLE)), "validation.perplexity")
     assert table.caption == "Validation perplexity (lower is better)"
-    assert table.columns == ["window", "mean", "deviation", "n", "95% interval", "against full"]
+    assert table.columns == [
+        "window", "mean", "standard deviation", "seeds", "95% confidence interval", "difference from full"
+    ]  # fmt: skip
     full, a, b = table.rows
     t = 4.302652729911275  # Student's t of 2 degrees of freedom at 97.5%
     for row, label in ((full, "full"), (a, "a"), (b, "b")):
@@ -65,21 +67,21 @@ def test_a_figure_in_full() -> None:
     reach = t * differences.std(ddof=1) / np.sqrt(3)
     low, high = (f"{differences.mean() + side * reach:.2f}".replace("-", "−") for side in (-1, 1))
     assert texts(full)[5] == ""
-    assert a[5] == Entry("−4.97 (−45%)", remark=f"{low} to {high}: better")
+    assert a[5] == Entry("−4.97 (−45%)", remark=f"95% CI {low} to {high}: better")
     assert isinstance(b[5], Entry) and b[5].remark.endswith(": worse")
-    assert strong(table) == ["6.03"]
+    assert bold(table) == ["6.03"]
 
 
-def test_each_axis_has_a_comparison_of_its_own() -> None:
+def test_each_axis_has_its_own_differences() -> None:
     study = make_study({"size": {"small": {}, "large": {}}, "window": {"full": {}, "short": {}}, "only": {"one": {}}})
     result = make_result(study, lambda cell, seed: {"validation.perplexity": 10.0 + seed + len(cell["size"])})
     table = figure_table(result, "validation.perplexity")
     assert table.columns[:3] == ["size", "window", "only"] and table.heads == 3
-    assert table.columns[-2:] == ["against small", "against full"], "an axis of one label compares nothing"
-    assert isinstance(table.rows[1][-1], Entry) and table.rows[1][-1].remark == "equal with every seed"
+    assert table.columns[-2:] == ["difference from small", "difference from full"], "none for an axis of one label"
+    assert isinstance(table.rows[1][-1], Entry) and table.rows[1][-1].remark == "equal for every seed"
 
 
-def test_what_is_missing_is_a_dash_and_counted() -> None:
+def test_missing_values_are_dashes() -> None:
     result = make_result(make_study(AXES), exact(TABLE))
     result.rows[:] = [
         row for row in result.rows if row.cell["window"] != "b" and (row.cell["window"], row.seed) != ("a", 3)
@@ -88,14 +90,14 @@ def test_what_is_missing_is_a_dash_and_counted() -> None:
     assert texts(figure_table(result, "validation.perplexity").rows[2]) == ["b", "–", "–", "0", "–", "–"]
 
 
-def test_unequal_budgets_set_nothing_strong() -> None:
+def test_nothing_is_bold_with_unequal_budgets() -> None:
     axes = {"text": {"full": {}, "a": {"budget.steps": 9000}, "b": {"budget.steps": 10}}}
     result = make_result(make_study(axes), exact(TABLE))
-    assert strong(overview_table(result)) == strong(figure_table(result, "validation.perplexity")) == []
-    assert overview_table(result).note.endswith("Budgets differ, so that nothing is strong.")
+    assert bold(overview_table(result)) == bold(figure_table(result, "validation.perplexity")) == []
+    assert overview_table(result).note.endswith("because budgets differ between cells.")
 
 
-def test_longer_texts_take_longer_and_nobody_is_worse_for_it() -> None:
+def test_time_per_sample_is_not_compared_between_text_lengths() -> None:
     axes: dict[str, dict[str, dict[str, object]]] = {
         "cache": {"none": {}, "some": {"generate.engine": "numba"}},
         "tokens": {"64": {"generate.tokens": 64}, "256": {"generate.tokens": 256}},
@@ -108,17 +110,20 @@ def test_longer_texts_take_longer_and_nobody_is_worse_for_it() -> None:
         return {"tokens_per_second": speed, "seconds_per_sample": int(cell["tokens"]) / speed}
 
     result = make_result(study, values)
-    assert strong(overview_table(result)) == ["996 ± 1"], "of the speed, and not of the time of a text"
-    assert figure_table(result, "tokens_per_second").columns[-2:] == ["against none", "against 64"]
-    assert figure_table(result, "seconds_per_sample").columns[-2:] == ["95% interval", "against none"]
-    assert strong(figure_table(result, "seconds_per_sample")) == []
-    told = dict(verdict(result))
-    assert "By tokens" in told["Writing speed:"] and "256" not in told["Time of a text:"]
+    assert bold(overview_table(result)) == ["996 ± 1"], "the speed, not the time per sample"
+    assert figure_table(result, "tokens_per_second").columns[-2:] == ["difference from none", "difference from 64"]
+    assert figure_table(result, "seconds_per_sample").columns[-2:] == [
+        "95% confidence interval",
+        "difference from none",
+    ]
+    assert bold(figure_table(result, "seconds_per_sample")) == []
+    findings = dict(verdict(result))
+    assert "By tokens" in findings["Generation speed:"] and "256" not in findings["Time per sample:"]
     alone = make_result(make_study(axes, show=shown[1:]), values)
-    assert overview_table(alone).note.endswith("Lengths of texts differ, so that nothing is strong.")
+    assert overview_table(alone).note.endswith("because text lengths differ between cells.")
 
 
-def test_many_figures_are_rows_and_what_is_strong_stays_so() -> None:
+def test_many_metrics_transpose_the_table() -> None:
     names = ("bleu.1", "bleu.2", "bleu.3", "bleu.4", "chrf", "tokens_per_second", "seconds_per_sample")
     result = make_result(
         make_study(AXES, show=names),
@@ -126,26 +131,26 @@ def test_many_figures_are_rows_and_what_is_strong_stays_so() -> None:
     )
     table = overview_table(result)
     assert table.columns == ["", "full", "a", "b"]
-    assert [row[0] for row in table.rows][:3] == ["n", "BLEU-1, of 100", "BLEU-2, of 100"]
-    assert strong(table) == ["6.00 ± 1.00"] * 5 + ["6 ± 1"]
+    assert [row[0] for row in table.rows][:3] == ["seeds", "BLEU-1, 0 to 100", "BLEU-2, 0 to 100"]
+    assert bold(table) == ["6.00 ± 1.00"] * 5 + ["6 ± 1"]
     assert overview_table(make_result(make_study(AXES, show=names[:6]), exact(TABLE))).columns[0] == "window"
 
 
-def test_a_figure_that_some_seeds_lack_tells_its_own_n() -> None:
+def test_metric_missing_for_some_seeds_shows_their_number() -> None:
     result = make_result(make_study(AXES), exact(TABLE))
     del result.rows[5].figures["validation.perplexity"]
-    assert [texts(row) for row in overview_table(result).rows][1] == ["a", "3", "5.55 ± 0.78 (n = 2)"]
+    assert [texts(row) for row in overview_table(result).rows][1] == ["a", "3", "5.55 ± 0.78 (2 seeds)"]
 
 
-def test_other_figures_are_rows() -> None:
+def test_table_of_other_metrics() -> None:
     study = make_study(AXES, show=("bleu.4",))
     result = make_result(study, lambda cell, seed: {"bleu.4": 1.0, "train.seconds": 3.0 + seed, "tokens": 2e6})
     table = other_figures_table(result)
     assert table is not None
     assert table.columns == ["", "full", "a", "b"]
     assert [texts(row) for row in table.rows] == [
-        ["n", "3", "3", "3"],
-        ["tokens trained on, millions", "2.00", "2.00", "2.00"],
+        ["seeds", "3", "3", "3"],
+        ["training tokens, millions", "2.00", "2.00", "2.00"],
         ["training time, s", "5.0 ± 1.0", "5.0 ± 1.0", "5.0 ± 1.0"],
     ]
     assert other_figures_table(make_result(make_study(AXES), exact(TABLE))) is None

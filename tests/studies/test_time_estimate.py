@@ -1,4 +1,4 @@
-"""How long a study is expected to take, by hand."""
+"""Estimated time of a study."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from lilliput.studies.time_estimate import Pace
 
 @pytest.fixture
 def pace(tmp_path: Path) -> Pace:
-    """full 1, its measurement, 4 tokens 1, its measurement; 4 tokens 2 and so on, backwards."""
+    """Jobs: full 1, its measurement, 4 tokens 1, its measurement, then seed 2 in reverse order."""
     return Pace(plan(load_study(write_study(tmp_path, seeds=[1, 2]))), [])
 
 
-def test_nothing_is_known_until_a_training_tells(pace: Pace) -> None:
-    assert pace.look(Preparation("data1"), 5.0, None) == (0.0, None)
-    assert pace.look(pace.work[0], 5.0, None) == (0.0, None)
-    # 30 s for the rest of it, 40 s for each of the three others.
-    assert pace.look(pace.work[0], 10.0, 30.0) == (10 / 160, 150.0)
+def test_no_estimate_before_the_first_progress_of_a_training(pace: Pace) -> None:
+    assert pace.estimate(Preparation("data1"), 5.0, None) == (0.0, None)
+    assert pace.estimate(pace.work[0], 5.0, None) == (0.0, None)
+    # 30 s left, and 40 s for each of the three other trainings.
+    assert pace.estimate(pace.work[0], 10.0, 30.0) == (10 / 160, 150.0)
 
 
-def test_the_same_work_with_another_seed_goes_before_the_mean_of_all(pace: Pace) -> None:
+def test_same_job_with_another_seed_is_preferred_to_the_mean(pace: Pace) -> None:
     for job, seconds in zip(pace.work[:4], (10.0, 1.0, 30.0, 3.0), strict=True):
-        pace.learn(job, seconds)
-        pace.leave(job)
+        pace.record(job, seconds)
+        pace.remove(job)
     assert [pace.expect(job) for job in pace.left] == [30.0, 3.0, 10.0, 1.0]
-    assert pace.look(pace.left[0], 4.0, None) == (48 / 88, 40.0)
-    assert pace.look(pace.left[0], 32.0, None) == (76 / 90, 14.0), "longer than expected: nothing is left of it"
-    assert pace.look(pace.left[0], 4.0, 16.0) == (48 / 78, 30.0), "what it tells itself goes before"
+    assert pace.estimate(pace.left[0], 4.0, None) == (48 / 88, 40.0)
+    assert pace.estimate(pace.left[0], 32.0, None) == (76 / 90, 14.0), "longer than expected: no time left"
+    assert pace.estimate(pace.left[0], 4.0, 16.0) == (48 / 78, 30.0), "its own estimate is preferred"
 
 
-def test_what_was_known_before_helps_and_what_is_left_out_takes_no_time(pace: Pace) -> None:
+def test_earlier_calls_are_used_and_removed_jobs_are_not_counted(pace: Pace) -> None:
     lines = [
         {"kind": "training", "name": "full-seed1", "code": 0, "seconds": 8.0},
         {"kind": "training", "name": "4-tokens-seed1", "code": 1, "seconds": 99.0},
@@ -44,5 +44,5 @@ def test_what_was_known_before_helps_and_what_is_left_out_takes_no_time(pace: Pa
     ]
     again = Pace(pace.work, lines)
     for job in again.work[:4]:
-        again.leave(job)
-    assert again.look(again.work[4], 0.0, None) == (0.0, 8 + 2 + 8 + 2)
+        again.remove(job)
+    assert again.estimate(again.work[4], 0.0, None) == (0.0, 8 + 2 + 8 + 2)

@@ -1,1 +1,1 @@
-"""Techniques side by side: a grid of settings times seeds, at an equal budget, measured and reported."""
+"""Studies: compare settings over several seeds at an equal budget, measure and report."""

@@ -1,11 +1,10 @@
-"""What a study's figures carry: means over seeds with their intervals, and differences paired by seed.
+"""Statistics of a study: means over seeds, differences paired by seed, and the best cell.
 
-Owns: the summary of one figure in one cell, the difference of two cells and what may be said of it, and which
-cell is the best. Does not own: Student's t (`evaluation.intervals`), words (`study_verdict`) and tables
-(`study_tables`).
+Owns: the summary of a metric in one cell, the comparison of two cells, the choice of the best cell. Does not own:
+Student's t (`evaluation.intervals`), sentences (`study_verdict`), tables (`study_tables`).
 
-A difference is only claimed where its 95% interval, paired by seed, leaves out zero; else it is a tie.
-Figures that are the same with every seed are equal. One seed has no interval, and carries no claim.
+A difference is significant if its 95% confidence interval, paired by seed, does not include zero. With one seed
+there is no interval, and nothing is significant.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_results import Row, StudyResult
 
 Labels = Mapping[str, str]  # axis -> label: which cell
-Finding = Literal["higher", "lower", "tie", "equal", "one seed", "missing"]
-LENGTHS = ("generate.tokens", "measure.tokens")  # how long a text is asked for
+Finding = Literal["higher", "lower", "not significant", "equal", "one seed", "missing"]
+LENGTHS = ("generate.tokens", "measure.tokens")  # settings of the length of generated texts
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One figure of one cell over its seeds. The deviation is that of a sample (n - 1); one value has none."""
+    """A metric of one cell over its seeds; `deviation` is the sample standard deviation (n - 1), None for one value."""
 
     values: tuple[float, ...]
     mean: float
@@ -41,8 +40,8 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """A cell's figure minus the reference's, over the `n` seeds that both have; `mean` also where nothing may be claimed. `base`
-    is the reference's own mean over these seeds."""
+    """A cell's metric minus the reference's, over the `n` common seeds. `base` is the reference's mean over these seeds;
+    `mean` is also set where the difference is not significant."""
 
     cell: Labels
     reference: Labels
@@ -54,7 +53,7 @@ class Difference:
 
 
 def find_values(rows: Sequence[Row], cell: Labels, figure: str) -> dict[int, float]:
-    """The figure by seed."""
+    """Return the metric by seed."""
     return {row.seed: row.figures[figure] for row in rows if row.cell == cell and figure in row.figures}
 
 
@@ -90,16 +89,16 @@ def classify(paired: Paired, differences: Sequence[float]) -> Finding:
     if not any(differences):
         return "equal"
     if paired.low <= 0.0 <= paired.high:
-        return "tie"
+        return "not significant"
     return "higher" if paired.mean > 0 else "lower"
 
 
 def find_best(
     rows: Sequence[Row], cells: Sequence[Labels], figure: str, better: str | None
 ) -> tuple[Labels, bool] | None:
-    """The cell of the best mean, and whether it is surely better than every other that has the figure. A cell that lacks seeds
-    which others have is never it: the mean of easy seeds is low. None without a direction, or where fewer than two cells have
-    the figure."""
+    """Return the cell with the best mean, and whether it is significantly better than every other cell. Cells with missing
+    seeds are never the best: the mean of easy seeds is low. None without a direction, or if fewer than two cells have
+    the metric."""
     found = [(summary, cell) for cell in cells if (summary := summarise_cell(rows, cell, figure))]
     if better is None or len(found) < 2:
         return None
@@ -112,17 +111,17 @@ def find_best(
 
 
 def cell_labels(result: StudyResult) -> list[Labels]:
-    """Every cell of the grid, measured or not."""
+    """Return every cell of the grid, measured or not."""
     return [cell.labels for cell in cells(result.study)]
 
 
 def what_differs(result: StudyResult, figure: str) -> str | None:
-    """Cells may differ by what they were given or asked for, and none is then called the best of all by this figure."""
+    """Return what makes the cells incomparable by this metric, if anything: no best cell is then named."""
     found = cells(result.study)
     if len({budget_of(cell) for cell in found}) > 1:
         return "budgets"
     lengths = {tuple(cell.settings.get(name) for name in LENGTHS) for cell in found}
-    return "lengths of texts" if find_figure(figure).of_a_text and len(lengths) > 1 else None
+    return "text lengths" if find_figure(figure).of_a_text and len(lengths) > 1 else None
 
 
 def axis_labels(result: StudyResult) -> dict[str, list[str]]:
@@ -130,12 +129,12 @@ def axis_labels(result: StudyResult) -> dict[str, list[str]]:
 
 
 def compared_axes(result: StudyResult, figure: str) -> list[str]:
-    """Along which cells are compared by a figure: those of several labels. One that gives more to learn from, or asks for more of
-    what the figure counts, is none of them, unless there is no other: a larger budget is not a technique."""
+    """Return the axes along which cells are compared: those with several labels. An axis of budgets or text lengths is left
+    out if there is another one: a larger budget is not a technique."""
     of_a_text = find_figure(figure).of_a_text
 
     def is_amount(axis: Axis) -> bool:
-        names = {name for said in axis.values.values() for name in said}
+        names = {name for settings in axis.values.values() for name in settings}
         return any(name.startswith("budget.") or (of_a_text and name in LENGTHS) for name in names)
 
     several = [axis for axis in result.study.axes if len(axis.values) > 1]
@@ -143,12 +142,12 @@ def compared_axes(result: StudyResult, figure: str) -> list[str]:
 
 
 def reference_labels(result: StudyResult) -> dict[str, str]:
-    """The label of each axis that the others are compared with."""
+    """Return the label of each axis that the others are compared with."""
     return {axis.name: axis.compare for axis in result.study.axes}
 
 
 def find_missing(result: StudyResult) -> list[tuple[Labels, int]]:
-    """Cells and seeds of the grid that have no row."""
-    there = [(row.cell, row.seed) for row in result.rows]
+    """Return the cells and seeds of the grid that have no row."""
+    measured = [(row.cell, row.seed) for row in result.rows]
     wanted = [(cell, seed) for cell in cell_labels(result) for seed in result.study.seeds]
-    return [pair for pair in wanted if pair not in there]
+    return [pair for pair in wanted if pair not in measured]

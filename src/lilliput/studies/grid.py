@@ -1,12 +1,11 @@
-"""A study: which settings are compared, with which seeds, at which budget, and what is measured.
+"""A study: the compared settings, seeds, budget and measures.
 
-Owns: a study with its quick form put in, the cells of its grid, the checked settings of a cell, and all errors of a
-study at once with their lines. Does not own: the shape of its file (`study_files`),
-settings themselves (`settings.loading`), how cells become processes (`job_plan`, `runner`), what can be
-measured (`measures`).
+Owns: a study with its quick form applied, the cells of its grid, the checked settings of a cell, and all errors of a
+study at once with their lines. Does not own: the format of its file (`study_files`), settings (`settings.loading`),
+processes (`job_plan`, `runner`), measures (`measures`).
 
-Settings of a cell are dotted names. Those of `generate.*` and `measure.*` say how a trained model is
-measured, `budget.*` how long it is trained, all others what is trained.
+Settings of a cell have dotted names: `generate.*` and `measure.*` define how a trained model is measured, `budget.*`
+how long it is trained, all others what is trained.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from lilliput.studies.study_files import (
     read_study,
 )
 
-MEASURED = ("generate.", "measure.")  # settings that need no training of their own
+MEASURED = ("generate.", "measure.")  # settings that do not affect training
 UNITS = (*BUDGETS, "flops")
 # Settings that a cell cannot have, and the fix of each.
 RESERVED = {
@@ -46,9 +45,9 @@ RESERVED = {
     **{f"train.{unit}": f"use budget = {{ {unit} = N }}" for unit in BUDGETS},
 }
 
-COLUMNS = ("seed", "run")  # of every outcome's table
+COLUMNS = ("seed", "run")  # of every result table
 
-Where = Callable[[str], str]  # a dotted setting -> where it was said
+Where = Callable[[str], str]  # dotted setting -> file and line that set it
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -62,7 +61,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Study:
-    """Checked and resolved: of a quick form, what is left after its replacements."""
+    """A checked study, with its quick form applied if requested."""
 
     name: str
     title: str
@@ -87,62 +86,62 @@ class Study:
 
 
 def study_from_dict(content: Mapping[str, Any]) -> Study:
-    """What `as_dict` gave; ValidationError where it is something else."""
+    """Return the study of `Study.as_dict`; raise ValidationError for other content."""
     return TypeAdapter(Study).validate_python(dict(content))
 
 
 class Cell(NamedTuple):
-    """One choice on every axis, with the dotted settings of the study and the choices."""
+    """One label of every axis, with the dotted settings of the study and the labels."""
 
     labels: dict[str, str]
     settings: dict[str, Any]
 
 
 def cells(study: Study) -> list[Cell]:
-    """The product of the axes, the last axis going fastest."""
+    """Return the product of the axes; the last axis varies fastest."""
     found = []
     for labels in itertools.product(*(axis.values for axis in study.axes)):
         chosen = dict(zip((axis.name for axis in study.axes), labels, strict=True))
         settings = {f"budget.{unit}": amount for unit, amount in study.budget.items()} | study.settings
         for axis in study.axes:
-            said = axis.values[chosen[axis.name]]
-            if any(name.startswith("budget.") for name in said):  # replaces the study's, whatever that is counted in
+            own = axis.values[chosen[axis.name]]
+            if any(name.startswith("budget.") for name in own):  # replaces the study's budget, also one of another unit
                 settings = {name: value for name, value in settings.items() if not name.startswith("budget.")}
-            settings |= said
+            settings |= own
         found.append(Cell(chosen, settings))
     return found
 
 
 def budget_of(cell: Cell) -> tuple[str, float]:
-    """Its unit and amount."""
+    """Return the unit and amount."""
     ((name, amount),) = ((name, value) for name, value in cell.settings.items() if name.startswith("budget."))
     return name.removeprefix("budget."), amount
 
 
 def cell_config(study: Study, settings: Mapping[str, Any], where: Where | None = None) -> Config:
-    """The recipe with these settings; those of `measure.*` are none of it. A budget in FLOPs stands as one token, until the
-    vocabulary is known."""
+    """Return the recipe with these settings, without `measure.*`. A budget in FLOPs becomes one token: the number of tokens
+    is known only with the vocabulary (`job_plan.tokens_for`)."""
     layer: Layer = {}
     for name, value in settings.items():
-        said = where(name) if where else f"study {study.name}"
+        place = where(name) if where else f"study {study.name}"
         unit = name.removeprefix("budget.")
         if name == "budget.flops":
-            layer["train.tokens"] = (1, said)
+            layer["train.tokens"] = (1, place)
         elif unit != name:
-            layer[f"train.{unit}"] = (value, said)
+            layer[f"train.{unit}"] = (value, place)
         elif not name.startswith("measure."):
-            layer[name] = (value, said)
+            layer[name] = (value, place)
     return check(merge([*target_layers(study.recipe), layer]), from_flags=set())
 
 
 def load_study(name_or_path: str | Path, quick: bool = False, seeds: Iterable[int] | None = None) -> Study:
     """Return the checked study of a file; `seeds` replace its own."""
     path = find_study(str(name_or_path))
-    text, written = read_study(path)
-    if quick and written.quick is None:
+    text, content = read_study(path)
+    if quick and content.quick is None:
         what = f"study {path.stem} has no quick form"
         raise UserError(what, str(path), fix="add [quick] to its file", code="study.file", setting="quick")
-    study, errors = build_study(path, text, written, quick)
+    study, errors = build_study(path, text, content, quick)
     if seeds is not None:
         study = replace(study, seeds=tuple(seeds))
     errors += check_study(study, path, text)
@@ -151,9 +150,9 @@ def load_study(name_or_path: str | Path, quick: bool = False, seeds: Iterable[in
     return study
 
 
-def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple[Study, list[UserError]]:
-    """The study with its quick form put in, and what is wrong with its parts."""
-    short = (written.quick if quick else None) or QuickForm()
+def build_study(path: Path, text: str, content: StudyFile, quick: bool) -> tuple[Study, list[UserError]]:
+    """Return the study, with its quick form applied if requested, and the errors of its parts."""
+    short = (content.quick if quick else None) or QuickForm()
     errors: list[UserError] = []
 
     def add(what: str, name: str, fix: str) -> None:
@@ -162,11 +161,11 @@ def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple
         )
 
     axes: list[Axis] = []
-    for name, said in (written.axes or {}).items():
-        labels = {label: value for label, value in said.items() if label != "compare"}
+    for name, table in (content.axes or {}).items():
+        labels = {label: value for label, value in table.items() if label != "compare"}
         for label, value in labels.items():
             if not isinstance(value, dict):
-                what = f"axes.{name}.{label} must be a table of settings, got {value!r}"
+                what = f"axes.{name}.{label} must be a table of settings (got {value!r})"
                 where, fix = f"{path.name}, line {label_line(text, name, label)}", "use {} for no settings"
                 errors.append(UserError(what, where, fix=fix, code="study.file", setting=f"axes.{name}"))
         kept = (short.axes or {}).get(name, tuple(labels))
@@ -178,62 +177,64 @@ def build_study(path: Path, text: str, written: StudyFile, quick: bool) -> tuple
                     f"use {nearest(label, labels) or 'one of ' + ', '.join(labels)}",
                 )
         values = {label: flatten(labels[label]) for label in kept if isinstance(labels.get(label), dict)}
-        compare = said.get("compare", next(iter(values), ""))
+        compare = table.get("compare", next(iter(values), ""))
         if not kept:
             add(f"axis {name} has no labels", f"axes.{name}", "add a label, such as base = {}")
         elif values and compare not in values:
-            what = f"axis {name} has no label {compare!r} to compare with"
+            what = f"axes.{name}.compare must be a label of the axis (got {compare!r})"
             add(what, f"axes.{name}.compare", f"use one of {', '.join(values)}")
         if name in COLUMNS:
             add(
-                f"an axis cannot be named {name}: the table has a column of that name",
+                f"the axis name {name} is reserved for a column of the result table",
                 f"axes.{name}",
                 "rename the axis",
             )
         axes.append(Axis(name, values, str(compare)))
-    for name in (short.axes or {}).keys() - (written.axes or {}).keys():
-        close = nearest(name, written.axes or {})
+    for name in (short.axes or {}).keys() - (content.axes or {}).keys():
+        close = nearest(name, content.axes or {})
         add(
-            f"there is no axis {name!r}", f"quick.axes.{name}", f"use {close}" if close else f"remove quick.axes.{name}"
+            f"the study has no axis {name!r}",
+            f"quick.axes.{name}",
+            f"use {close}" if close else f"remove quick.axes.{name}",
         )
-    if not (is_there(written.recipe) or (path.parent / written.recipe).exists()):
-        close = nearest(written.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
+    if not (is_there(content.recipe) or (path.parent / content.recipe).exists()):
+        close = nearest(content.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
         where = f"{path.name}, line {line_of(text, 'recipe')}"
-        what = f"there is no recipe {written.recipe!r}"
+        what = f"recipe {content.recipe!r} does not exist"
         errors.append(UserError(what, where, fix=f"use {close or 'a recipe or a text file'}", code="recipe.missing"))
-    own_recipe = path.parent / written.recipe
+    own_recipe = path.parent / content.recipe
     study = Study(
         name=path.stem,
-        title=written.title,
-        question=written.question,
-        recipe=str(own_recipe) if own_recipe.exists() else written.recipe,
-        seeds=written.seeds if short.seeds is None else short.seeds,
-        budget=short.budget or written.budget or {},
-        measure=written.measure if short.measure is None else short.measure,
-        show=written.show,
-        settings=flatten(written.settings or {}) | flatten(short.settings or {}),
+        title=content.title,
+        question=content.question,
+        recipe=str(own_recipe) if own_recipe.exists() else content.recipe,
+        seeds=content.seeds if short.seeds is None else short.seeds,
+        budget=short.budget or content.budget or {},
+        measure=content.measure if short.measure is None else short.measure,
+        show=content.show,
+        settings=flatten(content.settings or {}) | flatten(short.settings or {}),
         axes=tuple(axes),
-        plots=written.plots,
-        published=written.published,
+        plots=content.plots,
+        published=content.published,
         quick=quick,
     )
     return with_inputs(study, path.resolve().parent), errors
 
 
 def with_inputs(study: Study, folder: Path) -> Study:
-    """Paths of its settings are beside its file."""
+    """Resolve the paths in its settings relative to the folder of its file."""
 
     def resolved(settings: dict[str, Any]) -> dict[str, Any]:
         return {k: resolve_input(value, folder) if k in INPUT_PATHS else value for k, value in settings.items()}
 
     axes = tuple(
-        replace(axis, values={label: resolved(said) for label, said in axis.values.items()}) for axis in study.axes
+        replace(axis, values={label: resolved(own) for label, own in axis.values.items()}) for axis in study.axes
     )
     return replace(study, settings=resolved(study.settings), axes=axes)
 
 
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
-    """Return the errors of its seeds, measures, figures and settings, each once."""
+    """Return the errors of its seeds, measures, metrics and settings, each once."""
     from lilliput.studies.measures import MEASURES
     from lilliput.studies.study_metrics import FIGURES, find_figure, is_figure
 
@@ -245,27 +246,28 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         )
 
     if not study.seeds or len(set(study.seeds)) < len(study.seeds):
-        add("a study needs at least one seed, and each seed once", "seeds", "use seeds = [1, 2, 3]")
+        what = f"seeds must be one or more different numbers (got {list(study.seeds)})"
+        add(what, "seeds", "use seeds = [1, 2, 3]")
     for name in study.measure:
         if name not in MEASURES:
             fix = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
-            add(f"there is no measure {name!r}", "measure", f"use {fix}")
+            add(f"unknown measure {name!r}", "measure", f"use {fix}")
     plotted = [name for plot in study.plots for name in (plot.x, plot.y) if name is not None]
     for place, names in (("show", study.show), ("plots", plotted)):
         for name in names:
             if not is_figure(name):
                 close = nearest(name, FIGURES)
-                add(f"unknown figure {name!r}", place, f"use {close}" if close else f"remove {name}")
+                add(f"unknown metric {name!r}", place, f"use {close}" if close else f"remove {name}")
             elif not set(found := find_figure(name).measures) & set(study.measure):
-                what = f"the figure {name} needs the measure {' or '.join(found)}, which this study does not have"
+                what = f"metric {name} requires the measure {' or '.join(found)} (got {', '.join(study.measure)})"
                 measures = ", ".join(f'"{one}"' for one in (*study.measure, found[0]))
                 add(what, place, f"use measure = [{measures}]")
     for plot in study.plots:
         if plot.kind in ("scatter", "fit") and (plot.x is None or plot.y is None):
-            what = f"a plot of kind {plot.kind} needs two figures, x and y"
-            add(what, "plots", 'use, for example, x = "train.seconds" and y = "validation.loss"')
+            what = f"a plot of kind {plot.kind} requires two metrics, x and y"
+            add(what, "plots", 'set both, such as x = "train.seconds" and y = "validation.loss"')
     if not is_there(study.recipe):
-        return errors  # reported already, and without it no setting can be checked
+        return errors  # already reported; settings cannot be checked without the recipe
     for cell in cells(study):
 
         def where(name: str, cell: Cell = cell) -> str:
@@ -285,10 +287,10 @@ def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
     errors = reserved_settings(study, cell, where)
     budgets = [name for name in cell.settings if name.startswith("budget.")]
     if len(budgets) != 1:
-        what, place = f"a study needs one budget, got {len(budgets)}", where(budgets[0]) if budgets else None
+        what, place = f"a study requires one budget (got {len(budgets)})", where(budgets[0]) if budgets else None
         errors.append(UserError(what, place, fix="use budget = { steps = 500 }", code="study.file", setting="budget"))
     if errors:
-        return errors  # the settings would also be reported to conflict with each other
+        return errors  # these settings would also be reported as conflicts
     try:
         cell_config(study, cell.settings, where)
     except UserErrors as several:
@@ -305,7 +307,7 @@ def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
 
 
 def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]:
-    """Return an error for each setting of a cell that only the study itself may have."""
+    """Return an error for each setting that a cell cannot have."""
     found = [
         UserError(f"{name} cannot be a setting of a study", where(name), fix=fix, code="study.cell", setting=name)
         for name, fix in RESERVED.items()
@@ -313,7 +315,7 @@ def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]
     ]
     found += [
         UserError(
-            f"there is no budget in {name.removeprefix('budget.')}",
+            f"unknown unit of a budget: {name.removeprefix('budget.')}",
             where(name),
             fix=f"use one of {', '.join(UNITS)}",
             code="study.cell",
@@ -323,14 +325,14 @@ def reserved_settings(study: Study, cell: Cell, where: Where) -> list[UserError]
         if name.startswith("budget.") and name.removeprefix("budget.") not in UNITS
     ]
     if any("data.seed" in axis.values[cell.labels[axis.name]] for axis in study.axes):
-        what = "data.seed on an axis would compare cells on different validation splits"
+        what = "data.seed on an axis gives cells different validation splits"
         fix = "set data.seed in [settings], the same for all cells"
         found.append(UserError(what, where("data.seed"), fix=fix, code="study.cell", setting="data.seed"))
     return found
 
 
 def setting_line(study: Study, cell: Cell, name: str, text: str) -> int:
-    """The line on which a cell's setting was said."""
+    """Return the line that sets a cell's setting."""
     for axis in reversed(study.axes):
         label = cell.labels[axis.name]
         if name in axis.values[label]:

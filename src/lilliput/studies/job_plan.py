@@ -1,12 +1,12 @@
-"""From a study to its work: which processes have to run, in which order, with which commands.
+"""The processes of a study: which ones, in which order, with which command lines.
 
-Owns: which cells share a run, what runs are called, the order of the work, the command line of each process,
-and a budget of FLOPs in tokens. Does not own: the processes themselves (`runner`), nor what was done already
-(`study_results`). Needs no torch.
+Owns: which cells share a run, names of runs, the order of the jobs, the command line of each process, and the
+conversion of a budget in FLOPs to tokens. Does not own: running processes (`runner`), finished work
+(`study_results`). Does not import torch.
 
-Seeds go slowest, and every second one goes through the cells backwards: on a machine that grows slower and
-slower, the cells that come late with one seed come early with the next. In one order for all seeds they would
-be late with each of them, and the differences paired by seed would take that for the cells' own.
+The outer loop is over seeds, and every second seed takes the cells in reverse order. If the machine becomes slower
+during the study, the cells that run late for one seed run early for the next, so the slowdown does not appear as a
+difference between cells.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lilliput.studies.grid import MEASURED, Cell, Study, budget_of, cell_config,
 
 LILLIPUT = (sys.executable, "-m", "lilliput")
 LONGEST_NAME = 100  # bytes, as in `training.run_start`
-QUIET = {"log.sample_seconds": "none"}  # of every run: to write sample texts is no training, and takes its time
+QUIET = {"log.sample_seconds": "none"}  # for every run: generating samples would count as training time
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Of data, before the first run on them: what it costs in time and memory is no run's."""
+    """Prepares data before the first run that uses them, so that no run is charged for the time and memory."""
 
     name: str
     kind: ClassVar[str] = "preparing"
@@ -43,7 +43,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Training:
-    """One run: one process, unless it is stopped and resumed."""
+    """Trains one run: one process, or several if it is interrupted and resumed."""
 
     kind: ClassVar[str] = "training"
     run: str
@@ -58,7 +58,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The figures of one cell with one seed: one process, after the run that the cell may share with others."""
+    """Measures one cell with one seed: one process, after the run, which several cells may share."""
 
     kind: ClassVar[str] = "measuring"
     cell: dict[str, str]
@@ -76,7 +76,7 @@ Job = Preparation | Training | Measurement
 
 
 def plan(study: Study) -> list[Training | Measurement]:
-    """All work in its order; every run comes before the first measurement of it."""
+    """Return all jobs in order; every run comes before its first measurement."""
     trainings = [(cell, training_settings(study, cell)) for cell in cells(study)]
     found: list[Training | Measurement] = []
     names: dict[str, str] = {}  # complete settings of a training -> its name
@@ -88,11 +88,11 @@ def plan(study: Study) -> list[Training | Measurement]:
             name = names.setdefault(key, name_run(study, cell))
             run, where = f"{name}-seed{seed}" if name else f"seed{seed}", f"study {study.name}"
             if list(names.values()).count(name) > 1:
-                what = f"the labels {', '.join(cell.labels.values())} and others give runs of the same name, {name}"
+                what = f"the labels {', '.join(cell.labels.values())} and those of another cell give the same run name, {name}"
                 raise UserError(what, where, fix="use labels that differ in letters or digits", code="run.name")
             if len(os.fsencode(run)) > LONGEST_NAME:
-                what = f"the labels {', '.join(cell.labels.values())} are too long for the name of a run"
-                fix = f"use labels of at most {LONGEST_NAME - 10} letters in total"
+                what = f"the labels {', '.join(cell.labels.values())} are too long for a run name"
+                fix = f"use labels of at most {LONGEST_NAME - 10} characters in total"
                 raise UserError(what, where, fix=fix, code="run.name")
             if key not in done:
                 done.add(key)
@@ -104,13 +104,13 @@ def plan(study: Study) -> list[Training | Measurement]:
 
 
 def training_settings(study: Study, cell: Cell) -> dict[str, Any]:
-    """Without what only measures take; how the study says that all of it writes is also how its runs write."""
+    """Return the settings that affect the run: those of training, and `generate.*` if the study sets them for all cells."""
     trained = {name: value for name, value in cell.settings.items() if not name.startswith(MEASURED)}
     return trained | {name: value for name, value in study.settings.items() if name.startswith("generate.")}
 
 
 def measured_settings(study: Study, cell: Cell) -> dict[str, Any]:
-    """Those of `generate.*` as they were checked, and of `measure.*`."""
+    """Return the checked `generate.*` and the `measure.*` settings."""
     generate = config_to_dict(cell_config(study, cell.settings))["generate"]
     return {
         name: generate[name.removeprefix("generate.")] if name.startswith("generate.") else value
@@ -120,11 +120,11 @@ def measured_settings(study: Study, cell: Cell) -> dict[str, Any]:
 
 
 def name_run(study: Study, cell: Cell) -> str:
-    """From the labels of the axes that are trained; those that are only measured share the run."""
+    """Return a name from the labels of the axes that affect training; cells that differ only on other axes share the run."""
     trained = [
         cell.labels[axis.name]
         for axis in study.axes
-        if any(not name.startswith(MEASURED) for said in axis.values.values() for name in said)
+        if any(not name.startswith(MEASURED) for settings in axis.values.values() for name in settings)
     ]
     words = (re.sub(r"[^\w.]+", "-", label).strip("-.").lower() for label in trained)
     return "-".join(word for word in words if word)
@@ -138,13 +138,13 @@ def prepare_command(study: Study, training: Training) -> list[str]:
 
 
 def preparation_key(training: Training) -> str:
-    """Runs with the same key are trained on the same prepared data."""
+    """Return a key that is the same for all runs on the same prepared data."""
     settings = config_to_dict(training.config)
     return json.dumps([settings["data"], settings["tokenizer"], settings["vectors"]])
 
 
 def train_command(study: Study, training: Training, folder: Path, tokens: int | None = None) -> list[str]:
-    """`tokens` are what a budget of FLOPs comes to."""
+    """Return the command; `tokens` replaces a budget in FLOPs."""
     places = {"seed": training.seed, "name": training.run, "log.folder": str(folder)} | QUIET
     settings = training.settings if tokens is None else training.settings | {"budget.tokens": tokens}
     return [*LILLIPUT, "train", study.recipe, *flags(settings | places), *plugin_flags(), "--json"]
@@ -168,7 +168,7 @@ def measure_command(measurement: Measurement, folder: Path) -> list[str]:
 
 
 def typed(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as texts, by which a study's run can be trained again by hand."""
+    """Return the settings as the texts of flags."""
     texts: dict[str, str] = {}
     for name, value in settings.items():
         if name.startswith("budget."):
@@ -193,23 +193,23 @@ def type_value(value: Any) -> str:
 
 
 def check_typed(study: Study, training: Training) -> None:
-    """Raise an error for a setting that a recipe can express and a flag cannot: a list of texts that hold commas."""
+    """Raise an error for a setting that a flag cannot express: a list of texts with commas."""
     budget = dict.fromkeys((f"train.{unit}" for unit in BUDGETS), None)
     wanted = flatten(config_to_dict(training.config)) | budget
     given = flatten(config_to_dict(load_config(study.recipe, typed(training.settings)))) | budget
     for name in wanted:
         if wanted[name] != given[name]:
-            what = f"{name} is {wanted[name]!r}, which no flag of `lilliput train` can express"
-            fix = "set it in a recipe of your own, and use that as the study's recipe"
+            what = f"the value {wanted[name]!r} cannot be passed as a flag of `lilliput train`"
+            fix = "set it in a recipe, and use that recipe in the study"
             raise UserError(what, f"study {study.name}", fix=fix, code="study.cell", setting=name)
 
 
 def tokens_for(config: Config, flops: float, vocab_size: int, width: int | None) -> int:
-    """What a budget of FLOPs buys this model: as many tokens as come nearest to it. `width` is of its word vectors."""
+    """Return the number of tokens nearest to a budget in FLOPs; `width` is that of the word vectors."""
     found: dict[str, Any] = {"vectors.width": width} if width is not None else {}
     if config.model.vocab_size is None:
         found["model.vocab_size"] = vocab_size
     if config.model.task != "language" and config.model.classes is None:
-        found["model.classes"] = 2  # a class costs nothing by the token
+        found["model.classes"] = 2  # the number of classes does not change the FLOPs per token
     config = replace(config, found)
     return max(1, round(flops / count(config.model, config.vectors).flops_per_token))

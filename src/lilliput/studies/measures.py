@@ -1,15 +1,14 @@
-"""What is measured of a trained run: flat figures by dotted names.
+"""Measures of a trained run: each returns metrics by dotted names.
 
-Owns: the measures, the settings `measure.*` that they take, and the process in which one set of them runs:
+Owns: the measures, their settings `measure.*`, and the process that runs a set of them:
 
     python -m lilliput.studies.measures RUN --spec '{"measures": ["training"], "settings": {}, "seed": 1}'
 
-prints one JSON object. Does not own: how a figure is computed (`evaluation`, `storage.run_folders`,
-`model.counting`), nor how it is shown (`figures`). torch is imported by those measures that need a
-model; `training` reads the run's own log and needs none.
+prints one JSON object. Does not own: computing a metric (`evaluation`, `storage.run_folders`, `model.counting`),
+titles and units (`study_metrics`). Only the measures that need a model import torch; `training` reads the run's log.
 
-A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the seed of
-the cell. What a run does not have (a classifier has no perplexity) is left out of its figures.
+A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the cell's seed.
+Metrics that a run does not have (a classifier has no perplexity) are left out.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ if TYPE_CHECKING:
 
 Measure = Callable[[Path, Mapping[str, Any], int], dict[str, float]]
 
-LAST = 0.1  # share of the logged updates whose mean loss is the training loss: one batch's jumps about
-WARM_UP = 8  # tokens written before the clock runs: the first ones load and compile
+LAST = 0.1  # share of the logged steps whose mean loss is the training loss: the loss of one batch is noisy
+WARM_UP = 8  # tokens generated before timing: the first ones load and compile
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MeasureSettings:
-    """`measure.*` of a study: how the measures measure."""
+    """The `measure.*` settings of a study."""
 
-    on: str = Field(default="validation", description="the split that is judged: train, validation or a test's name")
+    on: str = Field(default="validation", description="evaluated split: train, validation or the name of a test set")
     stride: Count | None = Field(default=None, description="tokens between windows (none: aligned, as in training)")
-    prompts: Count = Field(default=50, description="documents whose beginnings are written on")
-    prompt_tokens: Count = Field(default=5, description="tokens of each that are given")
-    tokens: Count = Field(default=40, description="tokens that are written after each")
-    batch: Count = Field(default=1, description="texts written at a time")
-    repeats: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="times that a speed is measured")
-    stories: Count = Field(default=100, description="stories of the storybook that are written and judged")
+    prompts: Count = Field(default=50, description="number of documents that are continued")
+    prompt_tokens: Count = Field(default=5, description="tokens of each document used as the prompt")
+    tokens: Count = Field(default=40, description="tokens generated after each prompt")
+    batch: Count = Field(default=1, description="texts generated at the same time")
+    repeats: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="repeated measurements of a speed")
+    stories: Count = Field(default=100, description="storybook stories that are generated and checked")
 
 
 def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
@@ -71,7 +70,7 @@ def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
     for name in [name for name in given if name not in known]:
         close = nearest(name, known)
         fix = f"use measure.{close}" if close else f"use one of {', '.join(f'measure.{one}' for one in known)}"
-        what = f"there is no setting measure.{name}"
+        what = f"unknown setting measure.{name}"
         errors.append(UserError(what, fix=fix, code="setting.unknown", setting=f"measure.{name}"))
     try:
         right = {name: None if value == "none" else value for name, value in given.items() if name in known}
@@ -79,7 +78,7 @@ def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
-            what = f"measure.{name} {sentence(detail['msg'])}, got {given[name]!r}"
+            what = f"measure.{name} {sentence(detail['msg'])} (got {given[name]!r})"
             fix = f"set measure.{name} to a valid value"
             errors.append(UserError(what, fix=fix, code="setting.value", setting=f"measure.{name}"))
     if errors:
@@ -87,17 +86,17 @@ def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
     return found
 
 
-# What the run's own log and settings tell.
+# From the run's log and settings.
 
 
 def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """The losses of the run's own evaluations and what training cost. `train.seconds` ends with the last update: to judge the
-    whole split is not training."""
+    """Return the losses of the run's own evaluations and the costs of training. `train.seconds` ends with the last step: the
+    final evaluation is not training."""
     opened = Run.open(run)
     events, config = opened.metrics(), config_from_dict(opened.config(), str(run / CONFIG))
     steps = [event for event in events if event["event"] == "step"]
     if not steps:
-        what, fix = f"run {opened.name} has no logged step", "train the run, then measure it"
+        what, fix = f"run {opened.name} has no logged step", "train the run before measuring it"
         raise UserError(what, str(run), fix=fix, code="run.no-figures")
     last = steps[-1]
     losses = [step["loss"] for step in steps[-max(1, round(LAST * len(steps))) :]]
@@ -119,8 +118,8 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
 
 
 def count_costs(config: Config, tokens: int) -> dict[str, float]:
-    """By arithmetic. Activations are those of a micro-batch of full rows, at the moment of the backward pass that holds most. Of
-    a net with dropout they are not told: masks, and on some devices all weights of attention, come on top."""
+    """Compute the costs by arithmetic. Activations are those of a micro-batch of full rows at their peak. They are left out
+    for a model with dropout, which also keeps masks and, on some devices, all attention weights."""
     from lilliput.model.counting import activations, count, recomputed_flops
 
     model, train = config.model, config.train
@@ -136,11 +135,11 @@ def count_costs(config: Config, tokens: int) -> dict[str, float]:
     return found if model.dropout else found | {"train.activation_bytes": kept}
 
 
-# What the model is worth.
+# From evaluations of the model.
 
 
 def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Of the whole split `measure.on`, each token once."""
+    """Evaluate the whole split `measure.on`, each token once."""
     from lilliput.evaluation.evaluate import evaluate
 
     task = read_settings(settings)
@@ -153,13 +152,13 @@ def measure_likelihood(run: Path, settings: Mapping[str, Any], seed: int) -> dic
 
 
 def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Of a classifier, on `measure.on`."""
+    """Evaluate a classifier on `measure.on`."""
     from lilliput.evaluation.evaluate import evaluate
 
     evaluation = evaluate(run, on=read_settings(settings).on)
     if "accuracy" not in evaluation:
         raise UserError(
-            "accuracy needs a classifier, and the model is a language model",
+            "the measure accuracy requires a classifier (got a language model)",
             str(run),
             fix='use measure = ["likelihood"]',
             code="model.task",
@@ -167,11 +166,11 @@ def measure_accuracy(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     return finite({"accuracy": evaluation["accuracy"], "calibration_error": evaluation["calibration"]["error"]})
 
 
-# What the model writes.
+# From generated texts.
 
 
 def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Continuations of held-out documents beside what really followed, and the speed of writing them."""
+    """Compare continuations of held-out documents with the real ones, and measure the generation speed."""
     from lilliput.evaluation import overlap
     from lilliput.evaluation.evaluate import open_evaluation
     from lilliput.evaluation.overlap_settings import OverlapTask
@@ -202,13 +201,13 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
 
 
 def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Speed and memory of writing `measure.batch` texts of exactly `generate.tokens` tokens each after `generate.prompt`: the
-    median of `measure.repeats`, after a warm-up."""
+    """Measure speed and memory of generating `measure.batch` texts of exactly `generate.tokens` tokens after
+    `generate.prompt`: the median of `measure.repeats`, after a warm-up."""
     from lilliput.decoding.writer import load
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
     generate = writer.config.generate
-    generate = replace(generate, min_tokens=generate.tokens)  # an early end would be another amount of work
+    generate = replace(generate, min_tokens=generate.tokens)  # no early end: equal work for every text
     watched = Watched(writer.engine_for(generate))
     writer, prompts = replace(writer, engine=watched), [generate.prompt] * task.batch
     writer.samples(prompts, seed, replace(generate, tokens=WARM_UP, min_tokens=WARM_UP))
@@ -231,7 +230,8 @@ def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
 
 
 class Watched:
-    """An engine that remembers the most memory that its rows took. They are looked at when others begin and when asked."""
+    """An engine that records the peak memory of its rows. Rows only grow, so their size is read when they are replaced and
+    when `most` is read."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name, self.context = engine, engine.name, engine.context
@@ -249,7 +249,7 @@ class Watched:
 
 
 def measure_stories(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """The share of stories, written from nothing, that are stories of the built-in book."""
+    """Return the share of stories generated without a prompt that are valid stories of the storybook."""
     from lilliput.decoding.writer import load
     from lilliput.evaluation.generated_stories import story_validity
 
@@ -267,17 +267,17 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-# Help of all.
+# Helpers.
 
 
 def with_settings(writer: Writer, settings: Mapping[str, Any]) -> Writer:
-    """A writer whose own way of writing is the cell's."""
+    """Return the writer with the cell's `generate.*` settings."""
     changes = {name: value for name, value in settings.items() if name.startswith("generate.")}
     return replace(writer, config=change(writer.config, changes))
 
 
 def name_split(on: str) -> str:
-    """The first part of the names of its figures."""
+    """Return the first part of the names of the split's metrics."""
     return {"train": "training", "validation": "validation"}.get(on, f"test.{on}")
 
 
@@ -286,12 +286,12 @@ def split_figures(split: str, found: Mapping[str, Any]) -> dict[str, float | Non
 
 
 def finite(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Those that there are. JSON has no infinity, and a mean over seeds has no use for one."""
+    """Return the finite values: JSON has no infinity, and it would spoil a mean over seeds."""
     return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
 
 
 def measure(run: Path, names: Sequence[str], settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """All figures of these measures; of one that two of them tell, the later's."""
+    """Return all metrics of these measures; if two return the same metric, the later one is kept."""
     figures: dict[str, float] = {}
     for name in names:
         figures |= MEASURES[name](run, settings, seed)

@@ -1,14 +1,11 @@
-"""A power law through measured points: y = floor + scale * x ** -exponent, with intervals.
+"""Fit of a power law to measured points: y = floor + scale * x ** -exponent, with confidence intervals.
 
-Owns: the least-squares fit and its profile intervals. Does not own: which points (`study_plots`).
+Owns: the least-squares fit and its profile-likelihood intervals. Does not own: the choice of points (`study_plots`).
 
-For a given exponent the law is linear in the two others, so the fit is a search along one line: no starting values,
-no optimizer
-that may fail. An interval holds every value with which the best law leaves squares of at most 1 + F(1, n - 3) / (n -
-3) times
-the least (the profile likelihood under normal noise; F(1, f) is t(f) squared). It is honest where the points do not
-determine a
-parameter: it is then open at that end.
+For a given exponent the law is linear in floor and scale, so the fit is a search over one parameter: it needs no
+starting values and always converges. The interval of a parameter holds every value for which the best law has a sum
+of squares of at most 1 + F(1, n - 3) / (n - 3) times the minimum (profile likelihood under normal noise; F(1, f) is
+t(f) squared). Where the points do not bound a parameter, its interval is open at that end.
 """
 
 from __future__ import annotations
@@ -22,8 +19,8 @@ from numpy.typing import NDArray
 
 from lilliput.evaluation.intervals import LEVEL, t_quantile
 
-LOWEST, HIGHEST, GRID = 1e-3, 5.0, 100  # exponents that are tried: published ones of losses are 0.05 to 0.5
-ZOOMS, FINER = 10, 21  # each grid is a tenth of the one before
+LOWEST, HIGHEST, GRID = 1e-3, 5.0, 100  # exponents tried; published exponents of losses are 0.05 to 0.5
+ZOOMS, FINER = 10, 21  # each grid spans a tenth of the previous one
 PARAMETERS = 3
 Numbers = NDArray[np.float64]
 Range = tuple[float | None, float | None]  # None: open
@@ -31,7 +28,7 @@ Range = tuple[float | None, float | None]  # None: open
 
 @dataclass(frozen=True)
 class Law:
-    """`exponent_range` and `floor_range` are 95% intervals, None where there are no more points than parameters."""
+    """`exponent_range` and `floor_range` are 95% confidence intervals, None if there are no more points than parameters."""
 
     floor: float
     scale: float
@@ -45,12 +42,12 @@ class Law:
 
 
 def fit_law(x: Sequence[float], y: Sequence[float]) -> Law | None:
-    """None where fewer than three different x cannot tell three parameters, or where y does not fall with x."""
+    """Return None for fewer than three different x, which cannot determine three parameters, or if y does not fall with x."""
     assert len(x) == len(y)
     if len(set(x)) < PARAMETERS or min(x) <= 0:
         return None
     logs, values = np.log(np.asarray(x, np.float64)), np.asarray(y, np.float64)
-    middle = float(logs.mean())  # about which x is measured, so that scale and exponent hardly depend on each other
+    middle = float(logs.mean())  # x is centred here, so that scale and exponent are nearly independent
     points = Points(logs - middle, values)
     exponent = lowest_point(points.squares)
     floor, scale = (float(found[0]) for found in points.solve(np.array([exponent])))
@@ -63,7 +60,7 @@ def fit_law(x: Sequence[float], y: Sequence[float]) -> Law | None:
     freedom = len(x) - PARAMETERS
     exponents = floors = None
     if freedom > 0:
-        # Rounding leaves squares of its own: below them one law is as good as another.
+        # Sums of squares below the rounding error do not distinguish laws.
         least = max(of_exponent(exponent), len(x) * (1e-14 * float(np.abs(values).max())) ** 2)
         bound = least * (1 + t_quantile((1 + LEVEL) / 2, freedom) ** 2 / freedom)
         exponents = crossings(of_exponent, exponent, LOWEST, HIGHEST, bound)
@@ -73,7 +70,7 @@ def fit_law(x: Sequence[float], y: Sequence[float]) -> Law | None:
 
 @dataclass(frozen=True)
 class Points:
-    """E exponents at a time, which costs hardly more than one, over P points."""
+    """P points; the methods compute E exponents at a time, which costs hardly more than one."""
 
     logs: Numbers  # (P,), centred
     values: Numbers  # (P,)
@@ -82,7 +79,7 @@ class Points:
         return np.asarray(np.exp(-exponents[:, None] * self.logs))  # (E, P)
 
     def solve(self, exponents: Numbers) -> tuple[Numbers, Numbers]:
-        """The best floor, which cannot be negative, and scale with each exponent."""
+        """Return the best non-negative floor and the best scale for each exponent."""
         falling = self.falling(exponents)
         middle = falling.mean(axis=1)
         spread = falling - middle[:, None]
@@ -98,7 +95,7 @@ class Points:
         return self.left(floor, scale, self.falling(exponents))
 
     def squares_of_floor(self, floor: float) -> float:
-        """With whatever exponent is best for it."""
+        """Return the sum of squares with the exponent that is best for this floor."""
 
         def of(exponents: Numbers) -> Numbers:
             falling = self.falling(exponents)
@@ -111,7 +108,7 @@ class Points:
 
 
 def lowest_point(squares: Callable[[Numbers], Numbers]) -> float:
-    """The exponent of least squares: by a grid, and finer ones between the neighbours of its best point."""
+    """Return the exponent of least squares by a grid search, refined between the neighbours of the best point."""
     tried = np.geomspace(LOWEST, HIGHEST, GRID)
     for _ in range(ZOOMS):
         at = int(np.argmin(squares(tried)))
@@ -120,7 +117,7 @@ def lowest_point(squares: Callable[[Numbers], Numbers]) -> float:
 
 
 def crossings(squares: Callable[[float], float], best: float, lowest: float, highest: float, bound: float) -> Range:
-    """Where the squares come to the bound on either side of the best value."""
+    """Return where the squares reach the bound on either side of the best value, by bisection."""
 
     def towards(end: float) -> float | None:
         if squares(end) <= bound:

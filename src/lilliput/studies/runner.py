@@ -1,12 +1,10 @@
-"""A study's work, done: one process after another, what is done already left alone, and a way back after every
-interruption.
+"""Running a study: one process after another, skipping finished work.
 
+Owns: which jobs are left, the events reported to the caller, the handling of failed processes. Does not own: processes
+(`subprocesses`), their command lines (`job_plan`), the study's folder (`study_results`), the estimated time
+(`time_estimate`), the console (`cli.study`), the report.
 
-Owns: what has to be done still, what is told of it, and what becomes of a process that fails. Does not own:
-the processes themselves (`subprocesses`), what they do (`job_plan`), where the outcome is kept
-(`study_results`), how long it takes (`time_estimate`), how it is shown (`cli.study`), nor the report.
-
-Each run and each measurement is a process of its own, so that its memory is its own.
+Each run and each measurement is a separate process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -50,16 +48,16 @@ from lilliput.studies.study_results import (
     open_result,
     read_lines,
 )
-from lilliput.studies.subprocesses import LOOK, Signals, last_lines
+from lilliput.studies.subprocesses import POLL_SECONDS, Signals, last_lines
 from lilliput.studies.time_estimate import Pace
 
-LOGS = "logs"  # folder of what the processes said
-MARK = ".process"  # locked by the process that is at work
+LOGS = "logs"  # folder of the stderr of the processes
+LOCK = ".process"  # locked by the running process
 
 
 @dataclass(frozen=True)
 class Began:
-    """A process, for the `number`th piece of work of `of`."""
+    """A process started: job `number` of `of`."""
 
     job: Job
     number: int
@@ -68,7 +66,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Going:
-    """The share of the whole study that is done, and the seconds left, as soon as anything is known of them."""
+    """The finished share of the study and the estimated seconds left, None if unknown."""
 
     share: float
     left: float | None
@@ -82,7 +80,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """With the last lines that the process said."""
+    """A failed process, with the last lines of its stderr."""
 
     job: Job
     lines: list[str]
@@ -90,14 +88,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class Waiting:
-    """For a process that is there already, and `what` it is."""
+    """The study waits for another process, described by `what`."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """A signal has come: the process that runs finishes its step and saves."""
+    """A signal was received: the running process finishes its step and saves."""
 
 
 Event = Began | Going | Ended | Failed | Waiting | Stopping
@@ -105,7 +103,7 @@ Report = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """For callers who show no progress."""
+    """Show no progress."""
 
 
 def study(
@@ -128,12 +126,12 @@ def study(
 def run_study(
     study: Study, folder: Path, report: Report = ignore, overwrite: bool = False, command: str = "lilliput.study"
 ) -> StudyResult:
-    """Whatever of the study is not done yet; a process that fails is told, and the others go on."""
+    """Run the unfinished jobs of a study; after a failed process, continue with the others."""
     work = plan(study)
     with open_result(study, folder, command, overwrite) as result, Signals() as signals:
         measured = {key_of(row.cell, row.seed): row.measures for row in result.rows}
         runner = Runner(study, folder, report, signals, Pace(work, read_lines(folder / PROCESSES)), measured)
-        with signals.alone(folder / MARK, lambda: report(Waiting("a process of an earlier call is still at work"))):
+        with signals.exclusive(folder / LOCK, lambda: report(Waiting("a process of an earlier call is still running"))):
             for runner.number, job in enumerate(work, start=1):
                 runner.do(job)
         return close_result(folder, sum(line["seconds"] for line in read_lines(folder / PROCESSES)), runner.failures)
@@ -141,19 +139,19 @@ def run_study(
 
 @dataclass
 class Runner:
-    """What is known while a study is run."""
+    """The state of a running study."""
 
     study: Study
     folder: Path
     report: Report
     signals: Signals
     pace: Pace
-    measured: dict[str, tuple[str, ...]]  # cell and seed -> measures that were taken
+    measured: dict[str, tuple[str, ...]]  # cell and seed -> finished measures
     number: int = 0
     stopping: bool = False
     trained: set[str] = field(default_factory=set)  # runs that this call has trained
-    lost: set[str] = field(default_factory=set)  # runs that there will not be
-    prepared: dict[str, dict[str, Any] | None] = field(default_factory=dict)  # None: it failed
+    failed_runs: set[str] = field(default_factory=set)
+    prepared: dict[str, dict[str, Any] | None] = field(default_factory=dict)  # None: failed
     failures: list[dict[str, str]] = field(default_factory=list)
 
     def do(self, job: Training | Measurement) -> None:
@@ -161,10 +159,10 @@ class Runner:
             self.train(job) if isinstance(job, Training) else self.measure(job)
         except UserError as error:
             self.fail(job, str(error).splitlines())
-        self.pace.leave(job)
+        self.pace.remove(job)
 
     def train(self, job: Training) -> None:
-        self.lost.add(job.run)  # until it is there
+        self.failed_runs.add(job.run)  # until it has succeeded
         if not self.is_finished(job):
             found = self.prepare(job)
             if found is None:
@@ -175,10 +173,10 @@ class Runner:
             if self.process(job, command, lambda: training_left(self.folder / job.run)) is None:
                 return
             self.trained.add(job.run)
-        self.lost.remove(job.run)
+        self.failed_runs.remove(job.run)
 
     def is_finished(self, job: Training) -> bool:
-        """After the process that trains it, if there is one."""
+        """Return whether the run is finished, after waiting for another process that trains it."""
         run = Run(self.folder / job.run)
         if not looks_like_run(run.folder):
             return False
@@ -186,11 +184,11 @@ class Runner:
             self.report(Waiting(f"{job.run} is being trained by another process"))
         while run.is_locked():
             self.signals.check()
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         return bool(describe(run, verify=False)["state"] == "finished")
 
     def prepare(self, job: Training) -> dict[str, Any] | None:
-        """What preparation tells of the data; once for all runs on the same."""
+        """Return the output of preparing the run's data, once for all runs on the same data; None if it failed."""
         key = preparation_key(job)
         if key not in self.prepared:
             out = self.process(
@@ -200,7 +198,7 @@ class Runner:
         return self.prepared[key]
 
     def tokens(self, job: Training, found: Mapping[str, Any]) -> int | None:
-        """Of a budget of FLOPs, for the vocabulary that there is."""
+        """Return a budget in FLOPs as tokens, for the actual vocabulary; None for other budgets."""
         flops = job.settings.get("budget.flops")
         width = found["vectors"]["width"] if "vectors" in found else None
         return None if flops is None else tokens_for(job.config, flops, found["vocab_size"], width)
@@ -208,7 +206,7 @@ class Runner:
     def measure(self, job: Measurement) -> None:
         before = self.measured.get(key_of(job.cell, job.seed))
         is_done = before is not None and {*job.measures} <= {*before} and job.run not in self.trained
-        if is_done or job.run in self.lost:
+        if is_done or job.run in self.failed_runs:
             return
         out = self.process(job, measure_command(job, self.folder), lambda: None)
         if out is not None:
@@ -217,28 +215,28 @@ class Runner:
             append_line(self.folder / METRICS, line)
 
     def peak_of(self, run: str) -> dict[str, float]:
-        """The most memory of the processes that trained it."""
+        """Return the peak memory of the processes that trained the run."""
         lines = read_lines(self.folder / PROCESSES)
         peaks = [line["peak_memory_bytes"] for line in lines if (line["kind"], line["name"]) == ("training", run)]
         known = [peak for peak in peaks if peak is not None]
         return {"train.peak_memory_bytes": max(known)} if known else {}
 
     def process(self, job: Job, command: list[str], rest: Callable[[], float | None]) -> str | None:
-        """What it wrote to stdout; None if it failed, which is told."""
+        """Run a process and return its stdout, or None if it failed."""
         self.signals.check()
         self.report(Began(job, self.number, len(self.pace.work)))
         (self.folder / LOGS).mkdir(exist_ok=True)
         log = self.folder / LOGS / f"{job.kind}-{safe(job.name)}.txt"
         began, started = now(), time.monotonic()
 
-        def look() -> None:
+        def poll() -> None:
             if self.signals.received and not self.stopping:
                 self.stopping = True
                 self.report(Stopping())
-            self.report(Going(*self.pace.look(job, time.monotonic() - started, rest())))
+            self.report(Going(*self.pace.estimate(job, time.monotonic() - started, rest())))
 
         with tempfile.TemporaryFile() as out, log.open("ab") as err:
-            code, peak = self.signals.run(command, out, err, look)
+            code, peak = self.signals.run(command, out, err, poll)
             out.seek(0)
             written = out.read().decode("utf-8")
         seconds = time.monotonic() - started
@@ -246,9 +244,9 @@ class Runner:
         append_line(self.folder / PROCESSES, line | {"began": began, "command": by_hand(command)})
         self.signals.check()
         if code != 0:
-            self.fail(job, last_lines(log) or [f"it ended with {code}"])
+            self.fail(job, last_lines(log) or [f"exit code {code}"])
             return None
-        self.pace.learn(job, seconds)
+        self.pace.record(job, seconds)
         self.report(Ended(job, seconds))
         return written
 
@@ -258,7 +256,7 @@ class Runner:
 
 
 def training_left(folder: Path) -> float | None:
-    """The seconds that the run still needs for its updates, by the last of them in its log."""
+    """Estimate the seconds of training left, from the last logged step."""
     with suppress(OSError, ValueError, KeyError, IndexError, ZeroDivisionError), (folder / METRICS).open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
         *whole, _ = file.read().split(b"\n")
@@ -268,7 +266,7 @@ def training_left(folder: Path) -> float | None:
 
 
 def by_hand(command: list[str]) -> str:
-    """As it would be typed, on any machine."""
+    """Return the command without the paths of this machine."""
     return shlex.join(["lilliput", *command[3:]] if tuple(command[:3]) == LILLIPUT else ["python", *command[1:]])
 
 
@@ -277,5 +275,5 @@ def key_of(cell: Mapping[str, str], seed: int) -> str:
 
 
 def safe(name: str) -> str:
-    """As the name of a file."""
+    """Return the name with characters that are safe in a file name."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

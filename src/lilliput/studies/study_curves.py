@@ -1,7 +1,7 @@
-"""Curves of a study's trainings: the mean over seeds with a band, one line for each cell.
+"""Loss curves of a study: one line per cell, the mean over seeds, with a band from the lowest to the highest seed.
 
-Owns: reading losses from the runs' logs, putting seeds together, and the picture. Does not own: which curves
-a study has (`study_plots`), the style (`reports.plot_style`).
+Owns: reading losses from the logs of the runs, combining seeds, drawing. Does not own: which curves a study has
+(`study_plots`), the style (`reports.plot_style`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lilliput.studies.grid import budget_of, cells
 from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_verdict import name_cell
 
-PANELS = 3  # beside each other, at most
-POINTS = 200  # of a curve
-FEWEST = 3  # points that make a curve
-UNITS = {"steps": "updates", "tokens": "million tokens", "minutes": "minutes of training", "flops": "million tokens"}
+PANELS = 3  # at most
+POINTS = 200  # per curve
+FEWEST = 3  # points of a curve that is drawn
+UNITS = {"steps": "steps", "tokens": "million tokens", "minutes": "minutes of training", "flops": "million tokens"}
 Numbers = NDArray[np.float64]
 
 
 class Band(NamedTuple):
-    """Of one cell: the mean over seeds, the lowest and the highest."""
+    """The mean, lowest and highest loss over the seeds of one cell."""
 
     cell: Labels
     x: Numbers
@@ -39,7 +39,7 @@ class Band(NamedTuple):
 
 
 def draw_curves(result: StudyResult, name: str, training: bool, title: str | None = None) -> Picture | None:
-    """The loss of training, or of validation; None where too little was logged."""
+    """Draw the training or validation loss; return None if too little was logged."""
     unit, _ = budget_of(cells(result.study)[0])
     bands = [band for cell in distinct_cells(result) if (band := read_band(result, cell, training, unit))]
     if not bands:
@@ -63,20 +63,19 @@ def draw_curves(result: StudyResult, name: str, training: bool, title: str | Non
         frame_upward(axes, heading)
         thousands(axes.xaxis)
         label_ends(axes, ends)
-    what = "training loss" if training else "validation loss"
-    drawing.suptitle(title or f"{capital(what)}, nats", x=0.01, horizontalalignment="left", size=11)
+    loss = "training loss" if training else "validation loss"
+    drawing.suptitle(title or f"{capital(loss)}, nats/token", x=0.01, horizontalalignment="left", size=11)
     listing = "; ".join(f"{name_cell(band.cell)} ends at {band.mean[-1]:.3f}" for band in bands)
-    manner = "a running mean over a twentieth of the run" if training else "on the sample that training looks at"
-    seeds = "; the band goes from the lowest to the highest seed" if len(result.study.seeds) > 1 else ""
+    manner = "running mean over 5% of the run" if training else "on the sample evaluated during training"
+    seeds = "; line: mean over seeds, band: lowest to highest seed" if len(result.study.seeds) > 1 else ""
     drawn = [Curve(band.x, band.high) for _, members in panels for band, _ in members]
-    caption = f"{capital(what)}, {manner}{seeds}.{clipped_note(drawn, top)}"
+    caption = f"{capital(loss)}, {manner}{seeds}.{clipped_note(drawn, top)}"
     caption += f" {len(drawn)} of {len(bands)} curves are drawn." if len(drawn) < len(bands) else ""
-    return finish(drawing, name, f"Curves of the {what} by {UNITS[unit]}: {listing}.", caption)
+    return finish(drawing, name, f"Curves of the {loss} by {UNITS[unit]}: {listing}.", caption)
 
 
 def colours(result: StudyResult) -> dict[str, str]:
-    """Of each cell by its name: one for each label of the axis that has most of them, grey for the one that the others are
-    compared with."""
+    """Return the colour of each cell by its name: one per label of the axis with most labels, grey for the reference."""
     axes = axis_labels(result)
     if not axes:
         return {name_cell({}): PALETTE[0]}
@@ -88,7 +87,7 @@ def colours(result: StudyResult) -> dict[str, str]:
 
 
 def distinct_cells(result: StudyResult) -> list[Labels]:
-    """Cells that share their runs, because they differ only in how a model writes or is measured, have one curve."""
+    """Return one cell per set of runs: cells that differ only in generation or measurement share their runs."""
     seen: set[str] = set()
     found = []
     for cell in cell_labels(result):
@@ -100,8 +99,8 @@ def distinct_cells(result: StudyResult) -> list[Labels]:
 
 
 def split_panels(result: StudyResult, bands: Sequence[Band]) -> list[tuple[str, list[tuple[Band, str]]]]:
-    """The bands with their labels: in one panel, or where several axes would have lines of one colour, in one for each label of
-    the axis that has the fewest."""
+    """Return the bands with their labels: in one panel, or, with several axes, in one panel per label of the axis with the
+    fewest labels."""
     axes = {axis: labels for axis, labels in axis_labels(result).items() if len(labels) > 1}
     if len(axes) < 2:
         return [("", [(band, name_cell(band.cell)) for band in bands])]
@@ -115,7 +114,7 @@ def split_panels(result: StudyResult, bands: Sequence[Band]) -> list[tuple[str, 
 
 
 def read_band(result: StudyResult, cell: Labels, training: bool, unit: str) -> Band | None:
-    """Over the stretch that all seeds have."""
+    """Combine the curves of all seeds over their common range."""
     runs = [row.run for row in result.rows if row.cell == cell]
     curves = [curve for run in runs if (curve := read_curve(result, run, training, unit))]
     if not curves:
@@ -127,7 +126,7 @@ def read_band(result: StudyResult, cell: Labels, training: bool, unit: str) -> B
 
 
 def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curve | None:
-    """Of one run: the loss by what the budget is counted in; None where there are too few points."""
+    """Return the loss of one run by the unit of the budget; None if there are too few points."""
     events = result.curve(run)
     steps = [event for event in events if event["event"] == "step"]
     evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]

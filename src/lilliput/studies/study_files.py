@@ -1,7 +1,7 @@
-"""The file of a study: found, read, and checked in its shape.
+"""Files of studies: finding and reading them.
 
-Owns: what the TOML of a study may say, where shipped ones are, and on which line something stands. Does not
-own: what it means (`grid`): whether its settings, labels and measures exist.
+Owns: the keys of a study's TOML file, the places of shipped studies, line numbers for errors. Does not own: whether
+settings, labels and measures exist (`grid`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Amounts = dict[Literal["steps", "tokens", "minutes", "flops"], Annotated[int | f
 
 @dataclass(frozen=True, config=STRICT)
 class Plot:
-    """One that the study asks for: `x` and `y` are figures."""
+    """A plot that the study requests; `x` and `y` are metrics."""
 
     kind: Literal["curves", "bars", "scatter", "fit"]
     x: str | None = None
@@ -34,7 +34,7 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class QuickForm:
-    """What a study's [quick] replaces; of an axis, the labels that stay."""
+    """The replacements of a study's [quick] table; for an axis, the labels that are kept."""
 
     seeds: tuple[Seed, ...] | None = None
     budget: Amounts | None = None
@@ -45,7 +45,7 @@ class QuickForm:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StudyFile:
-    """A study as it is written."""
+    """The content of a study file."""
 
     title: str
     recipe: str
@@ -61,16 +61,16 @@ class StudyFile:
     quick: QuickForm | None = None
 
 
-KEYS: dict[str, Any] = {"": StudyFile, "quick": QuickForm}  # of plots, whose names have a number: `Plot`
+KEYS: dict[str, Any] = {"": StudyFile, "quick": QuickForm}  # other tables with keys are plots
 
 
 def shipped_studies() -> dict[str, Path]:
-    """By name. In a wheel they stand beside this package, whose name is theirs in a checkout."""
+    """Return the shipped studies by name; in a wheel they are in `lilliput/shipped_studies`."""
     return shipped("shipped_studies", "studies")
 
 
 def find_study(name_or_path: str) -> Path:
-    """A study by its path, or a shipped one by its name."""
+    """Return the path of a study, given as a path or the name of a shipped study."""
     path, known = Path(name_or_path), shipped_studies()
     if path.suffix == ".toml" and path.is_file():
         return path
@@ -79,21 +79,21 @@ def find_study(name_or_path: str) -> Path:
         return known[name]
     if path.exists():
         raise UserError(
-            f"{name_or_path} is not a study, expected a .toml file",
+            f"a study must be a .toml file (got {name_or_path})",
             str(path),
             fix="run `lilliput study` to list the shipped studies",
             code="study.file",
         )
     close = nearest(path.stem, known)
     fix = f"use {close}" if close else "run `lilliput study` to list the shipped studies"
-    raise UserError(f"there is no study {name_or_path!r}", fix=fix, code="study.missing")
+    raise UserError(f"study {name_or_path!r} does not exist", fix=fix, code="study.missing")
 
 
 def read_study(path: Path) -> tuple[str, StudyFile]:
     """Return the text of the file and its content; raise all errors at once."""
-    text, said = read_toml(path, "study")
+    text, content = read_toml(path, "study")
     try:
-        return text, TypeAdapter(StudyFile).validate_python(said)
+        return text, TypeAdapter(StudyFile).validate_python(content)
     except ValidationError as error:
         errors = []
         for detail in error.errors(include_url=False):
@@ -108,13 +108,16 @@ def read_study(path: Path) -> tuple[str, StudyFile]:
                 what, fix = f"the study has no {name}", f"add {name}"
                 errors.append(UserError(what, path.name, fix=fix, code="study.file", setting=name))
             else:
-                what, fix = f"{name} {sentence(detail['msg'])}, got {detail['input']!r}", f"set {name} to a valid value"
+                what, fix = (
+                    f"{name} {sentence(detail['msg'])} (got {detail['input']!r})",
+                    f"set {name} to a valid value",
+                )
                 errors.append(UserError(what, where, fix=fix, code="study.file", setting=name))
         raise UserErrors(errors) from None
 
 
 def label_line(text: str, axis: str, label: str) -> int:
-    """The line of a label of an axis, which may be any text in quotes."""
+    """Return the line of an axis label, which may be any quoted text."""
     inside, quoted = False, rf"""["']?{re.escape(label)}["']?"""
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[([^\[\]]+)\]", line):

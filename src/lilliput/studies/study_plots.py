@@ -1,8 +1,7 @@
-"""Pictures of a study: curves with bands, bars with intervals, trade-offs, and fitted laws.
+"""Plots of a study: loss curves, bars with confidence intervals, scatter plots, fitted power laws.
 
-Owns: which pictures a study has (its own wish, or rules), what each shows, its caption and its words for
-those who cannot see it. Does not own: the style (`reports.plot_style`), statistics (`comparison`), the fit
-(`power_laws`).
+Owns: the plots of a study (requested in its file, or chosen by rules), their captions and alternative texts. Does not
+own: the style (`reports.plot_style`), statistics (`comparison`), the fit (`power_laws`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from lilliput.reports.document import Picture
-from lilliput.reports.formatting import capital, fixed
+from lilliput.reports.formatting import fixed
 from lilliput.reports.plot_style import (
     INK,
     PALETTE,
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-BARS = 4  # pictures that rules choose, at most
-FLAT = 0.8  # of the largest: figures that all lie above it are shown without bars, which would have to begin at zero
-COSTS = ("s", "tokens/s", "MB", "TFLOP")  # units of what something costs, for the trade-off
-CUT = " Intervals that reach below zero, where there is nothing, are cut there."
+BARS = 4  # plots that rules choose, at most
+FLAT = 0.8  # if all values are above this share of the largest, bars (which must begin at zero) are left out
+COSTS = ("s", "tokens/s", "MB", "TFLOP")  # units of costs, for the scatter plot
+TRUNCATED = " Confidence intervals are truncated at zero, because the metric cannot be negative."
 
 
 class Fitted(NamedTuple):
-    """A law, and the points it was fitted to, in the units that are shown."""
+    """A law and the points it was fitted to, in the units shown."""
 
     label: str
     x: list[float]
@@ -60,7 +59,7 @@ class Fitted(NamedTuple):
 
 
 def draw_study(result: StudyResult) -> list[Picture]:
-    """The pictures that the study asks for, or those that rules choose; what was not measured is left out."""
+    """Draw the requested plots, or those that rules choose; plots of metrics that were not measured are left out."""
     drawers: dict[str, Callable[[StudyResult, Plot, str], Picture | None]] = {
         "curves": draw_losses,
         "bars": draw_bars,
@@ -76,7 +75,7 @@ def draw_study(result: StudyResult) -> list[Picture]:
 
 
 def choose_plots(result: StudyResult) -> list[Plot]:
-    """Curves where trainings differ, bars of the figures that do, and the first figure against what it costs."""
+    """Choose curves if cells differ in training, bars of metrics that differ, and the first metric against its cost."""
     shown = shown_figures(result)
     varied = [name for name in shown if len({row.figures.get(name) for row in result.rows}) > 1]
     plots = []
@@ -97,7 +96,7 @@ def draw_losses(result: StudyResult, plot: Plot, name: str) -> Picture | None:
 
 
 def draw_bars(result: StudyResult, plot: Plot, name: str) -> Picture | None:
-    """The mean of each cell with its interval, and every seed as a dot."""
+    """Draw the mean of each cell with its confidence interval, and every seed as a dot."""
     y_name = plot.y or next(iter(shown_figures(result)), "")
     figure = find_figure(y_name)
     found = [(cell, summary) for cell in cell_labels(result) if (summary := summarise_cell(result.rows, cell, y_name))]
@@ -116,7 +115,7 @@ def draw_bars(result: StudyResult, plot: Plot, name: str) -> Picture | None:
     axes.spines["bottom"].set_visible(False)
     low, high = axes.get_xlim()
     axes.set_xlim(low if flat else min(0.0, low), high)
-    axes.set_title(plot.title or capital(column_title(figure)))
+    axes.set_title(plot.title or column_title(figure, heading=True))
     thousands(axes.xaxis)
     for at, (_, summary) in enumerate(found):
         axes.text(
@@ -124,24 +123,27 @@ def draw_bars(result: StudyResult, plot: Plot, name: str) -> Picture | None:
         )
     listing = "; ".join(f"{name_cell(cell)} {spread(summary, figure)}" for cell, summary in found)
     several = any(summary.interval for _, summary in found)
-    caption = f"{capital(figure.title)}: {'mean, 95% interval over seeds, and each seed' if several else 'one seed'}."
-    caption += (
-        " Cells are compared seed by seed, so that they may differ where these intervals overlap." if several else ""
+    caption = (
+        f"{figure.heading}: {'mean with 95% confidence interval; dots are single seeds' if several else 'one seed'}."
     )
+    if several:
+        caption += (
+            " Significance is tested on differences paired by seed, so cells can differ although intervals overlap."
+        )
     caption += " The axis does not begin at zero." if flat else ""
-    caption += CUT if any(is_cut(summary, figure) for _, summary in found) else ""
-    return finish(drawing, name, f"{capital(figure.title)} of each cell: {listing}.", caption)
+    caption += TRUNCATED if any(is_truncated(summary, figure) for _, summary in found) else ""
+    return finish(drawing, name, f"{figure.heading} of each cell: {listing}.", caption)
 
 
 def ends_of(summary: Summary, figure: Figure) -> tuple[float, float] | None:
-    """Of its interval, as it is drawn: what is never negative has none below zero, whatever a few seeds and Student's t say."""
+    """Return the ends of the drawn interval, truncated at zero for metrics that cannot be negative."""
     if summary.interval is None:
         return None
     low, high = (end * figure.scale for end in summary.interval)
-    return 0.0 if is_cut(summary, figure) else low, high
+    return 0.0 if is_truncated(summary, figure) else low, high
 
 
-def is_cut(summary: Summary, figure: Figure) -> bool:
+def is_truncated(summary: Summary, figure: Figure) -> bool:
     return not figure.signed and summary.interval is not None and summary.interval.low < 0.0
 
 
@@ -164,11 +166,11 @@ def draw_bar(axes: Axes, at: int, summary: Summary, figure: Figure, colour: str,
         )
 
 
-# Trade-offs -----------------------------------------------------------------------------------------------------------
+# Scatter plots --------------------------------------------------------------------------------------------------------
 
 
 def draw_scatter(result: StudyResult, plot: Plot, name: str) -> Picture | None:
-    """One figure against another: the mean of each cell with both intervals."""
+    """Draw one metric against another: the mean of each cell with both confidence intervals."""
     if plot.x is None or plot.y is None:
         return None
     across, upward = find_figure(plot.x), find_figure(plot.y)
@@ -194,7 +196,7 @@ def draw_scatter(result: StudyResult, plot: Plot, name: str) -> Picture | None:
     axes.margins(0.12)
     scale_axis(axes, "x", [x for x, *_ in points])
     scale_axis(axes, "y", [y for _, y, *_ in points])
-    axes.set_title(plot.title or capital(column_title(upward)))
+    axes.set_title(plot.title or column_title(upward, heading=True))
     axes.set_xlabel(column_title(across))
     label_points(axes, points, lines)
     listing = "; ".join(
@@ -206,21 +208,20 @@ def draw_scatter(result: StudyResult, plot: Plot, name: str) -> Picture | None:
         if better
     ]
     wanted = [{"higher": "upper", "lower": "lower"}[upward.better], *wanted] if upward.better and wanted else []
+    several = any(x.interval for _, x, _ in found)
     caption = (
-        f"{capital(upward.title)} against {across.title}, means with their 95% intervals over seeds."
-        if any(x.interval for _, x, _ in found)
-        else f"{capital(upward.title)} against {across.title}, one seed."
+        f"{upward.heading} against {across.title}: {'means with 95% confidence intervals' if several else 'one seed'}."
     )
-    caption += f" The best corner is the {' '.join(wanted)}." if wanted else ""
-    caption += CUT if any(is_cut(x, across) or is_cut(y, upward) for _, x, y in found) else ""
-    return finish(drawing, name, f"{capital(upward.title)} against {across.title}: {listing}.", caption)
+    caption += f" Best: {' '.join(wanted)}." if wanted else ""
+    caption += TRUNCATED if any(is_truncated(x, across) or is_truncated(y, upward) for _, x, y in found) else ""
+    return finish(drawing, name, f"{upward.heading} against {across.title}: {listing}.", caption)
 
 
-# Laws -----------------------------------------------------------------------------------------------------------------
+# Power laws -----------------------------------------------------------------------------------------------------------
 
 
 def fit_groups(result: StudyResult, x: str, y: str) -> list[Fitted]:
-    """A law for each choice on the axes that x does not depend on, through the points of all seeds."""
+    """Fit one law per combination of labels of the axes on which x does not depend, through the points of all seeds."""
     across, upward = find_figure(x), find_figure(y)
     apart = [axis for axis in axis_labels(result) if not depends(result, x, axis)]
     groups: dict[str, list[tuple[float, float]]] = {}
@@ -238,7 +239,7 @@ def fit_groups(result: StudyResult, x: str, y: str) -> list[Fitted]:
 
 
 def depends(result: StudyResult, figure: str, axis: str) -> bool:
-    """Whether the figure changes along the axis while all else stays."""
+    """Return whether the metric changes along the axis with all other labels fixed."""
     found: dict[tuple[str, ...], set[float]] = {}
     for row in result.rows:
         if figure in row.figures:
@@ -248,7 +249,7 @@ def depends(result: StudyResult, figure: str, axis: str) -> bool:
 
 
 def draw_fit(result: StudyResult, plot: Plot, name: str) -> Picture | None:
-    """Every seed as a dot, and the fitted law through them."""
+    """Draw every seed as a dot, and the fitted law."""
     if plot.x is None or plot.y is None or not (groups := fit_groups(result, plot.x, plot.y)):
         return None
     across, upward = find_figure(plot.x), find_figure(plot.y)
@@ -264,7 +265,7 @@ def draw_fit(result: StudyResult, plot: Plot, name: str) -> Picture | None:
             axes.plot(x, group.law(x), color=tint)
             last = float(group.law(x)[-1])
         ends.append((last, group.label, tint))
-    axes.set_title(plot.title or capital(column_title(upward)))
+    axes.set_title(plot.title or column_title(upward, heading=True))
     axes.set_xlabel(column_title(across))
     axes.grid(axis="x", visible=False)
     axes.spines["left"].set_visible(False)
@@ -272,12 +273,12 @@ def draw_fit(result: StudyResult, plot: Plot, name: str) -> Picture | None:
     if len(groups) > 1:
         label_ends(axes, ends)
     listing = " ".join(describe_law(group, upward.title, across.title) for group in groups)
-    caption = f"{capital(upward.title)} against {across.title}, every seed a dot, and the law fitted by least squares."
-    return finish(drawing, name, f"{capital(upward.title)} against {across.title}. {listing}", caption)
+    caption = f"{upward.heading} against {across.title}: one dot per seed, and the power law fitted by least squares."
+    return finish(drawing, name, f"{upward.heading} against {across.title}. {listing}", caption)
 
 
 def scale_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
-    """By powers of ten where the largest is more than ten times the smallest."""
+    """Use a logarithmic scale if the largest value is more than ten times the smallest."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if min(values) > 0 and max(values) / min(values) > 10:
         axes.set(**{f"{which}scale": "log"})
@@ -287,7 +288,7 @@ def scale_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float]) ->
 
 
 def spread_ticks(axis: Axis, values: Sequence[float]) -> None:
-    """1, 2 and 5 of each power of ten: a logarithmic axis over less than two of them would have hardly a number."""
+    """Set ticks at 1, 2 and 5 of each power of ten: with powers of ten only, a short logarithmic axis has too few."""
     from matplotlib.ticker import NullFormatter
 
     low, high = min(values) / 1.1, max(values) * 1.1
@@ -300,6 +301,6 @@ def spread_ticks(axis: Axis, values: Sequence[float]) -> None:
 def describe_law(group: Fitted, upward: str, across: str) -> str:
     begin = f"{group.label}: " if group.label else ""
     if group.law is None:
-        return f"{begin}no law: it needs three different values of {across} along which {upward} falls."
+        return f"{begin}no law: {upward} must fall over at least three different values of {across}."
     law = group.law
     return f"{begin}{fixed(law.floor, 3)} + {fixed(law.scale, 3)} · x^−{fixed(law.exponent, 3)}."

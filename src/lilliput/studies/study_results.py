@@ -1,10 +1,9 @@
-"""What a study has found: the folder in which its runs, its figures and its report are.
+"""The folder of a study: its definition, metrics and table.
 
-Owns: `study.json` (the study, every cell's complete settings, versions, machine, command, times),
-`metrics.jsonl` (a line for each cell and seed that was measured), `processes.jsonl` (a line for each process
-that ended), `table.csv`, and refusing a folder that holds another study. Does not own: making any of it
-happen (`runner`), the runs themselves (`lilliput.storage.run_folders`), tables and sentences for people
-(`study_report`). Needs no torch.
+Owns: `study.json` (the study, every cell's complete settings, versions, machine, command, times), `metrics.jsonl` (a
+line per measured cell and seed), `processes.jsonl` (a line per finished process), `table.csv`, and the check that a
+folder holds the same study. Does not own: running a study (`runner`), run folders (`storage.run_folders`), the report
+(`study_report`). Does not import torch.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LIBRARIES = ("torch", "numpy", "numba", "tokenizers", "safetensors", "sacrebleu"
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one cell with one seed. `measures` are those that gave them."""
+    """The metrics of one cell with one seed; `measures` returned them."""
 
     cell: dict[str, str]
     seed: int
@@ -53,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A study with what is known of it so far, the rows in the order of its cells, each with all its seeds."""
+    """A study with its results so far; rows are ordered by cell, then by seed."""
 
     folder: Path
     study: Study
@@ -61,21 +60,21 @@ class StudyResult:
     about: dict[str, Any] = field(default_factory=dict)
 
     def curve(self, run: str) -> list[dict[str, Any]]:
-        """The lines of the run's own log."""
+        """Return the lines of the run's log."""
         return Run(self.folder / run).metrics()
 
 
 @contextmanager
 def open_result(study: Study, folder: Path, command: str, overwrite: bool = False) -> Iterator[StudyResult]:
-    """The folder of a study, made, or gone on with if it is this study's, and locked; of another's, the refusal."""
+    """Create or reopen the folder of a study and lock it; raise an error if it holds another study."""
     files.clean_leftovers(folder.parent, folder.name)
     if overwrite and (folder / STUDY).exists():
         remove_study(folder)
     if looks_like_run(folder):
-        what = f"{folder} is the folder of a run, not of a study"
+        what = f"{folder} is a run folder, not a study folder"
         raise UserError(what, str(folder), fix="use another folder", code="run.exists", setting="folder")
     if folder.is_dir() and not (folder / STUDY).exists() and any(entry.name != LOCK for entry in folder.iterdir()):
-        what = f"{folder} exists and is not a study"
+        what = f"{folder} is not empty and not a study folder"
         raise UserError(what, str(folder), fix="use another folder", code="run.exists", setting="folder")
     settings = [{"labels": cell.labels, "settings": complete} for cell, complete in complete_settings(study)]
     about: dict[str, Any] = {"command": command, "versions": versions(), "machine": machine()}
@@ -98,7 +97,7 @@ def open_result(study: Study, folder: Path, command: str, overwrite: bool = Fals
 
 
 def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Versions and parts of the machine that were others when some of the figures were made, by their names."""
+    """Return, by name, the earlier versions and machine properties that differ from the present ones."""
     found: dict[str, list[str]] = {name: list(others) for name, others in before.get("changed", {}).items()}
     for part in ("versions", "machine"):
         for name, value in before[part].items():
@@ -108,7 +107,7 @@ def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
 
 
 def remove_study(folder: Path) -> None:
-    """Renamed first: what is half removed must not look like a study."""
+    """Remove a study's folder. It is renamed first, so that a half-removed folder does not look like a study."""
     with locked(folder):
         gone = folder.with_name(f"{files.REMOVING}{folder.name}")
         os.rename(folder, gone)
@@ -116,7 +115,8 @@ def remove_study(folder: Path) -> None:
 
 
 def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
-    """A study may gain and lose cells and seeds; a cell that stays must be what it was."""
+    """Raise an error if a cell has other settings than before. Cells and seeds may be added or removed, and texts (title,
+    question, published) may change."""
     fix = "use another folder, or overwrite the study"
     common = [
         (old["labels"], old["settings"], new["settings"])
@@ -125,19 +125,19 @@ def refuse_other(study: Study, folder: Path, before: list[dict[str, Any]], after
         if old["labels"] == new["labels"]
     ]
     if not common:
-        what = f"{folder} holds another study named {study.name}: no cell is the same"
+        what = f"{folder} holds another study named {study.name}, which has none of these cells"
         raise UserError(what, str(folder), fix=fix, code="study.changed")
     for labels, old, new in common:
         for name, (was, wanted) in differences(as_begun(old, str(folder / STUDY)), new).items():
-            if name in old or name in new:  # others are no part of a cell
+            if name in old or name in new:  # a setting of the cell, not of its runs
                 cell = f" of {', '.join(labels.values())}" if labels else ""
-                what = f"{name}{cell} was {was} when study {study.name} began, and is {wanted} now"
+                what = f"{name}{cell} was {was} when study {study.name} started (got {wanted})"
                 raise UserError(what, str(folder), fix=fix, code="study.changed", setting=name)
 
 
 def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Each cell with every setting, but for what differs from run to run. Paths are whole, from wherever the study is called;
-    that of the data's folder is told by its name, since it is another one on the next machine."""
+    """Yield each cell with all settings except those that differ between runs. Paths are absolute, with $LILLIPUT_DATA in
+    place of the data folder, which differs between machines."""
     data = os.environ.get("LILLIPUT_DATA")
     for cell in cells(study):
         settings = flatten(config_to_dict(cell_config(study, cell.settings)))
@@ -152,7 +152,7 @@ def complete_settings(study: Study) -> Iterator[tuple[Cell, dict[str, Any]]]:
 
 
 def close_result(folder: Path, seconds: float, failed: Sequence[Mapping[str, str]]) -> StudyResult:
-    """When all is done that could be: the times, what failed, and the table."""
+    """Write the end time, the failures and the table."""
     content = read_study(folder)
     content["study"] = content["study"].as_dict()
     content["about"] |= {"ended": now(), "seconds": seconds, "failed": list(failed)}
@@ -167,18 +167,18 @@ def read_study(folder: Path) -> dict[str, Any]:
     try:
         content = files.parse_object(path.read_bytes())
         if content.get("format") != FORMAT:
-            raise ValueError(f"format {content.get('format')}, not {FORMAT}")
+            raise ValueError(f"format must be {FORMAT} (got {content.get('format')})")
         return content | {"study": study_from_dict(content["study"])}
     except OSError as error:
-        what = f"{folder} is not the folder of a study: it has no {STUDY}"
-        raise UserError(what, str(folder), fix="name the folder of a study", code="study.missing") from error
+        what = f"{folder} is not a study folder: it has no {STUDY}"
+        raise UserError(what, str(folder), fix="use the folder of a study", code="study.missing") from error
     except (ValueError, KeyError, ValidationError) as error:
         what = f"{STUDY} is damaged: {str(error).splitlines()[0]}"
         raise UserError(what, str(path), fix="overwrite the study", code="file.damaged") from error
 
 
 def read_result(folder: str | Path) -> StudyResult:
-    """What the folder of a study holds. Of a cell and seed that were measured twice, the later figures go before."""
+    """Read the folder of a study. If a cell and seed were measured twice, the later metrics are returned."""
     place = Path(folder)
     content = read_study(place)
     study: Study = content["study"]
@@ -189,7 +189,7 @@ def read_result(folder: str | Path) -> StudyResult:
             found[tuple(sorted(row.cell.items())), row.seed] = row
         except (KeyError, TypeError, AttributeError) as error:
             where = f"{place / METRICS}, line {number}"
-            what = f"{METRICS} is damaged: a line has not the keys of a measurement"
+            what = f"{METRICS} is damaged: a line does not have the keys of a measurement"
             raise UserError(what, where, fix="remove that line", code="file.damaged") from error
     wanted = [(tuple(sorted(cell.labels.items())), seed) for cell in cells(study) for seed in study.seeds]
     about = content["about"] | {"config": content["cells"][0]["settings"]}
@@ -200,7 +200,7 @@ def read_result(folder: str | Path) -> StudyResult:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """One object, in the hands of the disk before anything else happens."""
+    """Append one JSON object and flush it to disk."""
     data = (json.dumps(line, allow_nan=False) + "\n").encode("utf-8")
     try:
         with path.open("ab") as file:
@@ -212,7 +212,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; one that was being written when its process ended is none."""
+    """Return all complete lines; a truncated last line is ignored."""
     if not path.exists():
         return []
     found = []
@@ -227,7 +227,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def drop_tail(path: Path) -> None:
-    """Removes a line that was being written, so that the next one begins on its own."""
+    """Remove a truncated last line, so that the next line starts at the beginning."""
     if path.exists():
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):
@@ -235,7 +235,7 @@ def drop_tail(path: Path) -> None:
 
 
 def table(result: StudyResult) -> str:
-    """A row for each cell and seed, a column for each figure that any of them has."""
+    """Return the CSV: a row per cell and seed, a column per metric."""
     axes = [axis.name for axis in result.study.axes]
     figures = list(dict.fromkeys(name for row in result.rows for name in row.figures))
     text = io.StringIO()
@@ -250,14 +250,14 @@ def table(result: StudyResult) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Held while a study is run: a second process is refused."""
+    """Hold the lock of a running study; raise an error if another process holds it."""
     import filelock
 
     lock = filelock.FileLock(folder / LOCK)
     try:
-        lock.acquire(timeout=0.3)  # as long as it takes another one to look
+        lock.acquire(timeout=0.3)  # another process may hold it briefly to read the study
     except filelock.Timeout:
-        what, fix = f"another process runs the study in {folder}", "wait until it has ended, or use another folder"
+        what, fix = f"another process is running the study in {folder}", "wait for it to end, or use another folder"
         raise UserError(what, str(folder), fix=fix, code="run.locked", setting="folder") from None
     except OSError as error:
         raise files.cannot_write(error, folder / LOCK) from error
@@ -267,7 +267,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-# Circumstances.
+# Environment.
 
 
 def now() -> str:
@@ -275,7 +275,7 @@ def now() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what computes: told by the packages' own records, since importing them takes seconds."""
+    """Return versions from package metadata: importing the packages takes seconds."""
     found = {"lilliput": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
@@ -284,7 +284,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """What times depend on; nothing that tells whose it is."""
+    """Return the properties that affect speed, and nothing that identifies the owner."""
     about: dict[str, Any] = {"system": platform.system(), "processor": processor(), "cores": os.cpu_count()}
     if sys.platform != "win32":
         with suppress(ValueError, OSError):

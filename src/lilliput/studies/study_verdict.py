@@ -1,8 +1,7 @@
-"""The verdict of a study in sentences, made from its figures by rules.
+"""The findings of a study as sentences, generated from its metrics by rules.
 
-Owns: how numbers read, and the verdict: for each figure shown, which cells are better or worse than the one
-they are compared with, which tie with it, and which is the best. Does not own: what the figures carry
-(`comparison`); no rule here claims more.
+Owns: number formats, and for each shown metric which cells are better than, worse than or not significantly different
+from the reference, and which is the best. Does not own: the statistics behind these statements (`comparison`).
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from lilliput.studies.comparison import (
 from lilliput.studies.study_metrics import Figure, find_figure
 from lilliput.studies.study_results import StudyResult
 
-DEFAULT_FIGURES = 5  # figures that are shown of a study that does not say which
+DEFAULT_FIGURES = 5  # metrics shown if the study has no `show`
 
 
 # Numbers --------------------------------------------------------------------------------------------------------------
 
 
 def number(value: float, figure: Figure) -> str:
-    """By the figure's own scale and digits, without its unit."""
+    """Return the value with the metric's scale and digits, without its unit."""
     return fixed(value * figure.scale, figure.digits)
 
 
 def with_unit(value: float, figure: Figure) -> str:
-    unit = figure.unit
+    unit = "" if figure.unit == "0 to 100" else figure.unit
     return number(value, figure) + ("" if not unit else "%" if unit == "%" else f" {unit}")
 
 
@@ -49,8 +48,8 @@ def signed(value: float, figure: Figure) -> str:
 
 
 def spread(summary: Summary, figure: Figure) -> str:
-    """Mean and standard deviation; the mean alone of one value, and of values so much the same that the deviation is less
-    than a tenth of the last digit shown."""
+    """Return mean and standard deviation; only the mean if there is one value, or if the standard deviation is below a tenth
+    of the last digit shown."""
     mean = number(summary.mean, figure)
     if summary.deviation is None or summary.deviation * figure.scale < 0.1 * 10.0**-figure.digits:
         return mean
@@ -62,7 +61,7 @@ def reach(low: float, high: float, figure: Figure) -> str:
 
 
 def share(difference: float, reference: float) -> str:
-    """A difference as a share of what it is compared with."""
+    """Return a difference in percent of the reference."""
     percent = 100 * difference / abs(reference)
     return fixed(percent, 0 if abs(percent) >= 9.95 else 1, "+") + "%"
 
@@ -71,27 +70,27 @@ def name_cell(cell: Labels) -> str:
     return ", ".join(cell.values()) or "the recipe"
 
 
-# The verdict ----------------------------------------------------------------------------------------------------------
+# Findings -------------------------------------------------------------------------------------------------------------
 
 
 def verdict(result: StudyResult) -> list[tuple[str, str]]:
-    """For each figure that the study shows: its title, and what the figures carry."""
+    """Return the title and the findings of each shown metric."""
     shown = shown_figures(result)
     sentences = [(figure, describe_figure(result, figure, first=figure == shown[0])) for figure in shown]
-    return [(f"{capital(find_figure(figure).title)}:", words) for figure, words in sentences]
+    return [(f"{find_figure(figure).heading}:", words) for figure, words in sentences]
 
 
 def verdict_lines(result: StudyResult) -> list[str]:
-    """The same for a console, the rule first."""
+    """Return the findings for a console, after the explanation of the rule."""
     sentences = [rule_of_claims(result), *(f"{lead} {sentence}" for lead, sentence in verdict(result))]
     return [*sentences, absent] if (absent := absent_note(result)) else sentences
 
 
 def absent_note(result: StudyResult) -> str:
-    """The figures that the study shows and nothing has: of a language model, say, its accuracy."""
+    """List the metrics in `show` that no run has, such as the accuracy of a language model."""
     measured = {name for row in result.rows for name in row.figures}
     absent = [find_figure(name).title for name in result.study.show if name not in measured]
-    return f"Asked for and not measured: {listed(absent)}." if absent and result.rows else ""
+    return f"In the study's `show`, but not measured: {listed(absent)}." if absent and result.rows else ""
 
 
 def rule_of_claims(result: StudyResult) -> str:
@@ -99,16 +98,16 @@ def rule_of_claims(result: StudyResult) -> str:
         return "Nothing was measured yet."
     seeds = len({row.seed for row in result.rows})
     if seeds == 1:
-        return "One seed: no interval, no claim. What follows is what was measured, once."
+        return "One seed: there are no confidence intervals, so no difference is tested. All values are single measurements."
     return (
-        f"Differences are paired by seed ({seeds} seeds) and judged by their 95% interval; one whose interval holds zero is a "
-        "tie. Each interval misses one time in twenty: of twenty comparisons, expect one that only seems to differ."
+        f"Cells (combinations of settings) are compared by differences paired by seed ({seeds} seeds). Two cells are "
+        "significantly different if the 95% confidence interval (CI) of their mean difference does not include zero. About "
+        "one of twenty comparisons of equal cells appears significant by chance."
     )
 
 
 def shown_figures(result: StudyResult) -> list[str]:
-    """Those that the study asks for and that something has, in its order; of a study that asks for none, the first that are
-    judged."""
+    """Return the measured metrics of the study's `show`, or the first metrics that have a direction if it is empty."""
     measured = list(dict.fromkeys(figure for row in result.rows for figure in row.figures))
     if result.study.show:
         return [figure for figure in result.study.show if figure in measured]
@@ -116,12 +115,12 @@ def shown_figures(result: StudyResult) -> list[str]:
 
 
 def describe_figure(result: StudyResult, name: str, first: bool) -> str:
-    """Of the first figure, which the study is about, also which cell is the best of all, and along a single axis every interval;
-    all others stand in their tables."""
+    """Describe one metric. The first metric is the main one: its text also names the best cell and, with a single axis, the
+    confidence intervals; those of the other metrics are in their tables."""
     figure = find_figure(name)
     values = [row.figures[name] for row in result.rows if name in row.figures]
     if len(values) == 1:
-        return f"{with_unit(values[0], figure)}, and nothing to compare it with."
+        return f"{with_unit(values[0], figure)} (one measurement, no comparison)."
     if len(set(values)) == 1:
         return f"{with_unit(values[0], figure)} in every run."
     axes = axis_labels(result)
@@ -131,28 +130,26 @@ def describe_figure(result: StudyResult, name: str, first: bool) -> str:
     if len(axes) == 1:
         sentences = describe_only_axis(result, name, figure, next(iter(axes)), first)
     else:
-        by_axis = {axis: describe_axis(result, name, figure, axis) for axis in compared_axes(result, name)}
-        sentences = " ".join(words if len(by_axis) == 1 else f"By {axis}. {words}" for axis, words in by_axis.items())
+        compared = compared_axes(result, name)
+        sentences = " ".join(f"By {axis}: {describe_axis(result, name, figure, axis)}" for axis in compared)
     best = describe_best(result, name, figure) if first and len(measured) > 2 else ""
     return f"{sentences} {best}".strip()
 
 
 def describe_only_cell(result: StudyResult, name: str, figure: Figure, cell: Labels) -> str:
-    """The only cell that has the figure, with several seeds."""
+    """Describe the only cell that has the metric, with several seeds."""
     summary = summarise_cell(result.rows, cell, name)
     assert summary and summary.interval
     interval = f"{number(summary.interval.low, figure)} to {number(summary.interval.high, figure)}"
-    return (
-        f"{name_cell(cell)} has {format_summary(summary, figure)}, interval {interval}, and nothing to compare it with."
-    )
+    return f"{name_cell(cell)} {format_summary(summary, figure)}, 95% CI {interval}; no other cell to compare with."
 
 
 def describe_only_axis(result: StudyResult, name: str, figure: Figure, axis: str, full: bool) -> str:
-    """Every label against the one they are compared with, grouped by what was found."""
+    """Compare every label with the reference, grouped by the finding."""
     reference = {axis: reference_labels(result)[axis]}
     summary = summarise_cell(result.rows, reference, name)
     label = reference[axis]
-    begin = f"{label} has {format_summary(summary, figure)}." if summary else f"{label} has none."
+    begin = f"{label} {format_summary(summary, figure)}." if summary else f"{label} was not measured."
     others = [{axis: other} for other in axis_labels(result)[axis] if other != label]
     differences = [compare(result.rows, other, reference, name) for other in others]
     sentences = [begin]
@@ -168,10 +165,10 @@ def opening(finding: Finding, label: str, figure: Figure) -> str:
     if finding in ("higher", "lower"):
         return capital(f"{comparative(finding, figure)} than {label}")
     return {
-        "tie": f"Ties with {label}",
-        "equal": f"Equal to {label} with every seed",
-        "one seed": "One seed, no claim",
-        "missing": f"Not to be compared with {label}",
+        "not significant": f"Not significantly different from {label}",
+        "equal": f"Equal to {label} (every seed)",
+        "one seed": f"Difference from {label}, not tested",
+        "missing": f"No seed in common with {label}",
     }[finding]
 
 
@@ -188,27 +185,29 @@ def format_summary(summary: Summary, figure: Figure) -> str:
 
 def format_difference(result: StudyResult, difference: Difference, name: str, figure: Figure, full: bool) -> str:
     label = name_cell(difference.cell)
-    if difference.mean is None:
-        return f"{label} (no seed in common)"
+    if (
+        difference.mean is None
+        or difference.finding == "equal"
+        or (difference.finding == "not significant" and not full)
+    ):
+        return label
     summary = summarise_cell(result.rows, difference.cell, name)
     assert summary
     value = number(summary.mean, figure)
-    if difference.finding == "equal" or (difference.finding == "tie" and not full):
-        return label
     relative = share(difference.mean, difference.base) if difference.base and figure.unit != "%" else ""
     if not full:
         return f"{label} {value} ({relative or signed(difference.mean, figure)})"
     relative = f", {relative}" if relative else ""
     if difference.paired is None:
         return f"{label} {value} ({signed(difference.mean, figure)}{relative})"
-    fewer = f", {counted(difference.n, 'seed')} only" if difference.n < len(result.study.seeds) else ""
+    fewer = f" from {counted(difference.n, 'seed')}" if difference.n < len(result.study.seeds) else ""
     interval = reach(difference.paired.low, difference.paired.high, figure)
-    return f"{label} {value} ({signed(difference.mean, figure)}{relative}; interval {interval}{fewer})"
+    return f"{label} {value} ({signed(difference.mean, figure)}{relative}; 95% CI {interval}{fewer})"
 
 
 def describe_axis(result: StudyResult, name: str, figure: Figure, axis: str) -> str:
-    """Of one axis among several: what each label does at every place of the others. Those that do the same at all of them are
-    told together."""
+    """Compare the labels of one of several axes for every combination of the other labels. Labels with the same finding for
+    all combinations share a sentence."""
     axes, label = axis_labels(result), reference_labels(result)[axis]
     others = [other for other in axes if other != axis]
     places = [dict(zip(others, labels, strict=True)) for labels in itertools.product(*(axes[one] for one in others))]
@@ -222,8 +221,10 @@ def describe_axis(result: StudyResult, name: str, figure: Figure, axis: str) -> 
         if len(findings) == 1:
             alike.setdefault(findings.pop(), []).append(f"{one}{range_of([each for _, each in found], figure)}")
         else:
-            mixed.append(describe_mixed(one, label, found, figure))
-    everywhere = f" at each of {len(places)} choices of {listed(others)}"
+            mixed.append(describe_mixed(one, label, found, figure, listed(others)))
+    kind = "values" if len(others) == 1 else "combinations"
+    number_of = "both" if len(places) == 2 else f"all {len(places)}"
+    everywhere = f" for {number_of} {kind} of {listed(others)}" if len(places) > 1 else ""
     sentences = [
         f"{opening(finding, label, figure)}{everywhere}: {', '.join(alike[finding])}."
         for finding in order(figure)
@@ -232,44 +233,46 @@ def describe_axis(result: StudyResult, name: str, figure: Figure, axis: str) -> 
     return " ".join([*sentences, *mixed])
 
 
-def describe_mixed(one: str, label: str, found: Sequence[tuple[Labels, Difference]], figure: Figure) -> str:
-    """Of a label that does not do the same everywhere: where it does what."""
+def describe_mixed(
+    one: str, label: str, found: Sequence[tuple[Labels, Difference]], figure: Figure, others: str
+) -> str:
+    """Describe a label whose finding depends on the other labels."""
     parts = []
     for finding in order(figure):
         group = [(place, difference) for place, difference in found if difference.finding == finding]
         if group:
             where = listed([name_cell(place) for place, _ in group])
             words = opening(finding, label, figure)
-            parts.append(f"{words[0].lower()}{words[1:]} at {where}{range_of([each for _, each in group], figure)}")
-    return f"It depends for {one}: {'; '.join(parts)}."
+            parts.append(f"{words[0].lower()}{words[1:]} for {where}{range_of([each for _, each in group], figure)}")
+    return f"The result of {one} depends on {others}: {'; '.join(parts)}."
 
 
 def order(figure: Figure) -> list[Finding]:
-    """What is better is told first."""
+    """Return the order of the findings, better first."""
     first: list[Finding] = ["higher", "lower"] if figure.better == "higher" else ["lower", "higher"]
-    return [*first, "tie", "equal", "one seed", "missing"]
+    return [*first, "not significant", "equal", "one seed", "missing"]
 
 
 def range_of(differences: Sequence[Difference], figure: Figure) -> str:
-    """From the least to the largest mean difference, which is no interval and must not read as one."""
+    """Return the range of the mean differences, worded so that it is not read as a confidence interval."""
     means = [difference.mean for difference in differences if difference.mean is not None]
     if not means or not any(means):
         return ""
     low, high = signed(min(means), figure), signed(max(means), figure)
-    return f" ({low})" if low == high else f" (means {low} to {high})"
+    return f" ({low})" if low == high else f" (mean differences {low} to {high})"
 
 
 def describe_best(result: StudyResult, name: str, figure: Figure) -> str:
-    """Whether one cell is ahead of all others; nothing where no direction is better, or where one seed carries no claim."""
+    """Name the best cell; return "" for one seed or a metric without a direction."""
     found = find_best(result.rows, cell_labels(result), name, figure.better)
     if found is None or len({row.seed for row in result.rows}) == 1:
         return ""
     if differing := what_differs(result, name):
-        return f"{capital(differing)} differ, so that no cell is called the best of all."
-    best, surely = found
-    if surely:
-        return f"The best is {name_cell(best)}, ahead of every other."
+        return f"No best cell is named, because {differing} differ between cells."
+    best, significant = found
+    if significant:
+        return f"Best: {name_cell(best)}, significantly better than every other cell."
     rivals = [cell for cell in cell_labels(result) if cell != best and summarise_cell(result.rows, cell, name)]
-    level = [cell for cell in rivals if compare(result.rows, best, cell, name).finding != figure.better]
-    others = listed([name_cell(cell) for cell in level])
-    return f"The best mean is that of {name_cell(best)}, but {others} cannot be told from it."
+    close = [cell for cell in rivals if compare(result.rows, best, cell, name).finding != figure.better]
+    others = listed([name_cell(cell) for cell in close])
+    return f"Best mean: {name_cell(best)}, not significantly better than {others}."

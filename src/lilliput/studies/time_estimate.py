@@ -1,7 +1,7 @@
-"""How much of a study is done and how long the rest will take.
+"""Progress of a study and the estimated time left.
 
-Owns: what a piece of work is expected to take: as long as the same work with another seed did, else as long
-as its kind takes on average. Does not own: measuring it (`runner`) or showing it.
+Owns: the expected seconds of a job: the mean of the same job with other seeds, else the mean of its kind. Does not
+own: measuring times (`runner`), showing them (`cli.study`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from lilliput.studies.job_plan import Job, Measurement, Preparation, Training
 
 
 class Pace:
-    """`work` is all of it, `lines` are of processes that ended before."""
+    """`work` are all jobs of the study; `lines` describe processes of earlier calls."""
 
     def __init__(self, work: Sequence[Training | Measurement], lines: Iterable[Mapping[str, Any]]) -> None:
         self.work = work
         self.left = list(work)
-        self.seconds = 0.0  # that this call has spent on work that ended
+        self.seconds = 0.0  # spent by this call on finished jobs
         self.known: dict[tuple[str, str], list[float]] = {}  # kind and name, without the seed -> seconds
         jobs = {(job.kind, job.name): job for job in work}
         for line in lines:
             if line["code"] == 0 and (job := jobs.get((line["kind"], line["name"]))):
                 self.known.setdefault(same_work(job), []).append(line["seconds"])
 
-    def look(self, job: Job, spent: float, rest: float | None) -> tuple[float, float | None]:
-        """The share of the whole that is done, and the seconds left; None as long as no training tells anything. `job` has gone
-        on for `spent` seconds, and says, if it says anything, that it needs the `rest`."""
+    def estimate(self, job: Job, spent: float, rest: float | None) -> tuple[float, float | None]:
+        """Return the finished share of the study and the seconds left, None while the time of a training is unknown. `job`
+        has run for `spent` seconds; `rest` is its own estimate of the seconds left, if it has one."""
         whole = None if rest is None else spent + rest
         done, left = self.seconds + spent, 0.0
         for one in self.left:
@@ -39,26 +39,26 @@ class Pace:
                 expected = whole
             if expected is None and isinstance(one, Training):
                 return (len(self.work) - len(self.left)) / len(self.work), None
-            left += expected or 0.0  # a measurement of which nothing is known is little beside a training
+            left += expected or 0.0  # a measurement takes little time compared with a training
         return (done / (done + left) if done + left else 1.0), left
 
     def expect(self, job: Training | Measurement) -> float | None:
-        """Seconds."""
+        """Return the expected seconds of a job, None if unknown."""
         same = self.known.get(same_work(job))
         alike = [seconds for (kind, _), found in self.known.items() if kind == job.kind for seconds in found]
         return statistics.fmean(same or alike) if same or alike else None
 
-    def learn(self, job: Job, seconds: float) -> None:
-        """It ended well."""
+    def record(self, job: Job, seconds: float) -> None:
+        """Record the time of a successful job."""
         self.seconds += seconds
         if not isinstance(job, Preparation):
             self.known.setdefault(same_work(job), []).append(seconds)
 
-    def leave(self, job: Training | Measurement) -> None:
-        """It is done, or need not be, or cannot be."""
+    def remove(self, job: Training | Measurement) -> None:
+        """Remove a job that is finished, skipped or failed."""
         self.left.remove(job)
 
 
 def same_work(job: Training | Measurement) -> tuple[str, str]:
-    """What is the same work with another seed."""
+    """Return a key that is the same for all seeds of a job."""
     return job.kind, job.name.removesuffix(f"seed{job.seed}")
