@@ -18,7 +18,7 @@ REACHED = 0.7  # share of the machine's peak that small models reach
 
 
 def expected_seconds(config: Config, flops: float | None = None) -> float:
-    """Return the seconds of training on this machine: the budget in minutes, or computed from `flops` (default: of the budget)."""
+    """Return the seconds of training on this machine: train.minutes, or computed from `flops` (default: those of the budget)."""
     from lilliput.devices import choose_device, choose_precision, known_flops
     from lilliput.model.counting import count, recomputed_flops
 

@@ -49,7 +49,7 @@ from lilliput.training.optimizers import (
 from lilliput.training.precision import Precision
 from lilliput.training.process_group import World
 from lilliput.training.schedules import learning_rate
-from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_looks
+from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_shapes
 from lilliput.training.training_warnings import Advisor
 from lilliput.training.weight_averaging import Average
 
@@ -218,7 +218,8 @@ class Trainer(Generic[AnyBatch]):
         if self.best is None or loss < self.best[0]:
             self.best, self.waited = (loss, self.step), 0
             if self.world.first:
-                assert (last := self.run.last) is not None
+                last = self.run.last
+                assert last is not None
                 self.run.mark_best(last)
         if patience is not None and self.waited >= patience and not self.ended:
             self.ended = self.early = True
@@ -300,7 +301,7 @@ class Trainer(Generic[AnyBatch]):
         """Load a checkpoint, which the first process reads. Return notes on differences that prevent a bit-identical
         continuation."""
         skeleton = self.world.share(checkpoint.state_json() if checkpoint else None)
-        state = put_together(skeleton, share_looks(self.world, checkpoint.load_state() if checkpoint else {}))
+        state = put_together(skeleton, share_shapes(self.world, checkpoint.load_state() if checkpoint else {}))
         if state["data"] != self.prepared.fingerprint:
             raise UserError(
                 f"the training data has changed since checkpoint {step_name(state['step'])}",
