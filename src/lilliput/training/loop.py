@@ -313,7 +313,7 @@ class Trainer(Generic[AnyBatch]):
         deal_weights(self.world, self.model, checkpoint.load_model() if checkpoint else {})
         self.load_state_dict(state)
         return [
-            f"{name} is now {now} (before: {then}): the run continues, but not bit-identically"
+            f"{name} has changed from {then} to {now}: the run continues, but not bit-identically"
             for name, now in self.machine.items()
             if (then := state["machine"].get(name, now)) != now
         ]
