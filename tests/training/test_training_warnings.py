@@ -66,7 +66,7 @@ def test_a_noisy_level_loss_gives_no_warning() -> None:
 
 
 def test_clipping_alone_gives_no_warning() -> None:
-    events = [dataclasses.replace(event, clipped=True) for event in updates(falling(1000), norm=5.0)]  # type: ignore[type-var]
+    events = [dataclasses.replace(event, clipped=True) for event in steps(falling(1000), norm=5.0)]  # type: ignore[type-var]
     assert warnings_for(events) == []
 
 
