@@ -132,8 +132,8 @@ class Trainer(Generic[AnyBatch]):
             micro_batches.append(next(self.batches))
             self.rows += self.batches.taken.tolist()
         own = [sum(parts) for parts in zip(*((batch.tokens, *batch.counts) for batch in micro_batches), strict=True)]
-        gone = budget.progress(self.step, self.tokens) if world.first else 0.0
-        gone, *sums = world.total([gone, *own])
+        progress = budget.progress(self.step, self.tokens) if world.first else 0.0
+        progress, *sums = world.total([progress, *own])
         tokens, *counts = map(int, sums)
         self.step += 1
         parts = [self.forward_backward(number, batch, counts) for number, batch in enumerate(micro_batches)]
@@ -142,20 +142,20 @@ class Trainer(Generic[AnyBatch]):
         requested, last, late, *nats = world.total([self.stop_requested, *forecast, *nats])
         loss = weigh(torch.tensor(nats, dtype=torch.float64), counts, self.objective.weights).item()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, gone)
+            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, progress)
         norm, clip = self.apply_gradients(loss), self.config.optimizer.clip
         self.tokens += tokens
         speed = tokens / max(budget.end_update(), 1e-9)
-        gone = budget.progress(self.step, self.tokens)
+        progress = budget.progress(self.step, self.tokens)
         self.stopping = self.stopping or requested > 0
-        self.ended, self.late = last > 0 or (self.config.train.minutes is None and gone >= 1.0), late > 0
+        self.ended, self.late = last > 0 or (self.config.train.minutes is None and progress >= 1.0), late > 0
         return Stepped(
             self.step,
             loss,
             self.optimizer.param_groups[0]["lr"],
             norm,
             self.tokens,
-            1.0 if self.ended else min(1.0, gone),
+            1.0 if self.ended else min(1.0, progress),
             budget.elapsed(),
             speed,
             peak_memory(),

@@ -33,7 +33,7 @@ from lilliput.training.training_data import TrainingData
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """`seconds` is the time of the initialisation from bigram counts, which is part of the budget."""
+    """`seconds` is the time of the initialisation, which is part of the budget."""
 
     model: Transformer
     parallel: Parallel
