@@ -149,7 +149,7 @@ def test_all_lines_fit_80_columns() -> None:
     training = shown.index("step 99,999  training   loss 10.234  lr 2.1e-05  norm 123  100% of peak  12.3 GB")
     validation = shown.index("step 99,999  validation loss 1.2345  perplexity 1,234.56  0.6123 bits/byte")
     assert training < validation
-    assert any(line.startswith("sample after 99,999 steps ──") for line in shown)
+    assert any(line.startswith("a sample after 99,999 steps ──") for line in shown)
     assert "Once there was a fox." in shown
     assert any(line.endswith("100%  evaluating on the whole validation split") for line in shown)
     assert all(len(line) <= 80 for line in shown)

@@ -123,7 +123,7 @@ class ConsoleObserver:
         self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
 
     def show_sample(self, step: int, text: str) -> None:
-        self.console.rule(f"[dim]sample after {step:,} steps[/]", align="left", style="dim")
+        self.console.rule(f"[dim]a sample after {step:,} steps[/]", align="left", style="dim")
         self.console.print(Text(text.strip(), style="italic"))
         self.console.rule(style="dim")
 

@@ -167,7 +167,7 @@ def resume_training(session: Session, claimed: ClaimedRun) -> None:
         return
     notes += trainer.resume(claimed.checkpoint)  # may raise: nothing has been changed yet
     if trainer.ended:
-        notes.append("the budget of the run is used up: only the final evaluation is repeated")
+        notes.append("the run has used up its budget: only the final evaluation is repeated")
     if claimed.checkpoint is not None:
         run.rewind(claimed.checkpoint)
     if not world.share(world.first and best_verifies(run, notes)):
