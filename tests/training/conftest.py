@@ -1,4 +1,4 @@
-"""Runs in memory where there is such a place: they are saved often, and flushing is proved elsewhere."""
+"""Runs in a memory file system, if there is one: they are saved often, and flushing is tested elsewhere."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Accumulation: micro-batches give the gradient of one big batch, whatever they count, and never hold more than one of them.
+"""Gradient accumulation: micro-batches give the gradient of one large batch, and only one is in memory at a time.
 
-The references are written out with torch's own cross-entropy over logits, and know nothing of objectives or counts.
+The references use torch's cross-entropy over logits, without objectives or counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lilliput.model.transformer import Transformer
 from lilliput.training.session import open_session
 
 UNCLIPPED = {"optimizer__clip": "none"}
-TOLD = 64  # bytes of a micro-batch that may be kept: its losses, a number or two, which are told at the end
+KEPT = 64  # bytes of a micro-batch that may be kept: its one or two losses, which are logged at the end
 WEIGHTS = {"train__language_weight": "0.7", "train__label_weight": "1.9"}
 
 
@@ -54,7 +54,7 @@ def both_means(model: Transformer, batch: Batch) -> Tensor:
 
 
 def settings_of(kind: str, folder: Path) -> dict[str, str]:
-    """Rows of unlike length: some texts are shorter than the context, and the last window of a longer one is short."""
+    """Rows of different lengths: some texts are shorter than the context, and the last window of a long text is short."""
     if kind in ("packed", "overlapping"):
         texts = ("The old bear went to the sea and sang. "[: 3 + 7 * n % 32] for n in range(40))
         write_text(folder, text="\n<|endoftext|>\n".join(texts))
@@ -73,16 +73,16 @@ KINDS: dict[str, Callable[[Transformer, Batch], Tensor]] = {
 }
 
 
-def begin_at_the_smallest(trainer: Any, accumulate: int) -> list[Batch]:
-    """The micro-batches of an update that has the epoch's smallest, which may have fewer rows, for its second."""
+def begin_before_smallest(trainer: Any, accumulate: int) -> list[Batch]:
+    """Return the micro-batches of a step whose second one is the smallest of the epoch."""
     batches, rows = trainer.batches, trainer.train.rows
     smallest = min(range(batches.epoch_batches), key=lambda n: int(rows.sizes(batches.at(n)).sum()))
     batches.position = max(0, smallest - 1)
     return [rows.batch(batches.at(batches.position + n)) for n in range(accumulate)]
 
 
-def gradient_of_update(trainer: Any) -> dict[str, Tensor]:
-    """What the optimizer is given in one update."""
+def gradient_of_step(trainer: Any) -> dict[str, Tensor]:
+    """Return the gradients that the optimizer receives in one step."""
     found: dict[str, Tensor] = {}
     trainer.optimizer.register_step_pre_hook(lambda *_: found.update(gradients(trainer.model)))
     trainer.update()
@@ -91,35 +91,35 @@ def gradient_of_update(trainer: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("batch", "accumulate"), [(1, 9), (3, 5), (7, 2)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_micro_batches_give_the_gradient_of_one_big_batch(
+def test_micro_batches_give_the_gradient_of_one_large_batch(
     tmp_path: Path, kind: str, batch: int, accumulate: int
 ) -> None:
-    cut = {"train__batch": str(batch), "train__accumulate": str(accumulate)}
-    with open_session(small_config(tmp_path, **settings_of(kind, tmp_path), **cut, **UNCLIPPED)) as session:
+    sizes = {"train__batch": str(batch), "train__accumulate": str(accumulate)}
+    with open_session(small_config(tmp_path, **settings_of(kind, tmp_path), **sizes, **UNCLIPPED)) as session:
         trainer = session.trainer
-        parts = begin_at_the_smallest(trainer, accumulate)
-        assert len({part.counts for part in parts}) > 1 or (kind == "labels" and batch == 1), "it would prove nothing"
+        parts = begin_before_smallest(trainer, accumulate)
+        assert len({part.counts for part in parts}) > 1 or (kind == "labels" and batch == 1), "all counts are equal"
         whole = trainer.train.rows.batch(np.concatenate([part.rows for part in parts]))
         KINDS[kind](trainer.model, whole).backward()  # type: ignore[no-untyped-call]
         expected = gradients(trainer.model)
         trainer.model.zero_grad()
-        found = gradient_of_update(trainer)
+        found = gradient_of_step(trainer)
     assert found.keys() == expected.keys()
     assert max(gradient.abs().max() for gradient in expected.values()) > 0.01
     for name, gradient in expected.items():
         assert_same(found[name], gradient)
 
 
-def test_the_mean_of_micro_batches_would_be_wrong(tmp_path: Path) -> None:
-    """So that the equality above can fail: dividing each by its own count gives another gradient."""
-    cut = {"train__batch": "1", "train__accumulate": "9"}
-    with open_session(small_config(tmp_path, **settings_of("packed", tmp_path), **cut, **UNCLIPPED)) as session:
+def test_mean_of_micro_batch_means_differs(tmp_path: Path) -> None:
+    """Dividing each micro-batch by its own count gives another gradient, so the test above can fail."""
+    sizes = {"train__batch": "1", "train__accumulate": "9"}
+    with open_session(small_config(tmp_path, **settings_of("packed", tmp_path), **sizes, **UNCLIPPED)) as session:
         trainer = session.trainer
-        for part in begin_at_the_smallest(trainer, 9):
+        for part in begin_before_smallest(trainer, 9):
             (token_mean(trainer.model, part) / 9).backward()  # type: ignore[no-untyped-call]
         mean = gradients(trainer.model)
         trainer.model.zero_grad()
-        found = gradient_of_update(trainer)
+        found = gradient_of_step(trainer)
     assert max((found[name] - mean[name]).abs().max().item() for name in found) > 1e-4
 
 
@@ -127,7 +127,7 @@ def test_the_mean_of_micro_batches_would_be_wrong(tmp_path: Path) -> None:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all tensors that were made since, and are still there; `peak` is the most at once."""
+    """Count the bytes of all new tensors that are still in memory; `peak` is the maximum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,15 +157,13 @@ class LiveBytes(TorchDispatchMode):
 
 
 def peak_of_update(folder: Path, kind: str, accumulate: int) -> tuple[int, int]:
-    """Most bytes of tensors in the second update, and bytes of all weights."""
+    """Return the peak bytes of tensors in the second step, and the bytes of all weights."""
     changes = settings_of(kind, folder) | {"train__batch": "6", "model__context": "8", "train__precision": "float32"}
     config = small_config(folder, f"{kind}-{accumulate}", **changes, train__accumulate=str(accumulate))
     with open_session(config) as session:
         trainer = session.trainer
         rows = trainer.train.rows
-        longest = np.flatnonzero(rows.sizes(np.arange(len(rows))) == 8)[
-            :6
-        ]  # of one size: else the longest would decide
+        longest = np.flatnonzero(rows.sizes(np.arange(len(rows))) == 8)[:6]  # of one size, so that the peak is stable
         assert len(longest) == 6
         trainer.batches.at = lambda position: longest  # type: ignore[method-assign]
         trainer.update()
@@ -176,8 +174,8 @@ def peak_of_update(folder: Path, kind: str, accumulate: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_with_the_number_of_micro_batches(tmp_path: Path, kind: str) -> None:
-    """Live tensors are counted, byte by byte: eight micro-batches need what two do, and one no more than a gradient less."""
+    """By the bytes of live tensors: eight micro-batches need as much as two, and two at most one gradient more than one."""
     one, two, eight = (peak_of_update(tmp_path, kind, accumulate) for accumulate in (1, 2, 8))
-    assert 0 <= eight[0] - two[0] <= 6 * TOLD
-    assert 0 <= two[0] - one[0] <= two[1] + TOLD, "a second micro-batch is added to the gradient of the first"
-    assert one[0] > 2 * one[1], "activations are counted: else the test would prove nothing"
+    assert 0 <= eight[0] - two[0] <= 6 * KEPT
+    assert 0 <= two[0] - one[0] <= two[1] + KEPT, "a second micro-batch is added to the gradient of the first"
+    assert one[0] > 2 * one[1], "activations are not counted"

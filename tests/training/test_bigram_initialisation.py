@@ -1,4 +1,4 @@
-"""The ends of a model, begun as a model of pairs: equal to the whole model, which its blocks leave as it is."""
+"""Initialisation from bigram counts: equal to training the whole model, whose blocks are the identity."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(folder: Path, **changes: str) -> Iterator[Session]:
 
 
 def counted_by_hand(file: TokenFile, start: int) -> Counter[tuple[int, int]]:
-    """A document is its tokens after `start`, its end among them where there is such a token."""
+    """Count the bigrams of each document, with `start` before it and its end token if there is one."""
     found: Counter[tuple[int, int]] = Counter()
     for begin, end in zip(file.offsets[:-1].tolist(), file.offsets[1:].tolist(), strict=True):
         document = file.tokens[begin : end if file.ends else end - 1].tolist()
@@ -43,7 +43,7 @@ def counted_by_hand(file: TokenFile, start: int) -> Counter[tuple[int, int]]:
 
 
 def whole_loss(session: Session) -> torch.Tensor:
-    """Of the whole training split, by the whole model."""
+    """Return the loss of the whole model on the whole training split."""
     trainer = session.trainer
     batches = list(trainer.train.rows.in_order(16))
     goals = [trainer.objective.losses(trainer.model, batch).goal.sum() for batch in batches]
@@ -51,25 +51,24 @@ def whole_loss(session: Session) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["plain", "words"])
-def test_pairs_are_those_of_the_text(tmp_path: Path, kind: str) -> None:
+def test_bigram_counts_are_those_of_the_text(tmp_path: Path, kind: str) -> None:
     with opened(tmp_path, **KINDS[kind]) as session:
         rows, prepared = session.trainer.train.rows, session.prepared
         found = count_pairs(rows, prepared.tokenizer.vocab_size, 1, CPU)
         expected = counted_by_hand(prepared.split("train"), prepared.tokenizer.start)
     firsts = found.first[found.row].tolist()
-    told = dict(zip(zip(firsts, found.second.tolist(), strict=True), found.counts.tolist(), strict=True))
-    assert told == expected and found.total == expected.total()
+    counts = dict(zip(zip(firsts, found.second.tolist(), strict=True), found.counts.tolist(), strict=True))
+    assert counts == expected and found.total == expected.total()
     assert [firsts[border] for border in found.borders[:-1]] == found.first.tolist()
-    assert found.borders[-1] == len(told)
+    assert found.borders[-1] == len(counts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [1 << 22, 700])
-def test_a_model_that_begins_so_is_its_pairs(
+def test_loss_and_gradients_equal_those_of_the_whole_model(
     tmp_path: Path, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss over all of the text and its gradients, in float64; the blocks, which add nothing, have none of their own but
-    for the projections that are zero."""
+    """Over the whole text, in float64. The blocks are the identity, so only the other parameters are compared."""
     monkeypatch.setattr(pairs_module, "CHUNK_NUMBERS", chunk)
     with opened(tmp_path, **KINDS[kind]) as session:
         model, rows = session.trainer.model, session.trainer.train.rows
@@ -83,7 +82,7 @@ def test_a_model_that_begins_so_is_its_pairs(
             torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=0, atol=1e-12, msg=name)
 
 
-def test_it_is_learned_and_nothing_else_is_touched(tmp_path: Path) -> None:
+def test_only_embedding_and_head_change(tmp_path: Path) -> None:
     with opened(tmp_path, **KINDS["capped"]) as session:
         model, rows = session.trainer.model, session.trainer.train.rows
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -96,7 +95,7 @@ def test_it_is_learned_and_nothing_else_is_touched(tmp_path: Path) -> None:
         often = torch.zeros(len(counts.first), dtype=torch.float64).index_add_(0, counts.row, counts.counts.double())
         entropy = -(counts.counts * (counts.counts / often[counts.row]).log()).sum().item() / counts.total
         assert first == pytest.approx(torch.tensor(257.0).log().item(), abs=0.1)
-        assert entropy < nats < entropy + 0.35, "no model of pairs can be below their own entropy"
+        assert entropy < nats < entropy + 0.35, "a bigram model cannot be below the bigram entropy"
 
 
 def test_a_long_text_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,19 +109,19 @@ def losses(session: Session) -> list[float]:
     return [event.loss for event in session.events([]) if isinstance(event, Stepped)]
 
 
-def test_a_run_goes_on_from_them_and_its_clock_with_it(tmp_path: Path) -> None:
+def test_training_continues_from_bigrams_and_their_time_counts(tmp_path: Path) -> None:
     with opened(tmp_path, train__pair_updates="30") as session:
         assert session.trainer.budget.seconds > 0.0
         (note,) = [note for note in session.notes if "bigram" in note]
-        told = float(note.split(": ")[1].split(" nats")[0])
-        assert whole_loss(session).item() == pytest.approx(told, abs=0.01)
-        assert losses(session)[0] == pytest.approx(told, abs=0.3)
+        noted = float(note.split(": ")[1].split(" nats")[0])
+        assert whole_loss(session).item() == pytest.approx(noted, abs=0.01)
+        assert losses(session)[0] == pytest.approx(noted, abs=0.3)
     with opened(tmp_path, name="without") as session:
         assert session.trainer.budget.seconds == 0.0 and not [note for note in session.notes if "bigram" in note]
-        assert losses(session)[0] > told + 2.0
+        assert losses(session)[0] > noted + 2.0
 
 
-def test_weights_of_another_run_are_not_begun_anew(tmp_path: Path) -> None:
+def test_weights_of_another_run_are_not_initialised_again(tmp_path: Path) -> None:
     with opened(tmp_path, train__pair_updates="5") as session:
         losses(session)
     config = small_config(

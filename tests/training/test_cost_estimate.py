@@ -1,4 +1,4 @@
-"""Estimates of what a run costs; as figures of `train --dry-run` they are tested in tests/cli/test_dry_run.py."""
+"""Estimates of the cost of a run; tests/cli/test_dry_run.py tests them in `train --dry-run`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lilliput.training.training_choices import OPTIMIZERS
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "muon"])
-def test_moments_are_those_that_the_optimizer_has(kind: Any, momentum: float) -> None:
+def test_moments_equal_the_size_of_the_optimizer_state(kind: Any, momentum: float) -> None:
     model = tiny_model(feed_forward="swiglu", kv_heads=2, biases="all")
     settings = OptimizerSettings(kind=kind, momentum=momentum)
     optimizer = build_optimizer(settings, model)

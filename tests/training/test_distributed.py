@@ -1,6 +1,6 @@
-"""Several processes are one: the same losses, weights and figures, whoever began the run; and none of them is lost silently.
+"""Several processes give the losses, weights and metrics of one, also after kills, signals and other numbers of processes.
 
-Real processes, on the CPU and over gloo. Starting some takes seconds: each launch does many things, and tests look at them.
+The processes are real, on the CPU with gloo. Starting them takes seconds, so each launch runs many cases.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 PATIENCE = 240.0
 STEPS = 20
 COMMON = {"train__steps": str(STEPS), "train__save_every": "50", "evaluate__every": "7", "optimizer__lr": "0.01"}
-# What must be the same in two processes and in one. Batches of 5 rows are cut unevenly.
+# Cases that must be equal in two processes and in one. Batches of 5 rows are split unevenly.
 CASES: dict[str, dict[str, str]] = {
     "replicate": {"train__accumulate": "3", "train__batch": "5", "model__tied": "true"},
     "shard": {"train__parallel": "shard", "train__accumulate": "3", "train__batch": "5", "model__tied": "true"},
@@ -52,10 +52,10 @@ CASES: dict[str, dict[str, str]] = {
     "replicate-labels": {"model__final_norm": "false", "model__positions": "none"},
     "both-labels": {"model__task": "both", "train__accumulate": "3", "train__batch": "5"},
 }
-# A run that goes from hand to hand: one process, two, four and one again, each with so many steps, whole or in parts.
+# A run that is resumed with other numbers of processes (one, two, four, one), replicated and sharded, until these steps.
 HANDS = {2: [("replicate", 6), ("shard", 9)], 4: [("replicate", 12), ("shard", 15)]}
 PASSED_ON = COMMON | {"optimizer__kind": "muon", "optimizer__average": "0.8", "train__save_every": "1"}
-# A run of four that stops and goes on, beside one that does not.
+# A run of four processes that is stopped and resumed, compared with one that is not.
 CUT = COMMON | {"train__steps": "6", "evaluate__every": "3", "model__dropout": "0.1"}
 
 
@@ -71,7 +71,7 @@ def changes_of(place: Path, case: str) -> dict[str, str]:
 
 
 def launch(place: Path, processes: int, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give these cases to so many processes; what the first one of them heard."""
+    """Run the cases in this number of processes; return the results of the first one."""
     words = [
         *TORCHRUN,
         "--nproc-per-node",
@@ -112,7 +112,7 @@ def alone(place: Path, name: str, resume: bool = False, stop: int | None = None,
 
 @pytest.fixture(scope="module")
 def of_two(place: Path) -> dict[str, Any]:
-    """What two processes heard, by case; and then both ways of going on with the run that is passed on."""
+    """The results of two processes, by case, and those of the run that they resume."""
     alone(place, "passed-on", stop=3, **PASSED_ON)
     cases = [{"name": f"{case}-2", "changes": changes_of(place, case)} for case in CASES]
     *found, first, second = launch(place, 2, [*cases, *handed_on(2)])
@@ -126,12 +126,12 @@ def of_four(place: Path, of_two: dict[str, Any]) -> dict[str, Any]:
     return {"passed-on": [first, second]}
 
 
-# ---- two are one
+# ---- equality
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_are_one(place: Path, of_two: dict[str, Any], case: str) -> None:
-    """Losses of 20 updates, weights, the sample's and the whole split's figures, and what is written."""
+def test_two_processes_equal_one(place: Path, of_two: dict[str, Any], case: str) -> None:
+    """Losses of 20 steps, metrics, a generated text, and the checkpoint."""
     expected, found = alone(place, f"{case}-1", **changes_of(place, case)), of_two[case]
     assert [int(step) for step in found["losses"]] == list(range(1, STEPS + 1))
     assert list(found["losses"].values()) == pytest.approx(list(expected["losses"].values()), rel=0, abs=1e-12)
@@ -141,11 +141,11 @@ def test_two_processes_are_one(place: Path, of_two: dict[str, Any], case: str) -
     one, two = (Run(place / "runs" / f"{case}-{n}").last for n in (1, 2))
     assert one and two
     assert_close_checkpoints(one, two)
-    assert found["losses"]["1"] != found["losses"]["20"], "the test would prove nothing"
+    assert found["losses"]["1"] != found["losses"]["20"], "the loss did not change"
 
 
 def assert_close_checkpoints(one: Any, two: Any) -> None:
-    """The same tensors with the same names and shapes, however many processes wrote them."""
+    """Names, shapes and values do not depend on the number of processes."""
     for load in ("load_model", "load_state"):
         expected, found = getattr(one, load)(), getattr(two, load)()
         assert expected.keys() == found.keys()
@@ -153,30 +153,32 @@ def assert_close_checkpoints(one: Any, two: Any) -> None:
             torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-11, msg=name)
 
 
-def test_a_run_goes_from_hand_to_hand(place: Path, of_two: dict[str, Any], of_four: dict[str, Any]) -> None:
-    """By one, two, four and one again, whole and in parts: the losses of the run that one process trained in one go."""
+def test_a_run_is_resumed_with_other_numbers_of_processes(
+    place: Path, of_two: dict[str, Any], of_four: dict[str, Any]
+) -> None:
+    """One, two, four and one again, replicated and sharded: the losses equal those of one uninterrupted process."""
     expected = alone(place, "kept", **PASSED_ON)
     last = alone(place, "passed-on", True, **PASSED_ON)
     hands = [*of_two["passed-on"], *of_four["passed-on"], last]
-    found = {int(step): loss for heard in hands for step, loss in heard["losses"].items()}
+    found = {int(step): loss for result in hands for step, loss in result["losses"].items()}
     assert list(found) == list(range(4, STEPS + 1))
     assert list(found.values()) == pytest.approx(list(expected["losses"].values())[3:], rel=0, abs=1e-12)
     assert last["figures"][-1] == pytest.approx(expected["figures"][-1], rel=0, abs=1e-12)
-    told = [note for heard in hands[:-1] for note in heard["notes"] if "processes" in note]
-    assert [[int(n) for n in re.findall(r"\d+", note)] for note in told] == [[1, 2], [2, 4]]
+    notes = [note for result in hands[:-1] for note in result["notes"] if "processes" in note]
+    assert [[int(n) for n in re.findall(r"\d+", note)] for note in notes] == [[1, 2], [2, 4]]
 
 
-def test_four_that_stop_and_go_on_are_the_same_bit_for_bit(place: Path, of_four: dict[str, Any]) -> None:
-    """Sums of four numbers depend on their order: it must not depend on how long the processes have lived."""
+def test_four_resumed_processes_are_bit_identical(place: Path, of_four: dict[str, Any]) -> None:
+    """Sums of four numbers depend on their order, which must be the same after a restart."""
     assert outcome(place / "runs" / "cut") == outcome(place / "runs" / "straight")
 
 
-# ---- what a process holds
+# ---- memory of a process
 
 
-def test_a_part_is_a_part(place: Path, of_two: dict[str, Any]) -> None:
-    """The arithmetic of docs/scale.md: of P processes each has 1/P of the rows of weights, gradients and moments, rounded up in
-    the first of them; and all of them where each has the whole."""
+def test_each_process_holds_its_part(place: Path, of_two: dict[str, Any]) -> None:
+    """As in docs/scale.md: sharded over P processes, each has 1/P of the rows of weights, gradients and moments, rounded up in
+    the first; replicated, each has all."""
     for case, processes, moments in (("replicate", 1, 2), ("shard", 2, 2), ("shard-labels", 2, 1)):
         last, held = Run(place / "runs" / f"{case}-2").last, of_two[case]["bytes"]
         assert last
@@ -192,7 +194,7 @@ def small_model_size(place: Path, case: str) -> int:
     return count(config.model, config.vectors).parameters.total
 
 
-# ---- as a user
+# ---- commands
 
 
 LONG = [*FLAGS, "--train.steps", "120", "--train.save_every", "7", "--evaluate.every", "20", "--model.dropout", "0.1"]
@@ -214,7 +216,7 @@ def torchrun(place: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def workers(agent: subprocess.Popen[str]) -> list[int]:
-    """The processes that torchrun has started, by their rank."""
+    """Return the process ids that torchrun has started, by rank."""
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(agent.pid)], capture_output=True, text=True)
     pids = [int(word) for word in found.stdout.split()]
     ranks = {}
@@ -245,8 +247,8 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks o
 
 
 @on_linux
-def test_a_killed_process_is_replaced_and_nobody_can_tell(place: Path, undisturbed: dict[str, Any]) -> None:
-    """kill -9 of each rank in turn; torchrun starts both again, which go on without being asked, whatever they were asked."""
+def test_a_killed_process_is_replaced_without_a_trace(place: Path, undisturbed: dict[str, Any]) -> None:
+    """After kill -9 of each rank, torchrun restarts both processes, which resume the run, even with --overwrite."""
     agent = torchrun(place, "--max-restarts", "3", *command("killed", "--overwrite"))
     log = place / "runs" / "killed" / "metrics.jsonl"
     for rank, line in ((1, 20), (0, 60)):
@@ -261,7 +263,7 @@ def test_a_killed_process_is_replaced_and_nobody_can_tell(place: Path, undisturb
 
 @on_linux
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_one_saves_and_ends_all(place: Path, undisturbed: dict[str, Any], rank: int) -> None:
+def test_a_signal_to_one_process_saves_and_ends_all(place: Path, undisturbed: dict[str, Any], rank: int) -> None:
     name = f"stopped-{rank}"
     agent = torchrun(place, *command(name))
     wait_for_line(place / "runs" / name / "metrics.jsonl", 20)
@@ -272,18 +274,18 @@ def test_a_signal_to_one_saves_and_ends_all(place: Path, undisturbed: dict[str, 
     assert agent.returncode == 0, err
     last = Run(place / "runs" / name).last
     assert last and last.step < 120
-    assert f"stopped at step {last.step}; step {last.step} is saved; resume with" in err
+    assert f"step {last.step}" in err and "--resume" in err
     agent = torchrun(place, "-m", "lilliput", "train", f"runs/{name}", "--resume")
     _, err = agent.communicate(timeout=PATIENCE)
     assert agent.returncode == 0, err
     assert outcome(place / "runs" / name) == undisturbed
 
 
-# ---- refused
+# ---- errors
 
 
-def told_by(place: Path, *words: str) -> str:
-    """What the processes say of a mistake, without what torchrun adds."""
+def stderr_of_failure(place: Path, *words: str) -> str:
+    """Run a command that fails in torchrun; return what it prints on stderr."""
     agent = torchrun(place, *words)
     _, err = agent.communicate(timeout=PATIENCE)
     assert agent.returncode != 0
@@ -292,15 +294,15 @@ def told_by(place: Path, *words: str) -> str:
     return err
 
 
-def test_a_mistake_is_told_once(place: Path) -> None:
+def test_an_error_is_printed_once(place: Path) -> None:
     for name, value in (("train.stepz", "7"), ("train.batch", "1")):
-        printed = told_by(place, "--max-restarts", "1", *command("mistaken", f"--{name}", value))
+        printed = stderr_of_failure(place, "--max-restarts", "1", *command("mistaken", f"--{name}", value))
         reports = [line for line in printed.splitlines() if line.startswith("error: ")]
         assert len(reports) == 1 and name in reports[0]
     assert not (place / "runs" / "mistaken").exists()
 
 
-def test_no_group_is_refused(place: Path) -> None:
+def test_incomplete_environment_of_a_group_is_an_error(place: Path) -> None:
     words = [sys.executable, *command("groupless")]
     alone_with = functools.partial(subprocess.run, cwd=place, capture_output=True, text=True, timeout=PATIENCE)
     done = alone_with(words, env=ENVIRONMENT | {"WORLD_SIZE": "2"})
@@ -317,24 +319,24 @@ def test_no_group_is_refused(place: Path) -> None:
 
 
 def rows_of(text: str, heading: str) -> dict[str, list[float]]:
-    """The table whose first cell begins so: the numbers of each model."""
+    """Return the numbers of each model from the table whose first cell starts with `heading`."""
     table = text[text.index(f"| {heading}") :].split("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip().replace(",", "") for cell in row.strip("| ").split("|")] for row in table]
     return {name: [float(number) for number in numbers] for name, *numbers in cells}
 
 
-def test_the_tables_of_the_docs_are_the_arithmetic_that_they_tell() -> None:
+def test_the_tables_of_docs_scale_are_correct() -> None:
     text = (TESTS.parent / "docs" / "scale.md").read_text("utf-8")
     models = rows_of(text, "model |")
     assert list(models) == ["100M", "1B", "10B"]
-    for name, (dim, layers, *told) in models.items():
+    for name, (dim, layers, *sizes) in models.items():
         width, depth = int(dim), int(layers)
         heads = width // (64 if width < 2000 else 128)
         shape = {"dim": width, "layers": depth, "heads": heads, "kv_heads": heads, "hidden": 4 * width, "context": 1024}
         counted = count(ModelSettings(vocab_size=32768, **shape), VectorSettings())
         parts, kept = counted.parameters, counted.activation_bytes_per_token
         size, block, ends = parts.total, parts.blocks // depth, parts.embedding + parts.norm + parts.head
-        assert told == [size, block, ends, kept]
+        assert sizes == [size, block, ends, kept]
         states = [16 * size / processes + 4 * (3 * block + 2 * ends) for processes in (8, 64)]
         tokens = 8 * 1024
         activations = [tokens * kept, tokens * (4 * width * depth + kept / depth)]

@@ -1,4 +1,4 @@
-"""Restarts by torchrun: the job that trained a run resumes it, and no other. With real processes: test_distributed.py."""
+"""Restarts by torchrun: only the job that trained a run resumes it. Real processes: test_distributed.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lilliput.training.process_group import World
 from lilliput.training.session import open_session
 
 
-def test_a_job_has_a_name_of_its_own() -> None:
-    """Through its restarts, counted or not, and not that of the next with the same id."""
+def test_a_job_has_a_unique_name() -> None:
+    """The same after a restart, and another for the next job with the same id."""
     assert torchrun_name({}) is None
     begun, again, other = (
         torchrun_name({"TORCHELASTIC_RUN_ID": "mine", "TORCHELASTIC_ERROR_FILE": f"/logs/{path}/error.json"})
@@ -37,7 +37,7 @@ class Machines(World):
 
 
 def train_job(folder: Path, *launches: str, overwrite: bool = False, stop: int = 3) -> list[str]:
-    """Train for a moment as a job of torchrun would; the session's notes, and which updates it made."""
+    """Train until step `stop` as a job of torchrun; return the notes of the session and its first and last step."""
     world, steps = Machines(*launches), list[int]()
     with open_session(small_config(folder), overwrite=overwrite, world=world) as session:
         for event in session.events([]):
@@ -47,16 +47,16 @@ def train_job(folder: Path, *launches: str, overwrite: bool = False, stop: int =
     return [*session.notes, f"steps {steps[0]} to {steps[-1]}"]
 
 
-def test_only_the_job_that_began_a_run_goes_on_with_it_unasked(tmp_path: Path) -> None:
-    """A run that was there before must not be taken up because its refusal made torchrun start the processes again."""
+def test_only_the_job_that_created_a_run_resumes_it(tmp_path: Path) -> None:
+    """If a run exists before the job, the error makes torchrun restart the processes; they must not resume that run."""
     assert train_job(tmp_path, "one") == ["steps 1 to 3"]
     for other in (["two"], []):
         assert refused(lambda other=other: train_job(tmp_path, *other)).code == "run.exists"  # type: ignore[misc]
     assert train_job(tmp_path, "one", stop=5) == ["steps 4 to 5"]
 
 
-def test_a_job_replaces_a_run_once(tmp_path: Path) -> None:
-    """Started again with the same --overwrite, it goes on with its own run."""
+def test_a_job_overwrites_a_run_once(tmp_path: Path) -> None:
+    """After a restart with the same --overwrite, it resumes its own run."""
     assert train_job(tmp_path, "one", stop=5) == ["steps 1 to 5"]
     assert train_job(tmp_path, "two", overwrite=True) == ["steps 1 to 3"]
     assert train_job(tmp_path, "two", overwrite=True, stop=5) == ["steps 4 to 5"]
@@ -64,15 +64,15 @@ def test_a_job_replaces_a_run_once(tmp_path: Path) -> None:
     assert steps == [1, 2, 3, 4, 5]
 
 
-def test_a_job_is_the_same_while_machines_come_and_go(tmp_path: Path) -> None:
-    """Also when the first of them has gone, and then all of those that began it."""
+def test_a_job_stays_the_same_when_machines_join_and_leave(tmp_path: Path) -> None:
+    """Also after the first machine has left, and then all machines that started the job."""
     assert train_job(tmp_path, "a", "b", overwrite=True, stop=2) == ["steps 1 to 2"]
     assert train_job(tmp_path, "b", "c", overwrite=True, stop=4) == ["steps 3 to 4"]
     assert train_job(tmp_path, "d", "c", overwrite=True, stop=6) == ["steps 5 to 6"]
     assert refused(lambda: train_job(tmp_path, "a", "e")).code == "run.exists"
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     with open_session(small_config(tmp_path), world=World("job")) as session:
         next(session.events([]))
     note, steps = train_job(tmp_path, "job")

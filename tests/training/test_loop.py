@@ -1,4 +1,4 @@
-"""The loop: which events, in which order, over which tokens, until when; and what it refuses to do."""
+"""The training loop: events and their order, steps, budgets, stopping, and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_kind(events: list[Event], kind: type[Any]) -> list[Any]:
 
 
 def weights_after(folder: Path, steps: int, **changes: str) -> dict[str, torch.Tensor]:
-    """The weights of the model after so many updates of an undisturbed run."""
+    """Return the weights after `steps` steps of an uninterrupted run."""
     with open_session(small_config(folder, "-".join(["run", *changes, *changes.values()]), **changes)) as session:
         for event in session.trainer.events():
             if isinstance(event, Stepped) and event.step == steps:
@@ -47,18 +47,18 @@ def weights_after(folder: Path, steps: int, **changes: str) -> dict[str, torch.T
 
 def test_a_checkpoint_comes_before_its_evaluation_and_the_whole_split_at_the_end(tmp_path: Path) -> None:
     _, events = train_small(small_config(tmp_path))
-    told = [(event.event, event.step, getattr(event, "whole", None)) for event in events]
+    order = [(event.event, event.step, getattr(event, "whole", None)) for event in events]
     steps = {n: [("step", n, None)] for n in range(1, 9)}
     saved, sampled = (lambda n: ("saved", n, None)), (lambda n: ("evaluation", n, False))
     for n in (2, 4):
         steps[n] += [saved(n)]
-    for n in (3, 6, 8):  # an evaluation has a checkpoint, asked for or not
+    for n in (3, 6, 8):  # each evaluation has a checkpoint
         steps[n] += [saved(n), sampled(n)]
-    assert told == [*itertools.chain(*steps.values()), ("evaluation", 8, True), ("finished", 8, None)]
+    assert order == [*itertools.chain(*steps.values()), ("evaluation", 8, True), ("finished", 8, None)]
 
 
-def test_every_test_set_is_measured_at_the_end_with_the_best_weights(tmp_path: Path) -> None:
-    """As if it were the validation split: a copy of that has its figures, and another text has others."""
+def test_every_test_set_is_evaluated_at_the_end_with_the_best_weights(tmp_path: Path) -> None:
+    """A copy of the validation split has the metrics of that split, and another text has others."""
     validation, other = (
         write_text(tmp_path, "v.txt", "The moon sang. " * 30),
         write_text(tmp_path, "o.txt", "xyz " * 99),
@@ -75,9 +75,9 @@ def test_every_test_set_is_measured_at_the_end_with_the_best_weights(tmp_path: P
     assert [getattr(same, name) for name in figures] == [getattr(whole, name) for name in figures]
     assert (same.name, different.name) == ("same", "other")
     assert different.loss != same.loss and different.tokens == 4 * 99
-    told = describe(run)["tests"]
-    assert list(told) == ["same", "other"]
-    assert told["other"]["perplexity"] == different.perplexity
+    tests = describe(run)["tests"]
+    assert list(tests) == ["same", "other"]
+    assert tests["other"]["perplexity"] == different.perplexity
 
 
 def test_only_the_newest_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_only_the_newest_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     run, events = train_small(small_config(tmp_path, optimizer__lr="100", schedule__kind="constant", train__keep="1"))
     sampled = [event for event in of_kind(events, Evaluated) if not event.whole]
     best = min(sampled, key=lambda event: event.loss)
-    assert best.step != 8, "the test would prove nothing"
+    assert best.step != 8, "the best is the last"
     assert run.best and run.last
     assert (run.best.step, run.last.step) == (best.step, 8)
     assert run.checkpoints() == [run.best, run.last]
@@ -93,7 +93,7 @@ def test_only_the_newest_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     assert (whole.step, whole.weights) == (8, best.step)
 
 
-def test_the_whole_split_is_judged_with_the_best_weights(tmp_path: Path) -> None:
+def test_the_whole_split_is_evaluated_with_the_best_weights(tmp_path: Path) -> None:
     config = small_config(tmp_path, optimizer__lr="100", schedule__kind="constant")
     with open_session(config) as session:
         events = list(session.events([]))
@@ -109,7 +109,7 @@ def test_equal_losses_keep_the_first(tmp_path: Path) -> None:
     assert run.best and run.best.step == 3
 
 
-# ---- what an update is
+# ---- steps
 
 
 @pytest.mark.parametrize("change", [{"evaluate__every": "1"}, {"train__save_every": "1"}, {"evaluate__rows": "1"}])
@@ -119,7 +119,7 @@ def test_intervals_do_not_change_the_weights(tmp_path: Path, change: dict[str, s
 
 
 def test_seeds_and_dropout_do_change_the_weights(tmp_path: Path) -> None:
-    """So that the equalities of this file can fail."""
+    """The equalities of this file can fail."""
     plain = weights_after(tmp_path, 3)
     for change in ({"seed": "2"}, {"model__dropout": "0.3"}, {"train__batch": "5"}):
         other = weights_after(tmp_path, 3, **change)
@@ -127,13 +127,13 @@ def test_seeds_and_dropout_do_change_the_weights(tmp_path: Path) -> None:
 
 
 def test_the_loss_is_weighted_by_tokens(tmp_path: Path) -> None:
-    """Micro-batches of unequal numbers of tokens give the loss and the gradient of all their tokens together."""
+    """Micro-batches with different numbers of tokens give the loss and the gradient of all their tokens together."""
     # One story in long rows: the last micro-batch of the epoch is smaller than the others.
     config = small_config(tmp_path, train__accumulate="3", train__batch="3", data__documents="3", model__context="300")
     with open_session(config) as session:
         trainer = session.trainer
         parts = [trainer.train.rows.batch(trainer.batches.at(n)) for n in range(3)]
-        assert len({part.tokens for part in parts}) > 1, "the test would prove nothing"
+        assert len({part.tokens for part in parts}) > 1, "all batches have the same size"
         tokens = sum(part.tokens for part in parts)
         expected = torch.stack([batch_loss(trainer.model, part).goal for part in parts]).sum() / tokens
         expected.backward()  # type: ignore[no-untyped-call]
@@ -146,7 +146,7 @@ def test_the_loss_is_weighted_by_tokens(tmp_path: Path) -> None:
 
 
 def test_accumulated_equals_one_big_batch(tmp_path: Path) -> None:
-    """The first update of 3 x 4 rows is that of 12 rows: the same rows, whichever way they are cut."""
+    """The first step with 3 x 4 rows equals that with 12 rows."""
     config = small_config(tmp_path, train__accumulate="3")
     with open_session(config) as session:
         trainer = session.trainer
@@ -170,7 +170,7 @@ def test_accumulated_equals_one_big_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("windows", ["aligned", "overlapping"])
 def test_an_epoch_has_every_window(tmp_path: Path, windows: str) -> None:
-    """Only training overlaps: the validation split has each token once, however training is cut."""
+    """Only training windows overlap: the validation split has each token once."""
     with open_session(small_config(tmp_path, data__windows=windows)) as session:
         trainer, file = session.trainer, session.prepared.split("train")
         sizes = np.diff(file.offsets)
@@ -193,7 +193,7 @@ def test_a_classifier_divides_by_documents_and_counts_tokens(tmp_path: Path) -> 
     assert first.tokens == sum(part.tokens for part in parts) > 12
 
 
-def test_a_classifier_learns_and_is_judged_by_its_accuracy(tmp_path: Path) -> None:
+def test_a_classifier_learns_and_reports_its_accuracy(tmp_path: Path) -> None:
     changes = labelled_changes(tmp_path) | {"train__steps": "40", "optimizer__lr": "0.02", "evaluate__every": "10"}
     run, found = train_small(small_config(tmp_path, **changes))
     *_, whole, tested, _ = found
@@ -202,18 +202,16 @@ def test_a_classifier_learns_and_is_judged_by_its_accuracy(tmp_path: Path) -> No
     assert whole.accuracy == 1.0 and tested.accuracy is not None and tested.accuracy > 0.9
     assert tested.documents == 11
     sampled = [event for event in of_kind(found, Evaluated) if not event.whole]
-    assert run.best and run.best.step == min(sampled, key=lambda event: event.loss).step, (
-        "the best is that of least loss"
-    )
-    told = describe(run)
-    assert told["validation"]["accuracy"] == 1.0
-    assert told["tests"]["heard"]["accuracy"] == tested.accuracy
+    assert run.best and run.best.step == min(sampled, key=lambda event: event.loss).step
+    described = describe(run)
+    assert described["validation"]["accuracy"] == 1.0
+    assert described["tests"]["heard"]["accuracy"] == tested.accuracy
 
 
-def test_a_golden_run(tmp_path: Path) -> None:
-    """Losses of a run, pinned: a change of any part of the pipeline is seen here, a change of defaults is not.
+def test_pinned_losses(tmp_path: Path) -> None:
+    """A change of any part of the pipeline changes these losses; a change of defaults does not.
 
-    Not bit for bit: another CPU or BLAS adds in another order, which float64 shows around the sixteenth digit.
+    They are not bit-identical on every machine: another CPU or BLAS adds in another order.
     """
     choices = {
         "initialisation": "xavier",
@@ -258,7 +256,7 @@ def test_tokens_as_budget(tmp_path: Path) -> None:
 
 
 class Clock:
-    """A second for every look at it."""
+    """A clock that advances by a second when it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -274,17 +272,17 @@ def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run, events = train_small(config)
     steps = of_kind(events, Stepped)
     pace = steps[-1].seconds - steps[-2].seconds
-    assert abs(steps[-1].seconds - 120.0) <= pace / 2 + 2.0, "half an update either way, and the looks in between"
+    assert abs(steps[-1].seconds - 120.0) <= pace / 2 + 2.0, "half a step, and the reads of the clock"
     assert steps[-1].progress == 1.0
     assert of_kind(events, Finished) == [events[-1]]
-    # Resumed, a run that has used up its minutes has ended, whatever its clock says by now.
+    # A resumed run that has used up its minutes makes no more steps.
     run, again = train_small(config, resume=True)
     assert of_kind(again, Stepped) == []
     assert run.last and run.last.step == steps[-1].step
 
 
 class WorkClock:
-    """A clock that moves when work is done, and by a microsecond when it is read."""
+    """A clock that advances when work is done, and by a microsecond when it is read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -301,8 +299,10 @@ class WorkClock:
         return call
 
 
-def test_minutes_end_on_time_and_the_rate_has_come_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation takes as long as thirty updates: none of them uses up the time of the last updates."""
+def test_minutes_end_on_time_and_the_learning_rate_reaches_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation takes as long as 30 steps: none is made in the time of the last steps."""
     clock = WorkClock()
     monkeypatch.setattr(budget, "time", clock)
     falling = {"schedule__kind": "linear", "schedule__final": "0.0", "optimizer__lr": "0.01"}
@@ -321,15 +321,14 @@ def test_minutes_end_on_time_and_the_rate_has_come_down(tmp_path: Path, monkeypa
     assert sampled[-1].step == steps[-1].step == session.run.metrics()[-1]["step"]
 
 
-def test_a_minute_is_over_before_the_first_step(tmp_path: Path) -> None:
-    """A run has a step, so that there is something to save, to judge and to write with."""
+def test_a_budget_that_is_too_short_still_gives_one_step(tmp_path: Path) -> None:
     run, events = train_small(small_config(tmp_path, train__minutes="1e-9"))
     assert [event.step for event in of_kind(events, Stepped)] == [1]
     assert run.best and run.best.step == 1
 
 
-def test_what_an_evaluation_takes_is_known_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that none is made, near the end, that the undisturbed run leaves out; also not that of the step it was stopped at."""
+def test_the_time_of_an_evaluation_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run omits the same evaluations near the end as an uninterrupted run, also at the step where it stopped."""
     monkeypatch.setattr(budget, "time", Clock())
     config = small_config(tmp_path, train__minutes="60", evaluate__every="2")
     with open_session(config) as session:
@@ -347,7 +346,7 @@ def test_what_an_evaluation_takes_is_known_after_a_resume(tmp_path: Path, monkey
 
 
 class Neighbour(World):
-    """One of two processes, as it were: the other wants to stop when it has been asked so often."""
+    """Simulate a second process that requests a stop after `patience` exchanges."""
 
     patience = 1_000_000
 
@@ -358,17 +357,17 @@ class Neighbour(World):
         return [float(self.patience == 0)]
 
 
-def test_a_judgement_is_stopped_between_batches_and_done_again(tmp_path: Path) -> None:
-    config, world, heard = small_config(tmp_path, train__batch="1"), Neighbour(), list[Event]()
+def test_a_final_evaluation_is_stopped_between_batches_and_repeated(tmp_path: Path) -> None:
+    config, world, events = small_config(tmp_path, train__batch="1"), Neighbour(), list[Event]()
     with open_session(config, world=world) as session:
-        assert len(session.trainer.validation.rows) > 3, "the test would prove nothing"
+        assert len(session.trainer.validation.rows) > 3, "the split is too small"
         for event in session.events([]):
-            heard.append(event)
+            events.append(event)
             if isinstance(event, Evaluated) and event.step == 8:
                 world.patience = 3
-    assert world.patience == 0, "nothing was asked after that"
-    assert not any(event.whole for event in of_kind(heard, Evaluated))
-    (finished,) = of_kind(heard, Finished)
+    assert world.patience == 0, "no exchange after the stop"
+    assert not any(event.whole for event in of_kind(events, Evaluated))
+    (finished,) = of_kind(events, Finished)
     assert (finished.step, finished.interrupted) == (8, True)
     assert session.run.last and session.run.last.step == 8
     _, again = train_small(config, resume=True)
@@ -382,7 +381,7 @@ def test_a_judgement_is_stopped_between_batches_and_done_again(tmp_path: Path) -
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
-    """Two evaluations without a new best; judged by the best weights, as at the end of a budget; resumed, ended still."""
+    """It ends after two evaluations without a new best, evaluates the best weights, and stays ended when resumed."""
     rising = {"optimizer__lr": "100", "schedule__kind": "constant", "train__steps": "40", "evaluate__every": "2"}
     config = small_config(tmp_path, train__patience="2", **rising)
     run, events = train_small(config)
@@ -399,11 +398,11 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
     assert of_kind(again, Stepped) == []
     assert of_kind(again, Finished)[0].early
     _, patient = train_small(small_config(tmp_path, "patient", train__patience="3", **(rising | {"train__steps": "8"})))
-    assert not of_kind(patient, Finished)[0].early, "a budget that ends first is no early end"
+    assert not of_kind(patient, Finished)[0].early, "the budget ended first"
 
 
-def test_averaged_weights_are_what_is_judged_and_kept(tmp_path: Path) -> None:
-    """By a written-out average of the weights after each update; training itself is as without it."""
+def test_averaged_weights_are_evaluated_and_saved(tmp_path: Path) -> None:
+    """Compared with an average computed here after each step; training itself does not change."""
     plain = weights_after(tmp_path, 8)
     expected: dict[str, torch.Tensor] = {}
     with open_session(small_config(tmp_path, optimizer__average="0.7")) as session:
@@ -423,14 +422,14 @@ def test_averaged_weights_are_what_is_judged_and_kept(tmp_path: Path) -> None:
     for name, tensor in last.load_model().items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-14)
     batches = trainer.validation.rows.cut(trainer.sample, 16)
-    judged = trainer.objective.measure(load(last.folder, device="cpu").model, trainer.validation, batches)
-    assert judged.loss == pytest.approx(sampled.loss, rel=1e-13)
+    metrics = trainer.objective.measure(load(last.folder, device="cpu").model, trainer.validation, batches)
+    assert metrics.loss == pytest.approx(sampled.loss, rel=1e-13)
     tuned = small_config(tmp_path, "tuned", optimizer__average="0.7")
     with open_session(tuned, start_from=str(session.run.folder)) as second:
         assert_equal_tensors(weights(second.trainer.model), last.load_model())
 
 
-def test_an_update_whose_gradient_overflows_is_skipped_and_told(tmp_path: Path) -> None:
+def test_a_step_whose_gradient_overflows_is_skipped_and_logged(tmp_path: Path) -> None:
     with open_session(small_config(tmp_path, train__precision="float16", train__steps="4")) as session:
         trainer = session.trainer
         trainer.precision.scale = 2.0**60
@@ -448,22 +447,22 @@ def test_an_update_whose_gradient_overflows_is_skipped_and_told(tmp_path: Path) 
     assert steps[0]["gradient_norm"] is None and all(event["gradient_norm"] > 0 for event in steps[1:])
 
 
-def test_the_log_says_which_updates_were_clipped(tmp_path: Path) -> None:
+def test_the_log_has_clipped_steps(tmp_path: Path) -> None:
     _, events = train_small(small_config(tmp_path, optimizer__clip="2.0"))
     steps = of_kind(events, Stepped)
-    assert {event.clipped for event in steps} == {True, False}, "the test would prove nothing"
+    assert {event.clipped for event in steps} == {True, False}
     assert [event.clipped for event in steps] == [event.gradient_norm > 2.0 for event in steps]
     _, events = train_small(small_config(tmp_path, "free", optimizer__clip="none"))
     assert not any(event.clipped for event in of_kind(events, Stepped))
 
 
-def test_warnings_follow_what_they_are_about_and_are_saved(tmp_path: Path) -> None:
-    """With an advisor that warns of every third update; its rows are those of the update."""
+def test_warnings_follow_their_step_and_are_logged(tmp_path: Path) -> None:
+    """With an advisor that warns at every third step; it receives the rows of the step."""
     with open_session(small_config(tmp_path, train__accumulate="2")) as session:
-        trainer, heard = session.trainer, []
+        trainer, checked = session.trainer, []
 
         def check(event: Event, rows: Sequence[int]) -> list[Warned]:
-            heard.append((event.event, list(rows)))
+            checked.append((event.event, list(rows)))
             return (
                 [Warned(event.step, "third", "!", "third")]
                 if isinstance(event, Stepped) and event.step % 3 == 0
@@ -471,11 +470,11 @@ def test_warnings_follow_what_they_are_about_and_are_saved(tmp_path: Path) -> No
             )
 
         trainer.advisor.check = check  # type: ignore[method-assign]
-        told = [(event.event, event.step) for event in session.events([])]
+        order = [(event.event, event.step) for event in session.events([])]
         rows = [row for n in (4, 5) for row in trainer.batches.at(n).tolist()]
-    assert [told[told.index(("warning", step)) - 1] for step in (3, 6)] == [("step", 3), ("step", 6)]
-    assert [rows for kind, rows in heard if kind == "step"][2] == rows
-    assert len(heard) == len(told) - 2, "of its own warnings it does not hear"
+    assert [order[order.index(("warning", step)) - 1] for step in (3, 6)] == [("step", 3), ("step", 6)]
+    assert [rows for kind, rows in checked if kind == "step"][2] == rows
+    assert len(checked) == len(order) - 2, "it does not receive its own warnings"
     assert [event["event"] for event in session.run.metrics()].count("warning") == 2
 
 
@@ -488,7 +487,7 @@ def poison(trainer: Trainer[Any], name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_weight_that_is_not_finite_is_named_before_the_update(tmp_path: Path, value: float) -> None:
+def test_a_weight_that_is_not_finite_is_named_before_the_step(tmp_path: Path, value: float) -> None:
     name = "head.project.weight"
     with open_session(small_config(tmp_path)) as session:
         trainer = session.trainer
@@ -497,9 +496,9 @@ def test_a_weight_that_is_not_finite_is_named_before_the_update(tmp_path: Path, 
         rows = trainer.batches.at(2)
         poison(trainer, name, value)
         before = {key: tensor.clone() for key, tensor in weights(trainer.model).items()}
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as raised:
             next(events)
-    error = told.value
+    error = raised.value
     assert (error.code, error.setting) == ("model.not-finite", "optimizer.lr")
     assert "step 3" in error.what and ("nan" in error.what or "inf" in error.what)
     assert error.where and f"weight {name}" in error.where and ", ".join(map(str, rows)) in error.where
@@ -517,15 +516,15 @@ def test_a_gradient_that_is_not_finite_is_named(tmp_path: Path) -> None:
         victim = "blocks.1.feed_forward.inner.up.weight"
         named[victim].register_hook(lambda gradient: gradient * math.inf)
         before = {key: tensor.clone() for key, tensor in weights(trainer.model).items()}
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as raised:
             next(session.events([]))
-    assert told.value.code == "model.not-finite"
-    assert "step 1" in told.value.what and f"gradient of {victim}" in told.value.what
+    assert raised.value.code == "model.not-finite"
+    assert "step 1" in raised.value.what and f"gradient of {victim}" in raised.value.what
     assert_equal_tensors(weights(trainer.model), before)
 
 
-def test_weights_spoilt_by_the_update_are_not_saved(tmp_path: Path) -> None:
-    """The loss and the gradient were finite; what the optimizer made of them was not. The older checkpoint stays."""
+def test_weights_that_are_not_finite_after_a_step_are_not_saved(tmp_path: Path) -> None:
+    """Loss and gradient are finite, but the weights after the step are not. The older checkpoint stays."""
     with open_session(small_config(tmp_path, train__keep="1")) as session:
         trainer, events = session.trainer, session.events([])
         assert isinstance(list(itertools.islice(events, 3))[-1], Saved)
@@ -538,7 +537,7 @@ def test_weights_spoilt_by_the_update_are_not_saved(tmp_path: Path) -> None:
     session.run.checkpoints()[0].verify()
 
 
-def test_a_huge_learning_rate_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_a_huge_learning_rate_is_an_error(tmp_path: Path) -> None:
     changes = {"optimizer__lr": "1e30", "train__precision": "float32", "schedule__warmup": "0", "train__steps": "30"}
     error = refused(lambda: train_small(small_config(tmp_path, model__qk_norm="false", **changes)))
     assert error.code == "model.not-finite" and "step " in error.what
@@ -547,7 +546,7 @@ def test_a_huge_learning_rate_ends_in_a_sentence(tmp_path: Path) -> None:
 # ---- the log
 
 
-def test_the_log_is_what_the_design_says() -> None:
+def test_the_format_of_the_log() -> None:
     run = Run.open(trained() / "runs" / "mine")
     kinds = {
         "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes clipped skipped "
@@ -574,7 +573,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def test_the_whole_split_scores_each_token_once_by_numpy() -> None:
-    """Nats of every token of every document and of its end, from the logits; bits over the documents' own bytes."""
+    """Nats of every token of every document and of its end, from the logits; bits per byte of the documents."""
     from lilliput.data.corpora import open_corpus
 
     folder = trained()

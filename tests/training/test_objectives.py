@@ -1,4 +1,4 @@
-"""What is descended and what is told: weights, smoothing, and two tasks on one trunk that leave each other alone."""
+"""Objectives: minimised and logged losses, weights, smoothing, and two tasks on one trunk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lilliput.training.objectives import DocumentLabel, NextToken, TokenAndLabel
 from lilliput.training.session import open_session
 
 START, CONTEXT, LABELS = 15, 8, ["bee", "bear", "owl"]
-SIZES = [3, 8, 9, 20, 1, 6, 16, 5]  # tokens of documents: of one to three windows
+SIZES = [3, 8, 9, 20, 1, 6, 16, 5]  # tokens of documents: one to three windows each
 
 
 def make_file() -> TokenFile:
@@ -42,8 +42,8 @@ def whole_batch() -> BothBatch:
     return rows.batch(np.arange(len(rows)))
 
 
-def descend(model: Transformer, weights: tuple[float, float], batch: BothBatch) -> dict[str, Tensor]:
-    """The gradient of one update over this batch."""
+def gradient_of_step(model: Transformer, weights: tuple[float, float], batch: BothBatch) -> dict[str, Tensor]:
+    """Return the gradient of one step over this batch."""
     objective = TokenAndLabel(CONTEXT, START, LABELS, weights)
     model.zero_grad()
     weigh(objective.losses(model, batch).goal, batch.counts, objective.weights).backward()  # type: ignore[no-untyped-call]
@@ -53,7 +53,7 @@ def descend(model: Transformer, weights: tuple[float, float], batch: BothBatch) 
 # ---- weights
 
 
-def test_each_loss_is_divided_by_its_own_count_and_weighed() -> None:
+def test_each_loss_is_divided_by_its_own_count_and_weighted() -> None:
     sums = torch.tensor([12.0, 10.0], dtype=torch.float64, requires_grad=True)
     found = weigh(sums, (3, 5), (0.5, 2.0))
     found.backward()  # type: ignore[no-untyped-call]
@@ -62,35 +62,35 @@ def test_each_loss_is_divided_by_its_own_count_and_weighed() -> None:
     assert weigh(torch.tensor([6.0]), (4,), (1.0,)).item() == 1.5
 
 
-def test_what_no_batch_counts_weighs_nothing() -> None:
+def test_a_count_of_zero_adds_nothing() -> None:
     assert weigh(torch.tensor([6.0, 0.0]), (4, 0), (1.0, 1.0)).item() == 1.5
 
 
-def test_without_the_label_a_model_of_both_learns_as_a_language_model() -> None:
-    """Bit for bit on the same rows; and on packed rows, which a language model would have, to rounding."""
+def test_with_label_weight_zero_a_multitask_model_learns_like_a_language_model() -> None:
+    """Bit-identical on the same rows, and up to rounding on the packed rows of a language model."""
     model, batch = make_both(), whole_batch()
-    twin = tiny_model(context=CONTEXT)
-    twin.load_state_dict({n: t for n, t in model.state_dict().items() if not n.startswith("head.label.")})
+    language = tiny_model(context=CONTEXT)
+    language.load_state_dict({n: t for n, t in model.state_dict().items() if not n.startswith("head.label.")})
     alone = NextToken(CONTEXT, START, overlapping=False)
-    found = descend(model, (1.0, 0.0), batch)
-    weigh(alone.losses(twin, batch).goal, (batch.tokens,), alone.weights).backward()  # type: ignore[no-untyped-call]
-    same_rows = gradients(twin)
+    found = gradient_of_step(model, (1.0, 0.0), batch)
+    weigh(alone.losses(language, batch).goal, (batch.tokens,), alone.weights).backward()  # type: ignore[no-untyped-call]
+    same_rows = gradients(language)
     assert_equal_tensors({name: found[name] for name in same_rows}, same_rows)
-    assert all(not found[name].any() for name in found.keys() - same_rows.keys()), "the label's head stays as it is"
-    twin.zero_grad()
+    assert all(not found[name].any() for name in found.keys() - same_rows.keys()), "the label head does not learn"
+    language.zero_grad()
     rows = PackedRows(make_file(), CONTEXT, START)
     packed = rows.batch(np.arange(len(rows)))
-    weigh(alone.losses(twin, packed).goal, packed.counts, alone.weights).backward()  # type: ignore[no-untyped-call]
-    for name, gradient in gradients(twin).items():
+    weigh(alone.losses(language, packed).goal, packed.counts, alone.weights).backward()  # type: ignore[no-untyped-call]
+    for name, gradient in gradients(language).items():
         assert_same(found[name], gradient)
 
 
-def test_without_the_token_a_model_of_both_learns_as_a_causal_classifier() -> None:
-    """Written out: the states of each document's first window, alone and unpadded, their mean, two layers, the label's nats."""
+def test_with_token_weight_zero_a_multitask_model_learns_like_a_causal_classifier() -> None:
+    """The reference takes the first window of each document, unpadded: the mean of its states, two layers, cross-entropy."""
     model, file = make_both(), make_file()
     head = model.head
     assert isinstance(head, LanguageAndLabelHead) and file.labels is not None
-    found = descend(model, (0.0, 1.0), whole_batch())
+    found = gradient_of_step(model, (0.0, 1.0), whole_batch())
     model.zero_grad()
     nats = torch.zeros((), dtype=torch.float64)
     for number, label in enumerate(file.labels.tolist()):
@@ -107,17 +107,17 @@ def test_without_the_token_a_model_of_both_learns_as_a_causal_classifier() -> No
         assert_same(found[name], gradient)
 
 
-def test_the_gradient_of_both_is_the_weighted_sum() -> None:
+def test_the_multitask_gradient_is_the_weighted_sum() -> None:
     model, batch = make_both(), whole_batch()
-    token, label = descend(model, (1.0, 0.0), batch), descend(model, (0.0, 1.0), batch)
-    for name, gradient in descend(model, (0.3, 1.7), batch).items():
+    token, label = gradient_of_step(model, (1.0, 0.0), batch), gradient_of_step(model, (0.0, 1.0), batch)
+    for name, gradient in gradient_of_step(model, (0.3, 1.7), batch).items():
         assert_same(gradient, 0.3 * token[name] + 1.7 * label[name])
 
 
-# ---- figures
+# ---- metrics
 
 
-def test_the_loss_of_both_is_weighed_and_every_figure_is_told() -> None:
+def test_the_multitask_loss_is_weighted_and_has_all_metrics() -> None:
     model, file = make_both(), make_file()
     objectives = [TokenAndLabel(CONTEXT, START, LABELS, pair) for pair in ((1.0, 0.0), (0.0, 1.0), (0.3, 1.7))]
     split = objectives[0].open(file, training=False)
@@ -145,7 +145,7 @@ def test_a_sample_of_later_windows_has_no_accuracy() -> None:
 # ---- smoothing
 
 
-def test_labels_are_smoothed_in_what_is_descended_and_not_in_what_is_told() -> None:
+def test_labels_are_smoothed_in_the_minimised_loss_only() -> None:
     model = tiny_model(task="classifier", classes=3, classifier_hidden=10, context=CONTEXT)
     plain, smooth = DocumentLabel(CONTEXT, LABELS), DocumentLabel(CONTEXT, LABELS, smoothing=0.3)
     split = plain.open(make_file(), training=True)
@@ -172,13 +172,13 @@ def test_tokens_are_smoothed_too() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_balanced_every_label_counts_the_same(smoothing: float) -> None:
-    """What is descended over all documents is the mean of the labels' own means, and what is told is as ever."""
+def test_balanced_labels_have_equal_weight(smoothing: float) -> None:
+    """The minimised loss over all documents is the mean of the means of each label; the logged loss does not change."""
     model = tiny_model(task="classifier", classes=3, classifier_hidden=10, context=CONTEXT)
     file = make_file()
     assert file.labels is not None
     counts = np.bincount(file.labels)
-    assert len(set(counts.tolist())) > 1, "else there is nothing to balance"
+    assert len(set(counts.tolist())) > 1, "the labels are balanced already"
     weights = balanced_weights(file.labels, 3)
     assert sum(weight * count for weight, count in zip(weights, counts, strict=True)) == pytest.approx(len(SIZES))
     plain = DocumentLabel(CONTEXT, LABELS, smoothing)
@@ -191,8 +191,8 @@ def test_balanced_every_label_counts_the_same(smoothing: float) -> None:
     assert torch.equal(found.nats, plain.losses(model, rows.batch(np.arange(len(rows)))).nats)
 
 
-def test_both_balances_labels_and_leaves_tokens_alone() -> None:
-    """A later window has no label, and weighs nothing."""
+def test_balancing_does_not_change_the_token_loss() -> None:
+    """Windows after the first have no label."""
     model, batch = make_both(), whole_batch()
     assert (batch.labels < 0).any()
     plain = TokenAndLabel(CONTEXT, START, LABELS, (1.0, 1.0)).losses(model, batch)
@@ -215,11 +215,11 @@ def test_the_setting_balances_by_the_labels_of_training(task: str, tmp_path: Pat
 
 
 def both_changes(folder: Path) -> dict[str, str]:
-    """Some documents have two windows; and there is a test set."""
+    """Return settings with documents of two windows and with a test set."""
     return labelled_changes(folder) | {"model__task": "both", "model__classes": "none"}
 
 
-def test_a_run_of_both_learns_both_and_keeps_the_best_of_their_weighed_loss(tmp_path: Path) -> None:
+def test_a_multitask_run_learns_both_and_keeps_the_best_weighted_loss(tmp_path: Path) -> None:
     changes = both_changes(tmp_path) | {"train__label_weight": "2.0", "train__language_weight": "0.5"}
     changes |= {"train__steps": "120", "optimizer__lr": "0.01", "evaluate__every": "20", "train__batch": "24"}
     write_labelled(tmp_path, documents=120)
@@ -233,18 +233,22 @@ def test_a_run_of_both_learns_both_and_keeps_the_best_of_their_weighed_loss(tmp_
     sampled = [event for event in found if isinstance(event, Evaluated) and not event.whole]
     assert run.best and run.best.step == min(sampled, key=lambda event: event.loss).step
     assert run.best.labels() == ["bear", "bee", "owl"]
-    told = describe(run)["validation"]
-    assert (told["accuracy"], told["perplexity"], told["loss"]) == (whole.accuracy, whole.perplexity, whole.loss)
+    metrics = describe(run)["validation"]
+    assert [metrics[name] for name in ("accuracy", "perplexity", "loss")] == [
+        whole.accuracy,
+        whole.perplexity,
+        whole.loss,
+    ]
     with open_session(config, resume=True) as session:
         objective, split = session.trainer.objective, session.trainer.validation
         assert objective.weights == (0.5, 2.0)
         again = objective.measure(load(run.folder).model, split, split.rows.in_order(24))
     assert again.loss == whole.loss
-    assert load(run.folder).generate("the", tokens=5), "it writes"
+    assert load(run.folder).generate("the", tokens=5)
 
 
-def test_both_and_the_language_model_see_the_same_tokens(tmp_path: Path) -> None:
-    """One epoch of either predicts every token of the split once."""
+def test_multitask_and_language_model_see_the_same_tokens(tmp_path: Path) -> None:
+    """An epoch predicts every token of the split once."""
     both = both_changes(tmp_path)
     plain = {**both, "model__task": "language"}
     tokens = []
@@ -257,24 +261,24 @@ def test_both_and_the_language_model_see_the_same_tokens(tmp_path: Path) -> None
     assert tokens[0] == tokens[1]
 
 
-def test_the_command_line_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training tells both kinds of figures; dry run, info and generate take the run as any other."""
+def test_commands_with_a_multitask_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training prints both kinds of metrics; dry run, info and generate work as with any other run."""
     monkeypatch.chdir(tmp_path)
     labelled_changes(tmp_path)
     settings = [*FLAGS, "--data.labelled", "true", "--tokenizer.kind", "word", "--model.task", "both"]
-    told = lilliput("train", "said.tsv", "--name", "mine", *settings, "--data.tests", "heard=heard.tsv")
-    assert told.code == 0, told.err
-    assert "training tokens with 3 labels" in told.err
-    for line in ("nats a token and a document, as weighed", "accuracy ", "perplexity ", "bits per byte "):
-        assert line in told.out, told.out
-    assert " tokens, 11 documents)" in told.out and "lilliput generate runs/mine" in told.out
-    assert "mylabels.tsv --from runs/mine" in told.out
+    result = lilliput("train", "said.tsv", "--name", "mine", *settings, "--data.tests", "heard=heard.tsv")
+    assert result.code == 0, result.err
+    assert "3 labels" in result.err
+    for metric in ("accuracy ", "perplexity ", "bits per byte "):
+        assert metric in result.out, result.out
+    assert "11 documents" in result.out and "lilliput generate runs/mine" in result.out
+    assert "--from runs/mine" in result.out
     info = lilliput("info", "mine")
     assert info.code == 0 and "accuracy" in info.out and "perplexity" in info.out
     assert lilliput("generate", "mine", "--prompt", "the", "--tokens", "3").code == 0
     dry = lilliput("train", "said.tsv", *settings, "--model.vocab_size", "30", "--dry-run")
     assert dry.code == 0, dry.err
-    head = 16 * 30 + (16 + 1 + 2) * 100 + 2  # tokens; then two layers with biases for the two labels that are assumed
+    head = 16 * 30 + (16 + 1 + 2) * 100 + 2  # tokens; two layers with biases for two assumed labels
     assert f"head {head:,}," in dry.out
 
 
@@ -286,7 +290,7 @@ def test_the_command_line_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         {"data.labelled": "false"},
     ],
 )
-def test_what_does_not_fit_both(tmp_path: Path, changes: dict[str, str]) -> None:
+def test_settings_that_conflict_with_task_both(tmp_path: Path, changes: dict[str, str]) -> None:
     (tmp_path / "said.tsv").write_text("bee\thoney\n")
     both = {"model.task": "both", "data.labelled": "true"}
     assert load_config(str(tmp_path / "said.tsv"), both).model.task == "both"

@@ -1,4 +1,4 @@
-"""Those who watch: the log holds strict JSON a line, and the bar fits on one line of a terminal."""
+"""Observers: the log has one strict JSON object per line, and the progress bar fits on one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LANGUAGE = {"loss": 1.2345, "bits_per_byte": 0.6123, "accuracy": None, "tokens":
 LABELS = {"loss": 0.4321, "perplexity": None, "bits_per_byte": None, "accuracy": 0.877, "tokens": 900, "documents": 81}
 EVALUATED = Evaluated(step=250, whole=False, weights=250, floor=None, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
 TESTED = AtTheEnd(step=300, name="obama", weights=250, perplexity=3.4367, **LANGUAGE)  # type: ignore[arg-type]
-JUDGED = Evaluated(step=250, whole=False, weights=250, floor=None, **LABELS)  # type: ignore[arg-type]
+CLASSIFIED = Evaluated(step=250, whole=False, weights=250, floor=None, **LABELS)  # type: ignore[arg-type]
 FINISHED = Finished(300, 300_000, 60.0, interrupted=False, early=False)
 WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it", "loss spike")
 
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Run:
 # ---- the log
 
 
-def test_every_so_many_steps_and_everything_else(run: Run) -> None:
+def test_the_log_has_every_nth_step_and_all_other_events(run: Run) -> None:
     log = MetricsFile(run, every=10)
     for step in range(1, 26):
         log(stepped(step, progress=step / 25))
@@ -61,7 +61,7 @@ def test_every_so_many_steps_and_everything_else(run: Run) -> None:
         ("saved", 20),
         ("evaluation", 250),
         ("warning", 260),
-        ("step", 25),  # the last, whatever its number
+        ("step", 25),  # the last step is always logged
         ("test", 300),
         ("finished", 300),
     ]
@@ -71,7 +71,7 @@ def test_every_so_many_steps_and_everything_else(run: Run) -> None:
     assert [list(event)[:2] for event in lines] == [["event", "step"]] * len(lines)
 
 
-def test_a_line_is_there_before_the_next_event(run: Run) -> None:
+def test_a_line_is_written_before_the_next_event(run: Run) -> None:
     log = MetricsFile(run, every=1)
     for step in (1, 2, 3):
         log(stepped(step))
@@ -86,18 +86,18 @@ def test_an_interrupted_run_has_not_finished(run: Run) -> None:
     assert run.metrics() == []
 
 
-def test_a_log_that_cannot_be_opened(run: Run) -> None:
+def test_a_log_that_cannot_be_opened_is_an_error(run: Run) -> None:
     run.metrics_path.mkdir()
     assert "metrics.jsonl" in refused(lambda: MetricsFile(run, every=1)).what
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
-def test_a_full_disk_is_told(run: Run) -> None:
+def test_a_full_disk_is_an_error(run: Run) -> None:
     run.metrics_path.symlink_to("/dev/full")
     log = MetricsFile(run, every=1)
     cause = refused(lambda: log(stepped(1))).__cause__
     assert isinstance(cause, OSError) and cause.errno == errno.ENOSPC
-    # What is still in the buffer cannot be written either: closing tells the same, and no more.
+    # The buffer cannot be written either: closing raises the same error.
     with pytest.raises(OSError, match="No space"):
         log.close()
 
@@ -110,7 +110,7 @@ def terminal(width: int) -> Console:
 
 
 def frames(console: Console) -> list[str]:
-    """What stood on the terminal's lines, one after the other, without the codes that move the cursor."""
+    """Return all lines that the terminal has shown, without cursor codes."""
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     for code in ("\x1b[2K", "\x1b[1A", "\x1b[?25l", "\x1b[?25h"):
@@ -135,7 +135,7 @@ def test_the_bar_is_one_line(width: int) -> None:
         )
 
 
-def test_nothing_breaks_at_80_columns() -> None:
+def test_all_lines_fit_80_columns() -> None:
     console = terminal(80)
     observer = ConsoleObserver(console, 2.0)
     worst = dataclasses.replace(stepped(99_999, loss=10.234), lr=2.1e-5, gradient_norm=123.4, share_of_peak=1.0)
@@ -155,7 +155,7 @@ def test_nothing_breaks_at_80_columns() -> None:
     assert all(len(line) <= 80 for line in shown)
 
 
-def test_without_a_terminal_there_are_lines_and_no_codes() -> None:
+def test_without_a_terminal_it_prints_lines_without_codes() -> None:
     console = Console(file=io.StringIO(), width=80, soft_wrap=True)
     observer = ConsoleObserver(console, bytes_per_prediction=2.0)
     for step in (1, 2, 3):
@@ -176,7 +176,7 @@ def test_without_a_terminal_there_are_lines_and_no_codes() -> None:
 def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
     console = Console(file=io.StringIO(), width=80, soft_wrap=True)
     observer = ConsoleObserver(console, bytes_per_prediction=None)
-    for event in (stepped(1), JUDGED, TESTED, FINISHED):
+    for event in (stepped(1), CLASSIFIED, TESTED, FINISHED):
         observer(event)
     observer.close()
     assert isinstance(console.file, io.StringIO)
@@ -185,7 +185,7 @@ def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
     assert second == "step    250  validation loss 0.4321  accuracy 87.7%"
 
 
-def test_the_loss_shown_is_a_mean_that_begins_with_the_first() -> None:
+def test_the_shown_loss_is_a_mean_that_starts_with_the_first() -> None:
     observer = ConsoleObserver(Console(file=io.StringIO()), bytes_per_prediction=2.0)
     observer(stepped(1, loss=6.0))
     assert observer.smooth == 6.0
@@ -194,7 +194,7 @@ def test_the_loss_shown_is_a_mean_that_begins_with_the_first() -> None:
     observer.close()
 
 
-def test_what_a_sample_holds_is_no_markup(tmp_path: Path) -> None:
+def test_a_sample_is_not_parsed_as_markup(tmp_path: Path) -> None:
     console = terminal(80)
     observer = ConsoleObserver(console, 2.0)
     observer.show_sample(1, "[bold]not[/] markup [/wrong]")
@@ -202,17 +202,17 @@ def test_what_a_sample_holds_is_no_markup(tmp_path: Path) -> None:
     assert "[bold]not[/] markup [/wrong]" in [line.rstrip() for line in frames(console)]
 
 
-def test_warnings_are_yellow_and_no_markup() -> None:
+def test_warnings_are_yellow_and_not_parsed_as_markup() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard", legacy_windows=False)
     observer = ConsoleObserver(console, 2.0)
     observer(WARNED)
     observer.close()
     assert isinstance(console.file, io.StringIO)
-    told = "\x1b[1;33mwarning at step 260: \x1b[0m\x1b[33mthe loss jumped [from 2] to 9: look [/at] it\x1b[0m"
-    assert told in console.file.getvalue()
+    text = "\x1b[1;33mwarning at step 260: \x1b[0m\x1b[33mthe loss jumped [from 2] to 9: look [/at] it\x1b[0m"
+    assert text in console.file.getvalue()
 
 
-def test_what_the_machine_or_the_update_does_not_have_is_left_out() -> None:
+def test_missing_metrics_are_omitted() -> None:
     console = Console(file=io.StringIO(), width=80, soft_wrap=True)
     observer = ConsoleObserver(console, bytes_per_prediction=None)
     bare = dataclasses.replace(stepped(1), gradient_norm=None, skipped=True, share_of_peak=None, memory_bytes=None)
@@ -222,10 +222,10 @@ def test_what_the_machine_or_the_update_does_not_have_is_left_out() -> None:
     assert isinstance(console.file, io.StringIO)
     first, last = [line for line in console.file.getvalue().splitlines() if line]
     assert first == "step      1   50%  loss 2.000  lr 1.0e-03  overflow  12,346 tokens/s  1:00 left"
-    assert last == "step    300  validation has ceased to fall: the run ends early"
+    assert last == "step    300  stopped early: validation loss no longer falls"
 
 
-def test_a_real_run_is_watched_from_end_to_end(tmp_path: Path) -> None:
+def test_the_console_of_a_real_run(tmp_path: Path) -> None:
     console = terminal(80)
     with open_session(small_config(tmp_path)) as session:
         observer = ConsoleObserver(console, session.trainer.train.bytes_per_prediction)
@@ -237,5 +237,5 @@ def test_a_real_run_is_watched_from_end_to_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (61, "1:01"), (3600, "1:00:00"), (36061, "10:01:01")]
 )
-def test_times_as_a_clock_shows_them(seconds: float, shown: str) -> None:
+def test_clock_format(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown

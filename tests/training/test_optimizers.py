@@ -1,4 +1,4 @@
-"""Groups of parameters, every optimizer against its formula written out, clipping, and Muon."""
+"""Parameter groups, each optimizer compared with its formula, clipping, and Muon."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_matrices_are_decayed_and_vectors_are_not() -> None:
     assert len(decayed["params"]) + len(plain["params"]) == len(list(model.parameters()))
 
 
-def test_frozen_and_tied_weights_are_counted_right() -> None:
+def test_frozen_weights_are_excluded_and_tied_ones_included_once() -> None:
     frozen = tiny_model(vectors=VectorSettings(width=9))
     optimized = [p for group in build_optimizer(OptimizerSettings(), frozen).param_groups for p in group["params"]]
     assert not any(p is frozen.embedding.table.weight for p in optimized)
@@ -47,7 +47,7 @@ def test_frozen_and_tied_weights_are_counted_right() -> None:
 
 
 def peaks(settings: OptimizerSettings, model: Transformer) -> dict[str, float]:
-    """The peak of every weight that is trained, by name."""
+    """Return the peak learning rate of every trainable weight by name."""
     found = {}
     for group in build_optimizer(settings, model).param_groups:
         assert group["lr"] == group["peak"]
@@ -56,67 +56,67 @@ def peaks(settings: OptimizerSettings, model: Transformer) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "muon"])
-def test_tables_and_head_have_peaks_of_their_own(kind: str) -> None:
+def test_tables_and_head_have_their_own_peaks(kind: str) -> None:
     settings = OptimizerSettings(kind=kind, lr=0.1, matrix_lr=0.2, embedding_lr=0.3, head_lr=0.4)  # type: ignore[arg-type]
     model = tiny_model(positions="learned", biases="all", norm="layer")
     for name, peak in peaks(settings, model).items():
         matrix = name.startswith("blocks.") and not name.endswith("bias") and "norm" not in name
         others = {"embedding.table.weight": 0.3, "head.project.weight": 0.4}
         assert peak == others.get(name, 0.2 if kind == "muon" and matrix else 0.1), name
-    assert build_optimizer(settings, model).param_groups[0]["peak"] == 0.1  # the one that is told
+    assert build_optimizer(settings, model).param_groups[0]["peak"] == 0.1  # the one that is logged
 
 
-def test_value_tables_are_tables_of_tokens() -> None:
+def test_value_embeddings_are_token_tables() -> None:
     found = peaks(OptimizerSettings(lr=0.1, embedding_lr=0.3), tiny_model(value_embeddings="all"))
     assert sum(peak == 0.3 for peak in found.values()) == 1 + 3
 
 
-def test_a_tied_table_is_the_embeddings() -> None:
+def test_a_tied_table_has_the_rate_of_the_embedding() -> None:
     found = peaks(OptimizerSettings(lr=0.1, embedding_lr=0.3, head_lr=0.4), tiny_model(tied=True, biases="all"))
     assert found["embedding.table.weight"] == 0.3
     assert found["head.project.bias"] == 0.1
     assert 0.4 not in found.values()
 
 
-def test_a_tied_head_with_a_rate_of_its_own_is_refused() -> None:
+def test_a_tied_head_with_its_own_rate_is_an_error() -> None:
     config = Config(model=ModelSettings(tied=True), optimizer=OptimizerSettings(head_lr=0.1))
     assert [one.setting for one in conflicts(config)] == ["optimizer.head_lr"]
 
 
-def test_the_rows_learned_beside_frozen_vectors_are_a_table_and_their_projection_is_none() -> None:
+def test_learned_rows_of_frozen_vectors_are_a_token_table_but_not_their_projection() -> None:
     model = tiny_model(vectors=VectorSettings(source="some.vec", width=9, rows=3))
     found = peaks(OptimizerSettings(lr=0.1, embedding_lr=0.3), model)
     assert [name for name, peak in found.items() if peak == 0.3] == ["embedding.learned.weight"]
     assert "embedding.table.weight" not in found
 
 
-def test_both_layers_of_a_classifier_are_its_head() -> None:
+def test_the_head_of_a_classifier_has_two_layers() -> None:
     model = tiny_model(task="classifier", classes=3, classifier_hidden=5)
     found = peaks(OptimizerSettings(lr=0.1, head_lr=0.4), model)
     assert {name for name, peak in found.items() if peak == 0.4} == {"head.inner.weight", "head.project.weight"}
 
 
-def test_a_peak_that_is_not_asked_for_makes_no_group() -> None:
+def test_equal_peaks_share_a_group() -> None:
     model = tiny_model(norm="layer")
     assert len(build_optimizer(OptimizerSettings(), model).param_groups) == 2
     assert len(build_optimizer(OptimizerSettings(lr=0.1, embedding_lr=0.1), model).param_groups) == 2
     assert len(build_optimizer(OptimizerSettings(lr=0.1, embedding_lr=0.2), model).param_groups) == 3
 
 
-# ---- one formula each: (weight, gradient, decay, state, step) -> the next weight
+# ---- formulas: (weight, gradient, decay, state, step) -> the next weight
 
 Formula = Callable[[Tensor, Tensor, float, dict[str, Tensor], int], Tensor]
 LR, MOMENTUM, BETAS, EPSILON = 0.01, 0.7, (0.8, 0.9), 1e-6
 
 
 def sgd(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor], step: int) -> Tensor:
-    """Polyak's momentum, not Nesterov's; the decay is in the gradient."""
+    """Polyak momentum, not Nesterov; the decay is part of the gradient."""
     state["average"] = MOMENTUM * state.get("average", torch.zeros_like(weight)) + gradient + decay * weight
     return weight - LR * state["average"]
 
 
 def adam(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor], step: int) -> Tensor:
-    """Kingma and Ba 2015, algorithm 1; the decay is in the gradient."""
+    """Kingma and Ba 2015, algorithm 1; the decay is part of the gradient."""
     gradient = gradient + decay * weight
     for name, beta, value in (("first", BETAS[0], gradient), ("second", BETAS[1], gradient**2)):
         state[name] = beta * state.get(name, torch.zeros_like(weight)) + (1 - beta) * value
@@ -125,7 +125,7 @@ def adam(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor
 
 
 def adamw(weight: Tensor, gradient: Tensor, decay: float, state: dict[str, Tensor], step: int) -> Tensor:
-    """Loshchilov and Hutter 2019, algorithm 2: decay is not in the gradient."""
+    """Loshchilov and Hutter 2019, algorithm 2: the decay is not part of the gradient."""
     return adam(weight, gradient, 0.0, state, step) - LR * decay * weight
 
 
@@ -161,7 +161,7 @@ def test_five_steps_by_formula(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(FORMULAS))
-def test_an_optimizer_goes_on_from_its_state(kind: str) -> None:
+def test_an_optimizer_continues_from_its_state(kind: str) -> None:
     def steps(model: Transformer, optimizer: Together | torch.optim.Optimizer, count: int) -> None:
         for seed in range(count):
             model(draw_ids(2, 5, seed=seed)).square().mean().backward()
@@ -208,7 +208,7 @@ def test_clipping_keeps_the_direction_and_bounds_the_norm(share: float) -> None:
     assert gradient_norm(model).item() <= largest * (1 + 1e-12)
 
 
-def test_frozen_weights_have_no_part_in_norm_and_clipping() -> None:
+def test_frozen_weights_do_not_change_norm_and_clipping() -> None:
     model = tiny_model(vectors=VectorSettings(width=9))
     model(draw_ids(2, 5)).square().sum().backward()
     norm = gradient_norm(model)
@@ -217,7 +217,7 @@ def test_frozen_weights_have_no_part_in_norm_and_clipping() -> None:
     assert gradient_norm(model).item() == pytest.approx(1.0, rel=1e-12)
 
 
-def test_a_gradient_that_is_not_finite_is_seen_in_the_norm() -> None:
+def test_a_gradient_that_is_not_finite_makes_the_norm_not_finite() -> None:
     model = with_gradients()
     model.norm.weight.grad[0] = math.inf
     assert not torch.isfinite(gradient_norm(model))
@@ -228,7 +228,7 @@ def test_a_gradient_that_is_not_finite_is_seen_in_the_norm() -> None:
 # ---- muon
 
 
-def test_muon_takes_the_matrices_of_the_blocks_and_leaves_the_ends() -> None:
+def test_muon_updates_exactly_the_matrices_of_the_blocks() -> None:
     model = tiny_model(kv_heads=2, feed_forward="swiglu", tied=True, positions="learned", biases="all")
     optimizer = build_optimizer(OptimizerSettings(kind="muon", lr=0.01, matrix_lr=0.03), model)
     matrices = [p for group in optimizer.param_groups if "rows" in group for p in group["params"]]
@@ -244,15 +244,15 @@ def test_muon_takes_the_matrices_of_the_blocks_and_leaves_the_ends() -> None:
 
 
 def newton_schulz(matrix: Tensor) -> Tensor:
-    """One matrix, as the formula stands: x -> a x + b (x x^T) x + c (x x^T)^2 x."""
+    """Orthogonalise one matrix by the formula x -> a x + b (x x^T) x + c (x x^T)^2 x."""
     x = matrix / (matrix @ matrix.mT).square().sum().sqrt().sqrt()
     for a, b, c in COEFFICIENTS:
         x = a * x + b * x @ x.mT @ x + c * x @ x.mT @ x @ x.mT @ x
     return x
 
 
-def test_what_is_a_hundredth_of_the_largest_is_lifted_to_near_one() -> None:
-    """The steps, on numbers: nothing from 0.01 to 1 ends outside of 0.72 to 1.28, and nothing below it above."""
+def test_the_coefficients_map_singular_values_to_near_one() -> None:
+    """Values from 0.01 to 1 are mapped to 0.72 to 1.28, and smaller values stay in order."""
     x = torch.linspace(0.0, 1.0, 100_001, dtype=torch.float64)
     small = x < 0.01
     for a, b, c in COEFFICIENTS:
@@ -263,16 +263,15 @@ def test_what_is_a_hundredth_of_the_largest_is_lifted_to_near_one() -> None:
 
 
 @pytest.mark.parametrize("rows, columns", [(8, 8), (8, 11), (11, 8), (8, 32), (32, 8), (1, 9), (9, 1)])
-def test_a_batch_of_any_shape_is_orthogonalised_as_the_formula_says(rows: int, columns: int) -> None:
+def test_a_batch_of_any_shape_equals_the_formula(rows: int, columns: int) -> None:
     matrices = draw(3, rows, columns)
-    straight = orthogonalise(matrices)
-    for matrix, found in zip(matrices, straight, strict=True):
+    for matrix, found in zip(matrices, orthogonalise(matrices), strict=True):
         assert_same(found, newton_schulz(matrix))
 
 
 @pytest.mark.parametrize("columns", [64, 256])
-def test_in_float32_it_is_right_to_a_ten_thousandth_even_of_what_is_nearly_singular(columns: int) -> None:
-    """A gradient is often of low rank but for noise: what the formula lifts from there is all rounding."""
+def test_the_error_in_float32_is_small_for_nearly_singular_matrices(columns: int) -> None:
+    """Gradients are often of low rank plus noise, which the formula amplifies."""
     matrix = draw(64, 4) @ draw(4, columns, seed=1) + 1e-5 * draw(64, columns, seed=2)
     exact = newton_schulz(matrix)
     found = orthogonalise(matrix.float()[None])[0].double()
@@ -280,32 +279,31 @@ def test_in_float32_it_is_right_to_a_ten_thousandth_even_of_what_is_nearly_singu
 
 
 @given(tall=st.booleans(), seed=st.integers(0, 100))
-def test_orthogonalising_keeps_directions_and_evens_out_sizes(tall: bool, seed: int) -> None:
+def test_orthogonalising_keeps_singular_vectors(tall: bool, seed: int) -> None:
     matrix = draw(12, 5, seed=seed) if tall else draw(5, 12, seed=seed)
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    (straight,) = orthogonalise(matrix[None])
-    inner = u.mT @ straight @ v.mT  # diagonal: the same singular vectors
+    (found,) = orthogonalise(matrix[None])
+    inner = u.mT @ found @ v.mT  # diagonal: the same singular vectors
     assert (inner - inner.diagonal().diag()).abs().max() < 1e-9
     assert inner.diagonal().min() > 0.3
     assert inner.diagonal().max() < 1.3
-    assert_same(orthogonalise(1000 * matrix[None])[0], straight)
+    assert_same(orthogonalise(1000 * matrix[None])[0], found)
 
 
-def test_nothing_stays_nothing() -> None:
+def test_zeros_stay_zeros() -> None:
     assert torch.equal(orthogonalise(torch.zeros(2, 3, 9)), torch.zeros(2, 3, 9))
 
 
-def test_what_one_parameter_stacks_is_orthogonalised_one_by_one() -> None:
+def test_stacked_matrices_are_orthogonalised_separately() -> None:
     matrices = draw(2, 32, 8)
-    found = orthogonalise_stacked(matrices, [16, 8, 8])
-    for matrix, straight in zip(matrices, found, strict=True):
+    for matrix, found in zip(matrices, orthogonalise_stacked(matrices, [16, 8, 8]), strict=True):
         parts = [newton_schulz(part) * (len(part) / 8) ** 0.5 for part in matrix.split([16, 8, 8])]
-        assert_same(straight, torch.cat(parts))
+        assert_same(found, torch.cat(parts))
 
 
 @pytest.mark.parametrize("most", [1, 1000, 1 << 24])
 def test_four_steps_of_muon_by_formula(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stands in one batch with what."""
+    """The size of batches does not matter."""
     monkeypatch.setattr(muon, "MOST_NUMBERS", most)
     model = tiny_model(kv_heads=2, feed_forward="swiglu")
     settings = OptimizerSettings(kind="muon", matrix_lr=0.1, momentum=0.9, weight_decay=0.2)

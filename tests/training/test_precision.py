@@ -1,4 +1,4 @@
-"""Products in 16 bits: as near to float32 as 16 bits are, finite gradients in float32, and a scale that finds its way."""
+"""Mixed precision: losses and gradients close to those of float32, and the loss scale of float16."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.precision import FIRST_SCALE, PATIENCE, Precision, build_precision
 
 CPU = torch.device("cpu")
-# Half a unit in the last place: 8 and 11 bits. A forward pass of 3 layers rounds some twenty times, to either side.
+# Half a unit in the last place of 8 and 11 bits. A forward pass of 3 layers rounds about twenty times.
 ROUNDING = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12}
 HALVES = pytest.mark.parametrize("dtype", list(ROUNDING), ids=["bfloat16", "float16"])
 
 
 def packed_loss(model: Transformer, precision: Precision) -> Nats:
-    """Of two rows: one of two documents and padding, one of a single document."""
+    """Return the loss of two rows: two documents with padding, and a single document."""
     ids = draw_ids(2, 12)
     doc = torch.tensor([[1] * 5 + [2] * 5 + [0] * 2, [1] * 12])
     pos = torch.tensor([[*range(5), *range(5), -1, -1], [*range(12)]])
@@ -43,14 +43,14 @@ def gradient_of(loss: Tensor, model: Transformer) -> dict[str, Tensor]:
 
 
 def distance(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """Of the whole gradient, relative."""
+    """Return the relative distance of two gradients."""
     difference = math.fsum((found[name] - grad).double().square().sum().item() for name, grad in wanted.items())
     return math.sqrt(difference / math.fsum(grad.double().square().sum().item() for grad in wanted.values()))
 
 
 @HALVES
 @pytest.mark.parametrize("case", VARIANTS, ids=name_variant)
-def test_every_variant_is_near_to_float32(case: dict[str, Any], dtype: torch.dtype) -> None:
+def test_every_variant_is_close_to_float32(case: dict[str, Any], dtype: torch.dtype) -> None:
     model = tiny_model(**case).float()
     exact, rounded = packed_loss(model, Precision(CPU, torch.float32)), packed_loss(model, Precision(CPU, dtype))
     assert rounded.goal.dtype is rounded.nats.dtype is torch.float32
@@ -59,12 +59,12 @@ def test_every_variant_is_near_to_float32(case: dict[str, Any], dtype: torch.dty
     wanted, found = gradient_of(exact.goal, model), gradient_of(rounded.goal, model)
     assert found.keys() == wanted.keys()
     assert all(grad.dtype is torch.float32 and torch.isfinite(grad).all() for grad in found.values())
-    assert distance(found, wanted) < 50 * ROUNDING[dtype]  # largest with relu, some of which open or close by rounding
+    assert distance(found, wanted) < 50 * ROUNDING[dtype]  # largest with relu: rounding switches some units on or off
 
 
 @HALVES
 @pytest.mark.parametrize("task", ["classifier", "both"])
-def test_labels_are_told_in_float32(task: str, dtype: torch.dtype) -> None:
+def test_label_logits_are_float32(task: str, dtype: torch.dtype) -> None:
     model = tiny_model(task=task, classes=3).float()
     ids = draw_ids(4, 12)
     exact = label_logits(model, ids)
@@ -81,8 +81,8 @@ def label_logits(model: Transformer, ids: Tensor) -> Tensor:
     return logits
 
 
-def test_the_residual_stream_is_never_of_16_bits() -> None:
-    """Also where it begins with a product, that of word vectors."""
+def test_the_residual_stream_is_always_float32() -> None:
+    """Also where it starts with a product, the projection of word vectors."""
     vectors = VectorSettings(source="x.vec", width=8, frozen=False)
     model = tiny_model(vectors=vectors, qk_norm=True).float()
     seen: list[torch.dtype] = []
@@ -93,13 +93,13 @@ def test_the_residual_stream_is_never_of_16_bits() -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
-def test_whole_types_cast_nothing(name: str) -> None:
+def test_float32_and_float64_are_not_cast(name: str) -> None:
     precision = build_precision(name, CPU)
     with precision.casting():
         assert not torch.is_autocast_enabled("cpu")
     assert precision.weights_dtype is precision.dtype is getattr(torch, name)
     assert precision.scale == 1.0 and precision.note is None
-    assert precision.accept(torch.tensor(math.inf))  # the loop refuses what no scale can mend
+    assert precision.accept(torch.tensor(math.inf))  # the loop raises the error
     assert precision.scale == 1.0
 
 
@@ -109,28 +109,28 @@ def test_bfloat16_needs_no_scale() -> None:
     assert precision.accept(torch.tensor(math.nan)) and precision.scale == 1.0
 
 
-def learn(model: Transformer, precision: Precision, updates: int, spoil: int | None = None) -> list[float | None]:
-    """The losses of updates on one batch, None where one was skipped; `spoil` is the update whose gradient overflows."""
+def learn(model: Transformer, precision: Precision, steps: int, spoil: int | None = None) -> list[float | None]:
+    """Return the losses of steps on one batch, None for skipped steps; the gradient of step `spoil` overflows."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses: list[float | None] = []
-    for update in range(updates):
+    for step in range(steps):
         loss = packed_loss(model, precision).goal / 22
         optimizer.zero_grad()
-        (loss * precision.scale * (1e38 if update == spoil else 1.0)).backward()  # type: ignore[no-untyped-call]
+        (loss * precision.scale * (1e38 if step == spoil else 1.0)).backward()  # type: ignore[no-untyped-call]
         for weight in model.parameters():
             assert weight.grad is not None
             weight.grad /= precision.scale
         norm = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
-        taken = precision.accept(norm)
-        losses.append(loss.item() if taken else None)
-        if taken:
+        accepted = precision.accept(norm)
+        losses.append(loss.item() if accepted else None)
+        if accepted:
             assert torch.isfinite(norm)
             optimizer.step()
     return losses
 
 
 @HALVES
-def test_it_learns_one_batch_by_heart(dtype: torch.dtype) -> None:
+def test_it_memorises_one_batch(dtype: torch.dtype) -> None:
     losses = learn(tiny_model(qk_norm=True).float(), Precision(CPU, dtype), 120)
     made = [loss for loss in losses if loss is not None]
     assert made[0] > 2.5 and made[-1] < 0.5 and len(made) >= 110
@@ -140,14 +140,14 @@ def test_an_overflow_is_skipped_and_the_run_recovers() -> None:
     model, precision = tiny_model().float(), Precision(CPU, torch.float16)
     precision.scale = 1024.0
     losses = learn(model, precision, 60, spoil=30)
-    assert [update for update, loss in enumerate(losses) if loss is None] == [30]
+    assert [step for step, loss in enumerate(losses) if loss is None] == [30]
     assert precision.scale == 512.0 and precision.good == 29
     first, before, after, last = losses[0], losses[29], losses[31], losses[59]
     assert first is not None and before is not None and after is not None and last is not None
     assert after == pytest.approx(before, abs=0.2) and last < before < first
 
 
-def test_the_scale_halves_at_once_and_doubles_after_patience() -> None:
+def test_the_scale_halves_after_an_overflow_and_doubles_after_patience() -> None:
     precision, fine, overflowed = Precision(CPU, torch.float16), torch.tensor(1.0), torch.tensor(math.inf)
     assert precision.scale == FIRST_SCALE == 65536.0
     assert not precision.accept(overflowed) and not precision.accept(torch.tensor(math.nan))
@@ -160,7 +160,7 @@ def test_the_scale_halves_at_once_and_doubles_after_patience() -> None:
     assert (again.scale, again.good) == (FIRST_SCALE / 2, 1)
 
 
-def test_below_a_scale_of_one_it_is_the_gradient_that_is_wrong() -> None:
+def test_the_scale_does_not_fall_below_one() -> None:
     precision, overflowed = Precision(CPU, torch.float16), torch.tensor(math.inf)
     assert [precision.accept(overflowed) for _ in range(18)] == [False] * 16 + [True] * 2
     assert precision.scale == 1.0
@@ -170,8 +170,8 @@ def test_below_a_scale_of_one_it_is_the_gradient_that_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_a_run_in_16_bits_is_near_to_one_in_32(name: str, tmp_path: Path) -> None:
-    """Training, evaluation and all; and its weights are those of float32, for whoever loads them."""
+def test_a_16_bit_run_is_close_to_a_32_bit_run(name: str, tmp_path: Path) -> None:
+    """In training and evaluation losses; its saved weights are float32."""
     _, exactly = train_small(small_config(tmp_path, "exact", train__precision="float32"))
     rounded, roughly = train_small(small_config(tmp_path, "rounded", train__precision=name))
     for wanted, found in zip(exactly, roughly, strict=True):
@@ -183,17 +183,17 @@ def test_a_run_in_16_bits_is_near_to_one_in_32(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_a_run_in_16_bits_is_judged_in_32(name: str, tmp_path: Path) -> None:
-    """What it says of itself is what anybody finds who judges its checkpoint."""
+def test_a_16_bit_run_is_evaluated_in_32_bits(name: str, tmp_path: Path) -> None:
+    """Its logged loss equals that of an evaluation of its checkpoint."""
     run, events = train_small(small_config(tmp_path, train__precision=name))
-    told = next(event for event in events if isinstance(event, Evaluated) and event.whole)
+    logged = next(event for event in events if isinstance(event, Evaluated) and event.whole)
     found = evaluate(run.folder)
-    assert found["tokens"] == told.tokens
-    assert found["loss"] == pytest.approx(told.loss, rel=1e-6)  # float32 sums in other batches
+    assert found["tokens"] == logged.tokens
+    assert found["loss"] == pytest.approx(logged.loss, rel=1e-6)  # float32 sums in other batches
 
 
-def test_a_resumed_run_has_its_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first scale is far too large: updates are skipped, are in the log as such, and the run goes on."""
+def test_a_resumed_run_restores_its_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first scale is too large: the first steps are skipped and logged as skipped."""
     monkeypatch.setattr("lilliput.training.precision.FIRST_SCALE", 2.0**20)
     whole, events = train_small(small_config(tmp_path, "whole", train__precision="float16"))
     skipped = [event.step for event in events if isinstance(event, Stepped) and event.skipped]
@@ -207,5 +207,5 @@ def test_a_resumed_run_has_its_scale(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert timeless(run) == timeless(whole)
 
 
-def test_a_type_that_the_device_does_not_have() -> None:
+def test_a_type_that_the_device_lacks_is_an_error() -> None:
     assert "float64" in refused(lambda: build_precision("float64", torch.device("mps"))).what

@@ -1,4 +1,4 @@
-"""What the environment says of processes, and what a process alone makes of it. Groups of them: test_distributed.py."""
+"""The environment of process groups, and a single process. Several processes: test_distributed.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lilliput.training.process_group import agree_on_group_name, is_lost_connect
 MASTER = {"RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
-def test_a_process_alone_is_a_world_without_torch() -> None:
+def test_a_single_process_does_not_import_torch() -> None:
     code = (
         "import sys; from lilliput.training.process_group import open_world\n"
         "with open_world() as w: print(w.total([1, 2]), w.first)"
@@ -28,7 +28,7 @@ def test_a_process_alone_is_a_world_without_torch() -> None:
     assert done.stdout.split("\n") == ["[1, 2] True", "False", ""], done.stderr
 
 
-def test_alone_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_exchanges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     with open_world() as world:
         value = {"any": object()}
@@ -38,13 +38,13 @@ def test_alone_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
         assert world.launch is None
 
 
-@pytest.mark.parametrize("said", ["two", "0", "-1", ""])
-def test_a_number_of_processes_that_is_none(said: str) -> None:
-    assert refused(lambda: world_size({"WORLD_SIZE": said})).code == "process.group"
+@pytest.mark.parametrize("size", ["two", "0", "-1", ""])
+def test_an_invalid_world_size_is_an_error(size: str) -> None:
+    assert refused(lambda: world_size({"WORLD_SIZE": size})).code == "process.group"
 
 
 @pytest.mark.parametrize("missing", [("RANK",), ("MASTER_ADDR",), ("MASTER_PORT",), ("RANK", "MASTER_PORT")])
-def test_a_group_that_nobody_can_find_is_refused(missing: tuple[str, ...]) -> None:
+def test_missing_variables_of_a_group_are_an_error(missing: tuple[str, ...]) -> None:
     environment = {name: value for name, value in MASTER.items() if name not in missing} | {"WORLD_SIZE": "2"}
     error = refused(lambda: world_size(environment))
     assert error.code == "process.group"
@@ -53,13 +53,13 @@ def test_a_group_that_nobody_can_find_is_refused(missing: tuple[str, ...]) -> No
     assert world_size({name: value for name, value in environment.items() if name != "WORLD_SIZE"}) == 1
 
 
-def test_restarts_need_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_restart_count_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "x")
     with open_world() as world:
         assert world.first
 
 
-def test_what_gloo_says_of_lost_processes_is_known_and_other_errors_are_not() -> None:
+def test_errors_of_lost_connections_are_recognised() -> None:
     assert is_lost_connection(
         RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
     )
@@ -81,8 +81,8 @@ def meet_in_threads(store: HashStore, processes: int) -> set[str]:
     return found
 
 
-def test_processes_that_are_started_again_take_nothing_from_their_dead_predecessors() -> None:
-    """The same store for three groups, the second of which died before its first process came."""
+def test_restarted_processes_ignore_keys_of_dead_ones() -> None:
+    """Three groups use the same store; the second one died before its first process joined."""
     store = HashStore()
     store.set_timeout(timedelta(seconds=120))
     (first,) = meet_in_threads(store, 3)
@@ -92,10 +92,10 @@ def test_processes_that_are_started_again_take_nothing_from_their_dead_predecess
     assert third != first
 
 
-def test_a_process_of_several_leaves_without_taking_python_apart() -> None:
+def test_exit_process_does_not_finalise_python() -> None:
     code = (
         "import atexit, sys; atexit.register(print, 'late'); from lilliput.training.process_group import exit_process; "
     )
-    code += "print('said', end=''); print('told', end='', file=sys.stderr); exit_process(3)"
+    code += "print('out', end=''); print('err', end='', file=sys.stderr); exit_process(3)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "said", "told")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out", "err")

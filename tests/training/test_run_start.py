@@ -20,21 +20,21 @@ from lilliput.training.session import open_session
 @pytest.mark.parametrize(
     "name", ["../up", "a/b", "..", ".", ".hidden", "-x", "a\\b", "a:b", "x" * 101, "é" * 60, "a\nb", "end."]
 )
-def test_names_that_are_no_folders_name(tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_errors(tmp_path: Path, name: str) -> None:
     error = refused(lambda: train_small(small_config(tmp_path, name)))
     assert (error.code, error.setting) == ("run.name", "name")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mytext.txt"]
 
 
 @pytest.mark.parametrize("name", ["a", "my run", "träume", "v1.2-final", "x" * 100, "[bold]", "物語"])
-def test_names_that_are(tmp_path: Path, name: str) -> None:
+def test_valid_names(tmp_path: Path, name: str) -> None:
     config = small_config(tmp_path, name)
     assert run_folder(config) == tmp_path / "runs" / name
     with open_session(config) as session:
         assert session.run.name == name
 
 
-# ---- what a command names
+# ---- settings of a command
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_new_run_has_the_settings_of_its_command(run: Run) -> None:
 
 @pytest.mark.parametrize("target", ["mine", "runs/mine"])
 @pytest.mark.parametrize("parallel", ["replicate", "shard"])
-def test_a_resumed_run_has_its_saved_settings_but_for_the_free_ones(run: Run, target: str, parallel: str) -> None:
+def test_a_resumed_run_has_its_saved_settings_except_the_free_ones(run: Run, target: str, parallel: str) -> None:
     start = resolve_start(CommandSettings(target, {"train.parallel": parallel}), resume=True)
     saved = run.config()
     assert start.resume and start.config.train.parallel == parallel
@@ -68,7 +68,7 @@ def test_a_command_and_a_config_resume_the_same_run(run: Run) -> None:
     assert by_command == by_config == left_open
 
 
-def test_what_a_command_changes_in_a_resumed_run_is_refused(run: Run) -> None:
+def test_changing_settings_of_a_resumed_run_is_an_error(run: Run) -> None:
     command = CommandSettings("mytext.txt", {"name": "mine", "model.dim": "16", "optimizer.lr": "0.5"})
     error = refused(lambda: resolve_start(command, resume=True))
     assert (error.code, error.setting, error.where) == ("setting.changed", "optimizer.lr", "runs/mine")
@@ -91,7 +91,7 @@ def test_model_and_tokenizer_come_with_the_weights(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.dim", "tokenizer.kind", "vectors.source"])
-def test_what_comes_with_the_weights_cannot_be_set(run: Run, name: str) -> None:
+def test_settings_that_come_with_the_weights_cannot_be_set(run: Run, name: str) -> None:
     value = {"model.dim": "32", "tokenizer.kind": "byte", "vectors.source": "none"}[name]
     error = refused(lambda: resolve_start(CommandSettings("mytext.txt", {name: value}), start_from="mine"))
     assert (error.code, error.setting) == ("setting.conflict", name)

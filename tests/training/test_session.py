@@ -1,4 +1,4 @@
-"""A run that survives: whatever ends it, resumed it is the run that nobody disturbed, bit for bit."""
+"""Sessions: an interrupted and resumed run is bit-identical to an uninterrupted one, and errors change nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from lilliput.training.session import open_session, train
 from lilliput.training.training_data import fit_labels
 from torture import outcome
 
-# What the promise must hold for; each run has 17 to 21 events.
+# Settings for which resumed runs must be bit-identical; each run has 17 to 21 events.
 VARIANTS: dict[str, dict[str, str]] = {
     "steps": {"model__dropout": "0.2"},
     "tokens": {"train__tokens": "1000", "model__dropout": "0.2", "model__tied": "true", "train__precision": "float32"},
@@ -62,7 +62,7 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module")
 def references() -> Iterator[dict[str, tuple[Path, dict[str, Any], list[str], int]]]:
-    """For each variant: its folder, what the undisturbed run came to, its checkpoints, its number of events."""
+    """For each variant: its folder, the outcome of the uninterrupted run, its checkpoints, its number of events."""
     found = {}
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         for variant in VARIANTS:
@@ -99,7 +99,7 @@ def notes_of(config: Config) -> list[str]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_killed_after_every_event(references: dict[str, Any], variant: str) -> None:
-    """The generator is dropped after event n, and the last line of the log is torn where n is odd."""
+    """The generator is dropped after event n; for odd n, the last line of the log is incomplete."""
     folder, expected, checkpoints, count = references[variant]
     for after in range(count):
         config = variant_config(folder, variant, f"killed-{after}")
@@ -113,11 +113,11 @@ def test_killed_after_every_event(references: dict[str, Any], variant: str) -> N
         shutil.rmtree(run.folder)
 
 
-def test_killed_after_every_second_event_again_and_again(references: dict[str, Any]) -> None:
+def test_killed_many_times(references: dict[str, Any]) -> None:
     folder, expected, _, _ = references["steps"]
     config = small_config(folder, "worn", **VARIANTS["steps"])
     resume, deaths = False, 0
-    while abandon(config, 7, resume):  # a step more than a resumed run redoes, or it would never end
+    while abandon(config, 7, resume):  # one step more than a resumed run repeats, so that it ends
         resume, deaths = True, deaths + 1
     assert deaths >= 3
     assert outcome(run_folder(config)) == expected
@@ -125,23 +125,23 @@ def test_killed_after_every_second_event_again_and_again(references: dict[str, A
 
 @pytest.mark.parametrize("variant", ["steps", "rising", "classifier"])
 def test_stopped_after_every_event(references: dict[str, Any], variant: str) -> None:
-    """`stop()` when event n is heard: between update and save, between save and evaluation, after an evaluation."""
+    """`stop()` after event n: between step and save, between save and evaluation, after an evaluation."""
     folder, expected, _, count = references[variant]
     for after in range(1, count):
         config = variant_config(folder, variant, f"stopped-{after}")
         with open_session(config) as session:
-            heard = []
+            events = []
             for event in session.events([]):
-                heard.append(event)
-                if len(heard) == after:
+                events.append(event)
+                if len(events) == after:
                     session.trainer.stop()
-        *_, before, last = heard
+        *_, before, last = events
         assert isinstance(last, Finished)
-        assert last.interrupted == (after < count - 1), "also while it is judged"
+        assert last.interrupted == (after < count - 1), "also during the final evaluation"
         if last.interrupted:
             assert "finished" not in {event["event"] for event in session.run.metrics()}
             assert session.run.last and session.run.last.step == last.step, "a stop saves"
-            evaluated = isinstance(before, Evaluated) and after < len(heard) - 1
+            evaluated = isinstance(before, Evaluated) and after < len(events) - 1
             assert last.step == 8 or not evaluated, "and does not evaluate first"
             train_small(config, resume=True)
         assert outcome(session.run.folder) == expected, f"stopped after event {after}"
@@ -155,12 +155,13 @@ def test_stopped_before_the_first_step(references: dict[str, Any]) -> None:
         session.trainer.stop()
         events = list(session.events([]))
     assert [type(event) for event in events] == [Finished]
-    assert notes_of(config) == ["the run has no checkpoint yet: it starts again"]
+    (note,) = notes_of(config)
+    assert "no checkpoint" in note
     assert outcome(session.run.folder) == expected
     assert names(session.run) == checkpoints
 
 
-def test_a_run_moved_and_renamed_goes_on(references: dict[str, Any], tmp_path: Path) -> None:
+def test_a_moved_and_renamed_run_is_resumed(references: dict[str, Any], tmp_path: Path) -> None:
     folder, expected, _, _ = references["steps"]
     config = small_config(folder, "moving", **VARIANTS["steps"])
     abandon(config, 9)
@@ -198,15 +199,16 @@ def test_a_finished_run_does_not_train_again(tmp_path: Path) -> None:
     settings = small_config(folder, data__source=config["data"]["source"], data__cache=config["data"]["cache"])
     with open_session(settings, resume=True) as session:
         events = list(session.events([]))
-    assert session.notes == ["the run has used up its budget: only its evaluation is repeated"]
+    (note,) = session.notes
+    assert "budget" in note
     assert not any(isinstance(event, Stepped) for event in events)
     assert outcome(session.run.folder) == before
 
 
-# ---- what is refused
+# ---- errors
 
 
-def test_changed_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_changed_data_is_an_error_and_no_file_changes(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     run, _ = train_small(config)
     log, weights = run.metrics_path.read_bytes(), run.checkpoints()
@@ -220,7 +222,7 @@ def test_changed_data_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
     train_small(config, resume=True)
 
 
-def test_changed_settings_are_refused(tmp_path: Path) -> None:
+def test_changed_settings_are_an_error(tmp_path: Path) -> None:
     abandon(small_config(tmp_path), 4)
     error = refused(lambda: train_small(small_config(tmp_path, optimizer__lr="0.5"), resume=True))
     assert (error.code, error.setting) == ("setting.changed", "optimizer.lr")
@@ -229,13 +231,13 @@ def test_changed_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_older_than_a_setting_is_resumed(tmp_path: Path) -> None:
-    """Only by the setting's default: what was not there did nothing."""
+    """Only with the default of the setting."""
     config = small_config(tmp_path)
     abandon(config, 4)
     kept = Run.open(tmp_path / "runs" / "mine").folder / "config.json"
-    told = json.loads(kept.read_text())
-    del told["train"]["z_loss"]
-    kept.write_text(json.dumps(told))
+    settings = json.loads(kept.read_text())
+    del settings["train"]["z_loss"]
+    kept.write_text(json.dumps(settings))
     other = small_config(tmp_path, train__z_loss="0.1")
     error = refused(lambda: train_small(other, resume=True))
     assert (error.code, error.setting) == ("setting.changed", "train.z_loss")
@@ -244,26 +246,26 @@ def test_a_run_that_is_older_than_a_setting_is_resumed(tmp_path: Path) -> None:
 
 
 def rewrite_settings(run: Run, changes: dict[str, Any]) -> None:
-    """Put dotted settings into the run's config.json and into that of its newest checkpoint, which is saved again."""
+    """Write dotted settings into the config.json of the run and of its newest checkpoint, which is saved again."""
     checkpoint = run.checkpoints()[-1]
-    told = run.config()
+    settings = run.config()
     for name, value in changes.items():
         section, _, last = name.partition(".")
-        told[section][last] = value
-    (run.folder / "config.json").write_text(json.dumps(told))
+        settings[section][last] = value
+    (run.folder / "config.json").write_text(json.dumps(settings))
     save_checkpoint(
         run,
         checkpoint.step,
         model=checkpoint.load_model(),
         state=checkpoint.load_state(),
         state_json=checkpoint.state_json(),
-        config=told,
+        config=settings,
         tokenizer_json=checkpoint.tokenizer_json(),
     )
 
 
 def test_a_run_of_a_version_with_more_settings_is_resumed_and_started_from(tmp_path: Path) -> None:
-    """A removed setting that was off changes nothing: the weights are those of a run that never had it."""
+    """A removed setting that was off changes nothing: the weights equal those of a run without it."""
     reference, _ = train_small(small_config(tmp_path, "reference"))
     abandon(small_config(tmp_path), 4)
     rewrite_settings(Run.open(tmp_path / "runs" / "mine"), REMOVED)
@@ -276,7 +278,7 @@ def test_a_run_of_a_version_with_more_settings_is_resumed_and_started_from(tmp_p
 
 
 @pytest.mark.parametrize(("name", "value"), [("model.pairs", 9), ("train.naive_bayes", 0.3)])
-def test_a_run_that_used_a_removed_setting_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+def test_a_run_that_used_a_removed_setting_is_an_error(tmp_path: Path, name: str, value: Any) -> None:
     run, _ = train_small(small_config(tmp_path))
     rewrite_settings(run, {name: value})
     for error, folder in (
@@ -291,7 +293,7 @@ def test_a_run_that_used_a_removed_setting_is_refused(tmp_path: Path, name: str,
     assert not (tmp_path / "runs" / "tuned").exists()
 
 
-def test_an_existing_run_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_an_existing_run_is_an_error_before_any_work(tmp_path: Path) -> None:
     abandon(small_config(tmp_path), 2)
     shutil.rmtree(tmp_path / "prepared")
     error = refused(lambda: train_small(small_config(tmp_path)))
@@ -299,7 +301,7 @@ def test_an_existing_run_is_refused_before_any_work(tmp_path: Path) -> None:
     assert not (tmp_path / "prepared").exists()
 
 
-def test_two_at_once_are_refused(tmp_path: Path) -> None:
+def test_training_a_run_twice_at_once_is_an_error(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     with open_session(config) as session:
         events = session.events([])
@@ -312,7 +314,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     train_small(config, resume=True)
 
 
-def test_a_vocabulary_too_small(tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_too_small_is_an_error(tmp_path: Path) -> None:
     error = refused(
         lambda: train_small(
             small_config(tmp_path, tokenizer__kind="bpe", tokenizer__vocab_size="300", model__vocab_size="280")
@@ -343,10 +345,10 @@ def test_the_number_of_classes_is_that_of_the_labels(tmp_path: Path) -> None:
     left_open = dataclasses.replace(config, model=dataclasses.replace(config.model, classes=None))
     assert fit_labels(left_open, ["bear", "bee", "owl"], None).model.classes == 3
     language = small_config(tmp_path)
-    assert fit_labels(language, ["labels", "that", "nobody", "asked", "for"], None) is language
+    assert fit_labels(language, ["labels", "that", "are", "not", "used"], None) is language
 
 
-def test_checkpoints_know_the_labels_by_name(tmp_path: Path) -> None:
+def test_checkpoints_have_the_names_of_the_labels(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, **labelled_changes(tmp_path)))
     assert [checkpoint.labels() for checkpoint in run.checkpoints()] == [["bear", "bee", "owl"]] * 2
     assert Run(trained() / "runs" / "mine").checkpoints()[-1].labels() is None
@@ -354,7 +356,7 @@ def test_checkpoints_know_the_labels_by_name(tmp_path: Path) -> None:
 
 
 def test_from_a_classifier(tmp_path: Path) -> None:
-    """Its labels must be those of the documents, in the same order: class 1 would be another otherwise."""
+    """The documents must have the same labels in the same order."""
     changes = labelled_changes(tmp_path)
     ancestor, _ = train_small(small_config(tmp_path, "base", **changes))
     more = write_labelled(tmp_path, "more.tsv", 30, first=9)
@@ -386,7 +388,7 @@ def write_vectors(folder: Path, words: Iterable[str], width: int = 6) -> Path:
 
 
 @pytest.mark.parametrize("frozen", ["true", "false"])
-def test_word_vectors_are_put_in_once_and_carried_by_checkpoints(tmp_path: Path, frozen: str) -> None:
+def test_word_vectors_are_loaded_once_and_saved_in_checkpoints(tmp_path: Path, frozen: str) -> None:
     source = write_vectors(tmp_path, ["the", "bee", "saw", "moon", "sea", "bell"])
     changes = {
         "tokenizer__kind": "word",
@@ -434,7 +436,7 @@ def test_a_damaged_newest_checkpoint_costs_only_its_steps(references: dict[str, 
     assert names(run) == checkpoints
 
 
-def test_no_whole_checkpoint_is_told_and_not_overwritten(tmp_path: Path) -> None:
+def test_a_run_without_an_intact_checkpoint_is_an_error_and_stays_unchanged(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     abandon(config, 12)
     run = Run(run_folder(config))
@@ -465,21 +467,21 @@ def test_a_damaged_best_does_not_end_the_run(tmp_path: Path) -> None:
 # ---- another machine
 
 
-def test_another_type_of_numbers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` depends on the machine, and the settings of the run do not tell which it was."""
+def test_a_changed_precision_gives_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` depends on the machine, and the settings of the run do not have its choice."""
     config = small_config(tmp_path, train__precision="auto")
     for dtype in (torch.float32, torch.bfloat16):
         monkeypatch.setattr(model_setup, "build_precision", lambda _, device, now=dtype: Precision(device, now))
         if dtype is torch.float32:
             assert abandon(config, 8)
     (note,) = notes_of(config)
-    assert "precision float32" in note and "bfloat16" in note
+    assert all(fact in note for fact in ("precision", "from float32", "to bfloat16"))
 
 
 # ---- from another run
 
 
-def test_fine_tuning_keeps_weights_and_tokenizer_and_begins_the_rest(tmp_path: Path) -> None:
+def test_fine_tuning_keeps_weights_and_tokenizer_and_resets_the_rest(tmp_path: Path) -> None:
     text = "\n<|endoftext|>\n".join(f"Letter {n}: the bees are well, and the honey is late." for n in range(40))
     write_text(tmp_path, "letters.txt", text)
     base = small_config(tmp_path, "base", tokenizer__kind="bpe", tokenizer__vocab_size="300")
@@ -494,14 +496,14 @@ def test_fine_tuning_keeps_weights_and_tokenizer_and_begins_the_rest(tmp_path: P
         assert (trainer.step, trainer.tokens) == (0, 0)
         assert trainer.tokenizer_json == ancestor.best.tokenizer_json()
         assert (trainer.config.model.dim, trainer.config.model.vocab_size) == (16, 300)
-        assert trainer.config.model.dropout == 0.1, "dropout belongs to no weight: it is the new run's own"
+        assert trainer.config.model.dropout == 0.1, "dropout is that of the new run"
         events = list(session.events([]))
     assert isinstance(events[-1], Finished)
     assert load(session.run.folder).tokenizer.to_json() == ancestor.best.tokenizer_json()
 
 
-def test_fine_tuning_survives_its_ancestor(tmp_path: Path) -> None:
-    """The ancestor's weights and tokenizer are the run's own from its first moment."""
+def test_fine_tuning_continues_without_its_ancestor(tmp_path: Path) -> None:
+    """The run saves the ancestor's weights and tokenizer before its first step."""
     ancestor, _ = train_small(small_config(tmp_path, "base", tokenizer__kind="bpe", tokenizer__vocab_size="300"))
     write_text(tmp_path, "letters.txt", "The bees are well. " * 200)
     changes = {"data__source": str(tmp_path / "letters.txt"), "model__dropout": "0.1"}
@@ -512,7 +514,7 @@ def test_fine_tuning_survives_its_ancestor(tmp_path: Path) -> None:
             stream = session.events([])
             list(itertools.islice(stream, after))
             stream.close()  # type: ignore[attr-defined]
-        assert session.run.last, "killed before its first step, it still knows where it came from"
+        assert session.run.last, "the ancestor's weights are saved before the first step"
     shutil.rmtree(ancestor.folder)
     shutil.rmtree(tmp_path / "prepared")
     for config in interrupted:
@@ -525,7 +527,7 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
     return {f"{group}.{name}": value for group in ("model", "tokenizer") for name, value in config[group].items()}
 
 
-def test_from_a_name_in_the_runs_folder_and_over_oneself(tmp_path: Path) -> None:
+def test_start_from_a_name_and_overwrite_the_same_run(tmp_path: Path) -> None:
     train_small(small_config(tmp_path, "base"))
     with open_session(small_config(tmp_path, "base"), overwrite=True, start_from="base") as session:
         assert session.run.last and session.run.last.step == 0
@@ -538,34 +540,34 @@ def test_from_a_name_in_the_runs_folder_and_over_oneself(tmp_path: Path) -> None
 
 def test_train_from_python(tmp_path: Path) -> None:
     config = small_config(tmp_path)
-    heard: list[str] = []
+    calls: list[str] = []
 
-    class Listener:
+    class Recorder:
         def __call__(self, event: object) -> None:
-            heard.append(type(event).__name__)
+            calls.append(type(event).__name__)
 
         def close(self) -> None:
-            heard.append("closed")
+            calls.append("closed")
 
-    run = train(config, observers=[Listener()])
-    assert heard.count("Stepped") == 8
-    assert heard[-2:] == ["Finished", "closed"]
+    run = train(config, observers=[Recorder()])
+    assert calls.count("Stepped") == 8
+    assert calls[-2:] == ["Finished", "closed"]
     assert outcome(run.folder)["weights"] == outcome(trained() / "runs" / "mine")["weights"]
     assert outcome(train(config, resume=True).folder) == outcome(run.folder)
 
 
-def test_observers_are_closed_whatever_happens(tmp_path: Path) -> None:
+def test_observers_are_closed_after_an_exception(tmp_path: Path) -> None:
     closed = []
 
     class Failing:
         def __call__(self, event: object) -> None:
             if isinstance(event, Saved):
-                raise RuntimeError("an observer's own mistake")
+                raise RuntimeError("error of an observer")
 
         def close(self) -> None:
             closed.append(True)
 
-    with pytest.raises(RuntimeError, match="own mistake"):
+    with pytest.raises(RuntimeError, match="error of an observer"):
         train(small_config(tmp_path), observers=[Failing()])
     assert closed == [True]
     train_small(small_config(tmp_path), resume=True)
@@ -575,20 +577,20 @@ def test_observers_are_closed_whatever_happens(tmp_path: Path) -> None:
     "changes",
     [{}, {"optimizer__average": "0.9"}, {"train__precision": "bfloat16"}],
 )
-def test_a_sample_is_written_with_the_weights_as_they_would_be_kept(tmp_path: Path, changes: dict[str, str]) -> None:
+def test_a_sample_uses_the_weights_that_would_be_saved(tmp_path: Path, changes: dict[str, str]) -> None:
     with open_session(small_config(tmp_path, generate__prompt="The", generate__temperature="0", **changes)) as session:
         events = session.events([])
         before = session.write_sample()
         random = torch.get_rng_state()
         assert session.write_sample() == before
-        assert torch.equal(torch.get_rng_state(), random), "writing draws from generators of its own"
+        assert torch.equal(torch.get_rng_state(), random), "generation has its own random state"
         assert session.trainer.model.training
         next(event for event in events if isinstance(event, Saved))
         assert session.run.last
         assert session.write_sample() == "The" + load(session.run.last.folder).generate("The")
 
 
-def test_sample_texts_do_not_change_the_run(tmp_path: Path) -> None:
+def test_samples_do_not_change_the_run(tmp_path: Path) -> None:
     with open_session(small_config(tmp_path, model__dropout="0.2")) as session:
         for _ in session.events([]):
             session.write_sample()

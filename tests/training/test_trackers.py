@@ -1,4 +1,4 @@
-"""TensorBoard, trackio and Weights & Biases: the real packages, offline, and a run that none of them can disturb."""
+"""TensorBoard, trackio and Weights & Biases: the real packages, offline; their failures do not disturb a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def evaluated(step: int) -> Evaluated:
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing of this machine's user is read or written, and nobody is connected to."""
+    """Use no files of the user, and no network."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     for name in ("WANDB_API_KEY", "WANDB_MODE", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
@@ -62,11 +62,11 @@ def trackio_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "trackio"
 
 
-def watched(folder: Path, run: Run, first: int, steps: int, said: list[str], **which: str) -> None:
-    """Tell the trackers and the log of some steps; with `first` > 0 as a run that was resumed after it."""
-    config = small_config(folder, log__every="1", **{f"log__{name}": value for name, value in which.items()})
+def log_steps(folder: Path, run: Run, first: int, steps: int, notes: list[str], **trackers: str) -> None:
+    """Send some steps to the trackers and the log, as a run that was resumed after step `first`."""
+    config = small_config(folder, log__every="1", **{f"log__{name}": value for name, value in trackers.items()})
     log = MetricsFile(run, every=1)
-    observers = build_trackers(config, run, first, said.append)
+    observers = build_trackers(config, run, first, notes.append)
     events: list[Event] = [evaluated(first)] if first else []  # a resumed run evaluates its checkpoint again
     for step in range(first + 1, first + 1 + steps):
         events += [stepped(step), Saved(step, "x"), *([evaluated(step)] if step % 2 == 0 else [])]
@@ -97,53 +97,57 @@ def run(tmp_path: Path) -> Run:
     return Run.create(tmp_path / "mine", {}, overwrite=False)
 
 
-def test_tensorboard_goes_on_without_a_step_twice(tmp_path: Path, run: Run) -> None:
-    said: list[str] = []
-    watched(tmp_path, run, 0, 6, said, tensorboard="true")
+def test_tensorboard_continues_without_repeated_steps(tmp_path: Path, run: Run) -> None:
+    notes: list[str] = []
+    log_steps(tmp_path, run, 0, 6, notes, tensorboard="true")
     assert scalars(run, "train/loss") == [(step, 4.0 - 0.25 * step) for step in range(1, 7)]
     assert scalars(run, "validation/bits_per_byte") == [(2, 1.5), (4, 1.5), (6, 1.5)]
-    assert [step for step, _ in scalars(run, "train/gradient_norm")] == [1, 3, 4, 5, 6]  # no number, no point
+    assert [step for step, _ in scalars(run, "train/gradient_norm")] == [1, 3, 4, 5, 6]  # step 2 has no norm
     run.cut_metrics(4)
-    watched(tmp_path, run, 4, 4, said, tensorboard="true")
+    log_steps(tmp_path, run, 4, 4, notes, tensorboard="true")
     assert [step for step, _ in scalars(run, "train/loss")] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [step for step, _ in scalars(run, "validation/loss")] == [2, 4, 6, 8]
-    assert said == []
+    assert notes == []
 
 
-def test_trackio_keeps_it_on_the_disk(
+def test_trackio_logs_to_the_disk(
     tmp_path: Path, run: Run, trackio_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
-    watched(tmp_path, run, 0, 5, said, trackio="true")
-    watched(tmp_path, run, 3, 4, said, trackio="true")
+    notes: list[str] = []
+    log_steps(tmp_path, run, 0, 5, notes, trackio="true")
+    log_steps(tmp_path, run, 3, 4, notes, trackio="true")
     found = [(step, numbers["train/loss"]) for step, numbers in rows(trackio_folder) if "train/loss" in numbers]
     assert found == [(step, 4.0 - 0.25 * step) for step in range(1, 8)]
     assert [step for step, numbers in rows(trackio_folder) if "validation/loss" in numbers] == [2, 4, 6]
-    assert said == [] and capsys.readouterr() == ("", "")
+    assert notes == [] and capsys.readouterr() == ("", "")
 
 
 def test_wandb_is_offline_without_a_login(tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    said: list[str] = []
-    watched(tmp_path, run, 0, 3, said, wandb="true")
-    watched(tmp_path, run, 2, 2, said, wandb="true")
+    notes: list[str] = []
+    log_steps(tmp_path, run, 0, 3, notes, wandb="true")
+    log_steps(tmp_path, run, 2, 2, notes, wandb="true")
     folders = sorted((run.folder / "wandb").glob("offline-run-*"))
     own = (run.folder / "wandb" / "id").read_text()
-    assert len(folders) == 2 and all(own in folder.name for folder in folders)  # one run, told in two parts
-    data = (folders[0] / f"run-{own}.wandb").read_bytes()  # records of protobuf: a key, a few bytes, its value as JSON
+    assert len(folders) == 2 and all(own in folder.name for folder in folders)  # one run in two parts
+    data = (folders[0] / f"run-{own}.wandb").read_bytes()  # protobuf records: a key, a few bytes, a JSON value
     losses = [float(value) for value in re.findall(rb"train/loss[^0-9]{1,4}([0-9.]+)", data)]
-    assert list(dict.fromkeys(losses)) == [3.75, 3.5, 3.25]  # each is there twice: as history, and as the latest
-    assert said == [] and capfd.readouterr() == ("", "")
+    assert list(dict.fromkeys(losses)) == [
+        3.75,
+        3.5,
+        3.25,
+    ]  # each appears twice: in the history and as the latest value
+    assert notes == [] and capfd.readouterr() == ("", "")
 
 
 def test_wandb_is_offline_without_a_network(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
-    monkeypatch.setattr(wandb, "login", lambda **_: True)  # somebody is logged in, and no host answers
-    watched(tmp_path, run, 0, 1, said := [], wandb="true")
-    assert len(list((run.folder / "wandb").glob("offline-run-*"))) == 1 and said == []
+    monkeypatch.setattr(wandb, "login", lambda **_: True)  # logged in, but the host cannot be reached
+    log_steps(tmp_path, run, 0, 1, notes := [], wandb="true")
+    assert len(list((run.folder / "wandb").glob("offline-run-*"))) == 1 and notes == []
 
 
-def test_a_failure_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_failure_gives_one_note_and_the_run_continues(tmp_path: Path) -> None:
     class Broken:
         done, closed = 0, False
 
@@ -154,16 +158,16 @@ def test_a_failure_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
         def close(self) -> None:
             self.closed = True
 
-    said: list[str] = []
-    observer = TrackerObserver("trackio", Broken, 1, said.append)
+    notes: list[str] = []
+    observer = TrackerObserver("trackio", Broken, 1, notes.append)
     for step in (2, 3, 4):
         observer(stepped(step))
     observer.close()
-    (note,) = said
+    (note,) = notes
     assert "trackio" in note and "the server is gone" in note
 
 
-def test_one_that_cannot_begin_is_told_and_left_out(
+def test_a_tracker_that_cannot_start_gives_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
@@ -174,7 +178,7 @@ def test_one_that_cannot_begin_is_told_and_left_out(
     assert "TensorBoard" in note and "division by zero" in note
 
 
-def test_a_real_run_and_its_log_say_the_same(tmp_path: Path) -> None:
+def test_tensorboard_equals_the_log_of_a_real_run(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, train__steps="4", log__tensorboard="true", log__every="2"))
     steps = [(event["step"], event["loss"]) for event in run.metrics() if event["event"] == "step"]
     assert [step for step, _ in steps] == [2, 4]
@@ -182,18 +186,18 @@ def test_a_real_run_and_its_log_say_the_same(tmp_path: Path) -> None:
     assert [step for step, _ in scalars(run, "whole/loss")] == [4]
 
 
-def test_a_package_that_is_missing_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
     config = small_config(tmp_path, log__wandb="true")
-    with pytest.raises(UserError) as told, open_session(config):
+    with pytest.raises(UserError) as raised, open_session(config):
         pass
-    assert (told.value.code, told.value.setting) == ("package.missing", "log.wandb")
+    assert (raised.value.code, raised.value.setting) == ("package.missing", "log.wandb")
     assert not (tmp_path / "prepared").exists()
     need_trackers(dataclasses.replace(config.log, wandb=False, trackio=True))
 
 
-def test_names_of_numbers() -> None:
+def test_names_of_metrics() -> None:
     line = {"event": "test", "step": 3, "name": "obama", "loss": 1.0, "perplexity": None, "tokens": 5}
     assert name_numbers(line) == {"test-obama/loss": 1.0}
     assert AtTheEnd.event == "test"

@@ -1,4 +1,4 @@
-"""Averaged weights: the formula, lending and giving back, state, frozen weights, sharded ones."""
+"""Averaged weights: the formula, applying and removing them, state, frozen and sharded weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assert_holds(model: nn.Module, expected: dict[str, Tensor]) -> None:
 
 
 def averaged(seed: int = 0, **changes: object) -> tuple[Transformer, Average]:
-    """After three updates."""
+    """Return a model and its average after three steps."""
     model = tiny_model(seed=seed, **changes)  # type: ignore[arg-type]
     average = Average(model, 0.9)
     for step in (1, 2, 3):
@@ -44,7 +44,7 @@ def averaged(seed: int = 0, **changes: object) -> tuple[Transformer, Average]:
     return model, average
 
 
-def test_it_is_its_formula_with_a_decay_that_is_warmed_up() -> None:
+def test_it_equals_its_formula_with_a_lower_decay_at_first() -> None:
     model = tiny_model()
     average, expected = Average(model, 0.9), copied(model)
     for step in range(1, 101):
@@ -59,25 +59,25 @@ def test_it_is_its_formula_with_a_decay_that_is_warmed_up() -> None:
             assert_same(weight.detach(), expected[name])
 
 
-def test_the_model_has_its_own_weights_again_also_after_an_exception() -> None:
+def test_the_model_gets_its_own_weights_back_also_after_an_exception() -> None:
     model, average = averaged()
     own = copied(model)
-    places = {name: weight.data_ptr() for name, weight in model.named_parameters()}
+    addresses = {name: weight.data_ptr() for name, weight in model.named_parameters()}
     with average.applied():
-        lent = copied(model)
-        assert not torch.equal(lent["head.project.weight"], own["head.project.weight"])
+        applied = copied(model)
+        assert not torch.equal(applied["head.project.weight"], own["head.project.weight"])
     assert_holds(model, own)
     with pytest.raises(RuntimeError, match="in the middle"), average.applied():
         raise RuntimeError("in the middle")
     assert_holds(model, own)
     with average.applied():
-        assert_holds(model, lent)
-    assert places == {name: weight.data_ptr() for name, weight in model.named_parameters()}
+        assert_holds(model, applied)
+    assert addresses == {name: weight.data_ptr() for name, weight in model.named_parameters()}
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_checkpoint_of_both_goes_on_bit_for_bit(inside: bool) -> None:
-    """The model of a checkpoint is the average; its state, taken inside or outside, has the weights themselves."""
+def test_a_resumed_average_is_bit_identical(inside: bool) -> None:
+    """The model of a checkpoint is the average; its state, taken inside or outside the context, has the model's own weights."""
 
     def keep() -> tuple[str, dict[str, Tensor]]:
         skeleton, tensors = take_apart(average.state_dict())
@@ -106,18 +106,18 @@ def test_frozen_weights_are_not_copied() -> None:
     model, average = averaged(vectors=VectorSettings(width=9))
     assert not model.embedding.table.weight.requires_grad
     assert average.others.keys() == {name for name, p in model.named_parameters() if p.requires_grad}
-    place = model.embedding.table.weight.data_ptr()
+    address = model.embedding.table.weight.data_ptr()
     with average.applied():
-        assert model.embedding.table.weight.data_ptr() == place
+        assert model.embedding.table.weight.data_ptr() == address
 
 
-def test_lent_weights_are_neither_lent_again_nor_updated() -> None:
+def test_applied_weights_cannot_be_applied_again_or_updated() -> None:
     model, average = averaged()
     own = copied(model)
     with average.applied():
         with pytest.raises(AssertionError, match="already"), average.applied():
             pass
-        with pytest.raises(AssertionError, match="not holding its own"):
+        with pytest.raises(AssertionError, match="does not hold its own"):
             average.update(4)
     assert_holds(model, own)
 
@@ -131,7 +131,7 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_sharded_weights_are_averaged_alike() -> None:
+def test_sharded_weights_have_the_same_average() -> None:
     mesh = init_device_mesh("cpu", (1,))
 
     class Two(nn.Module):
@@ -150,8 +150,8 @@ def test_sharded_weights_are_averaged_alike() -> None:
                     weight *= 1.5
             average.update(step)
         with average.applied():
-            lent = {name: whole(weight) for name, weight in model.named_parameters()}
-        return lent, {name: whole(weight) for name, weight in model.named_parameters()}
+            applied = {name: whole(weight) for name, weight in model.named_parameters()}
+        return applied, {name: whole(weight) for name, weight in model.named_parameters()}
 
     def whole(weight: Tensor) -> Tensor:
         return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()

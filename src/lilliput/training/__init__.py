@@ -1,1 +1,1 @@
-"""A model that learns: the loop, optimizers, schedules, state, and those who watch."""
+"""Training: the loop, optimizers, schedules, several processes, warnings, logs and trackers."""

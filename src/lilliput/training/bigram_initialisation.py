@@ -1,15 +1,13 @@
 """Initialise the embedding and the head of a language model from bigram counts, before the first step.
 
-Owns: counting bigrams (a token and the one after it), and minimising their cross-entropy over the embedding
-and the head alone. Does not own: when that is done (`model_setup`), or which models it is for
-(`settings.rules`).
+Owns: counting bigrams (a token and the next one), and minimising their cross-entropy over the embedding and the
+head alone. Does not own: when this is done (`model_setup`), which models support it (`settings.rules`).
 
-A model first learns which token follows which, and that takes dozens of batches. The counts of the whole text
-give the same at the cost of the head alone: one update costs as much as a batch of as many tokens as the
-vocabulary has. A model whose blocks are initialised as the identity is exactly such a bigram model, so that
-training continues from there.
+In training, a model learns bigrams first, which takes dozens of batches. Bigram counts of the whole text give the
+same at the cost of the head alone: one update costs as much as a batch of V tokens. A model whose blocks are
+initialised as the identity is exactly such a bigram model, so training continues from there.
 
-V vocabulary, P different pairs, R different first tokens, n of a chunk, C dim.
+V vocabulary, P distinct bigrams, R distinct first tokens, n rows of a chunk, C dim.
 """
 
 from __future__ import annotations
@@ -27,27 +25,27 @@ from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import ScheduleSettings
 from lilliput.training.schedules import learning_rate
 
-MOST_TOKENS = 1 << 23  # of the text: counted in a second, and enough for any pair that is worth knowing
-ROWS = 1024  # of the text at once
-# Rates of Adam, falling over the last six tenths. A norm follows the table, whose scale is therefore free; what the head reads
-# has unit size in each of C numbers, so that its own must be smaller the more they are.
+MOST_TOKENS = 1 << 23  # counted in a second, and enough for every frequent bigram
+ROWS = 1024  # counted at once
+# Peak learning rates of Adam. A norm follows the table, so its scale does not matter. The head reads C numbers of unit size:
+# its rate is divided by sqrt(C).
 TABLE_RATE, HEAD_RATE = 0.02, 0.16
 SCHEDULE = ScheduleSettings(kind="linear", decay=0.6, warmup=0, final=0.0)
 
 
 class Pairs(NamedTuple):
-    """Sorted by their first token; the i-th of those has the pairs from borders[i] to borders[i + 1]."""
+    """Bigrams, sorted by their first token; those of first[i] are borders[i] to borders[i + 1]."""
 
     first: Tensor  # (R,) tokens
     borders: list[int]  # (R + 1)
-    row: Tensor  # (P,) which of `first`
+    row: Tensor  # (P,) index into `first`
     second: Tensor  # (P,) tokens
     counts: Tensor  # (P,)
     total: int
 
 
 def count_pairs(rows: RowSource[LanguageBatch], vocab_size: int, seed: int, device: torch.device) -> Pairs:
-    """Of what the rows have to predict, each with the token before it; of a long text, those of a sample of its rows."""
+    """Count each target with the token before it; in a long text, over a sample of its rows."""
     keys = [np.zeros(0, np.int64)]
     for batch in rows.cut(rows.sample(max(1, MOST_TOKENS // rows.context), seed), ROWS):
         real = batch.targets != IGNORED
@@ -62,9 +60,9 @@ def count_pairs(rows: RowSource[LanguageBatch], vocab_size: int, seed: int, devi
 def learn_pairs(
     model: Transformer, rows: RowSource[LanguageBatch], updates: int, seed: int, device: torch.device
 ) -> float:
-    """So many updates of the embedding and the head over all pairs; gives the nats a token that the last of them began with.
+    """Train embedding and head on all bigrams; return the loss in nats per token before the last update.
 
-    Only the two ends go to the device: a model that is to be sharded may be too large for one.
+    Only these two parts are moved to the device: a model that will be sharded may be too large for one.
     """
     home = model.device
     ends = nn.ModuleList([model.embedding, model.norm, model.head]).to(device)
@@ -88,7 +86,7 @@ def groups(model: Transformer) -> list[dict[str, Any]]:
 
 
 def descend(model: Transformer, pairs: Pairs) -> float:
-    """The gradients of the mean nats, and those; the logits of a chunk at a time."""
+    """Add the gradients of the mean loss, and return it in nats. The logits of one chunk are in memory at a time."""
     assert isinstance(model.head, LanguageHead)
     states = model.norm(model.embedding(pairs.first))  # (R, C)
     leaf = states.detach().requires_grad_()

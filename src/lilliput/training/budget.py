@@ -1,11 +1,10 @@
-"""How much of its budget a run has used up, in steps, tokens or minutes.
+"""The budget of a run in steps, tokens or minutes, and the share of it that is used.
 
-Owns: the clock of a run, through all its pauses; the share of the budget that is gone, which the learning
-rate follows; and when minutes are over. Does not own: steps and tokens (`loop` counts them), the learning
-rate (`schedules`).
+Owns: the clock of a run, over all its sessions; the progress, which the learning rate follows; the end of a budget
+in minutes. Does not own: counts of steps and tokens (`loop`), the learning rate (`schedules`).
 
-Minutes are those of training, with its checkpoints and evaluations. What every run ends with comes after
-them: the last checkpoint, the evaluation of its weights, and the judgement over whole splits.
+Minutes include checkpoints and evaluations during training. The end of a run comes after them: the last
+checkpoint, its evaluation, and the evaluation on whole splits.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from lilliput.settings.tree import TrainSettings
 
 
 class Budget:
-    """`seconds` are of training, over all sessions of a run; they, and `pause`, have to be saved."""
+    """`seconds` is the training time over all sessions of a run. It and `pause` are saved in checkpoints."""
 
     def __init__(self, settings: TrainSettings) -> None:
         self.settings = settings
         self.seconds = 0.0
-        # When the run would have begun, had it never paused; when the last update began, and ended.
+        # The start of the run if it had never been interrupted; the start and the end of the last step.
         self.clock = self.began = self.ended = time.monotonic()
-        self.pace = self.pause = 0.0  # seconds of the last update, and of the last evaluation
-        self.between = 0.0  # seconds from one update to the next, at least: for what is logged and saved
+        self.pace = self.pause = 0.0  # seconds of the last step and of the last evaluation
+        self.between = 0.0  # fewest seconds between two steps: the time for logging and saving
 
     def start(self) -> None:
         self.clock = time.monotonic() - self.seconds
@@ -36,7 +35,7 @@ class Budget:
         return self.seconds
 
     def progress(self, step: int, tokens: int) -> float:
-        """Share of the budget that is used up; more than 1 where an update went beyond it."""
+        """Return the share of the budget that is used; above 1 if the last step exceeded it."""
         budget = self.settings
         if budget.steps is not None:
             return step / budget.steps
@@ -48,7 +47,7 @@ class Budget:
     def begin_update(self) -> None:
         self.began = time.monotonic()
         since = self.began - self.ended if self.pace else 0.0
-        self.between = min(self.between, since) or since  # the least of them: some have an evaluation within
+        self.between = min(self.between, since) or since  # the minimum excludes evaluations
 
     def end_update(self) -> float:
         self.ended = time.monotonic()
@@ -59,14 +58,14 @@ class Budget:
     def evaluating(self) -> Iterator[None]:
         began = time.monotonic()
         yield
-        if self.settings.minutes is not None:  # the state of any other run has no times
+        if self.settings.minutes is not None:  # checkpoints of other runs must not depend on time
             self.pause = time.monotonic() - began
 
     def forecast(self) -> tuple[bool, bool]:
-        """In the middle of an update, of a budget in minutes: is this the last one? And would an evaluation after it leave
-        no time for another one, so that the rate would never come down to the end of its schedule?
+        """Return, during a step, whether it is the last one, and whether an evaluation after it would leave no time for
+        another step. Then the learning rate would not reach the end of its schedule.
 
-        An update that would end after the budget is not begun; half of one either way is the best that can be had.
+        Both are False unless the budget is in minutes. The run ends within half a step of its budget.
         """
         if self.settings.minutes is None:
             return False, False

@@ -1,7 +1,7 @@
-"""What a run would cost: its time and memory, before its data is read.
+"""Estimates of the time and memory of a run, before its data is read.
 
-Owns: assumptions about data that was not read yet, and the estimates. Does not own: the counts of a model
-(`model.counting`), or how fast the machine is (`devices`).
+Owns: the estimates, and assumptions about the data. Does not own: the counts of a model (`model.counting`), the
+speed of the machine (`devices`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from lilliput.model.counting import Count
     from lilliput.settings.tree import Config
 
-REACHED = 0.7  # of the machine's peak, by small models
+REACHED = 0.7  # share of the machine's peak that small models reach
 
 
 def expected_seconds(config: Config, flops: float | None = None) -> float:
-    """Return the seconds of training on this machine: the budget in minutes, else by `flops` or the FLOPs of the budget."""
+    """Return the seconds of training on this machine: train.minutes, or computed from `flops` (default: those of the budget)."""
     from lilliput.devices import choose_device, choose_precision, known_flops
     from lilliput.model.counting import count, recomputed_flops
 
@@ -34,16 +34,16 @@ def expected_seconds(config: Config, flops: float | None = None) -> float:
 
 
 def assume_data(config: Config) -> Config:
-    """Return the settings with what the data decides: the tokenizer's vocabulary, two classes, the width of the vectors.
+    """Fill in the settings that depend on the data: vocabulary size, two classes, width of the word vectors.
 
-    Rows for words without a vector are not counted: their number is known only when the words are.
+    Rows for words without a vector are not counted: their number is not known before the text is read.
     """
     from lilliput.settings.loading import replace
 
     if config.model.vocab_size is None:
         config = replace(config, {"model.vocab_size": expected_vocabulary(config)})
     if config.model.task != "language" and config.model.classes is None:
-        config = replace(config, {"model.classes": 2})  # known when the labels are read; a class costs next to nothing
+        config = replace(config, {"model.classes": 2})  # the number of classes hardly changes the cost
     if config.vectors.source is not None and config.vectors.width is None:
         from lilliput.data.vectors import expected_width
 
@@ -52,7 +52,7 @@ def assume_data(config: Config) -> Config:
 
 
 def expected_vocabulary(config: Config) -> int:
-    """Return the largest vocabulary that the tokenizer can have; a tokenizer that exists already is read."""
+    """Return the largest vocabulary that the tokenizer can have, or the size of an existing tokenizer."""
     from lilliput.data.tokenizer_choices import TOKENIZERS
 
     tokenizer = config.tokenizer
@@ -69,9 +69,9 @@ def expected_vocabulary(config: Config) -> int:
 
 
 def memory_bytes(config: Config, counted: Count) -> int:
-    """Return the bytes of weights, gradients, moments, the average of weights, and the activations of one micro-batch.
+    """Return the bytes of weights, gradients, moments, averaged weights, and the activations of one micro-batch.
 
-    All in the type of the weights: 16-bit activations take less than this estimate, and dropout takes more.
+    All numbers have the type of the weights: 16-bit activations need less than this estimate, dropout needs more.
     """
     from lilliput.model.counting import activations
     from lilliput.training.training_choices import OPTIMIZERS

@@ -1,11 +1,10 @@
-"""One model over several processes: whole in one, whole in each (DDP), or a part in each (FSDP2).
+"""One model over several processes: a copy in each (DDP) or a part in each (FSDP2).
 
-Owns: standing around the model wherever something is computed with it, and when gradients are exchanged. Does
-not own: the processes (`process_group`), tensors in parts (`sharded_tensors`), what is computed
-(`objectives`).
+Owns: wrapping the model for both, and when gradients are exchanged. Does not own: the processes
+(`process_group`), sharded tensors (`sharded_tensors`), the computation (`objectives`).
 
-DDP and FSDP2 act when a module is called, and the loss of a language model is more than its `forward`: so all
-that is done with the model is handed, as a function of it, to the call of a module that holds it.
+DDP and FSDP2 run their hooks when a module is called, but a loss needs more than the model's `forward`. So the
+computation is passed, as a function of the model, to the call of a module that holds the model.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ Answer = TypeVar("Answer")
 
 
 class Parallel(Protocol):
-    """`share` is what a process's part of the loss is multiplied by, so that gradients are sums over processes."""
+    """`share`: the factor of each process's loss with which the exchanged gradients are sums over processes."""
 
     share: float
 
     def learn(self, work: Callable[[Transformer], Answer]) -> Answer:
-        """A forward pass that a backward follows."""
+        """Run a forward pass for which a backward pass follows."""
         ...
 
     def use(self, work: Callable[[Transformer], Answer]) -> Answer:
-        """Forward passes without gradients, as many as the work needs; as many in every process."""
+        """Run forward passes without gradients; their number must be the same in every process."""
         ...
 
     def exchanging(self, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch, which is the last of its update or not."""
+        """Return the context for forward and backward of a micro-batch. `last`: the last one of its step."""
         ...
 
     def settle(self, work: Callable[[Transformer], Tensor]) -> None:
-        """Before the first update, with a forward pass over nothing, whose gradients are zeros."""
+        """Prepare the first step; `work` is a forward pass over an empty batch, whose gradients are zero."""
         ...
 
 
 class Whole:
-    """In one process."""
+    """The model in a single process."""
 
     share = 1.0
 
@@ -67,7 +66,7 @@ class Whole:
 
 
 class Caller(nn.Module):
-    """What DDP and FSDP2 stand around: its call is whatever is to be done with the model."""
+    """The module that DDP and FSDP2 wrap. Its call runs any function of the model."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -78,13 +77,13 @@ class Caller(nn.Module):
 
 
 class Replicated(Whole):
-    """The whole model in each process; gradients are exchanged once an update, while its last backward still runs."""
+    """A copy of the model in each process. Gradients are exchanged once per step, during its last backward pass."""
 
     def __init__(self, model: Transformer, world: World) -> None:
         super().__init__(model)
-        self.share = float(world.processes)  # DDP gives the mean
-        # All processes have the same weights by now, and buffers (tables of positions) never change. Views: else all gradients
-        # would be there twice, once as they are sent.
+        self.share = float(world.processes)  # DDP computes the mean
+        # All processes already have the same weights, and buffers (position tables) never change. Without bucket views,
+        # every gradient would be in memory twice.
         self.caller = nn.parallel.DistributedDataParallel(Caller(model), init_sync=False, gradient_as_bucket_view=True)
         self.caller.broadcast_buffers = False
 
@@ -95,30 +94,28 @@ class Replicated(Whole):
         return nullcontext() if last else self.caller.no_sync()
 
     def settle(self, work: Callable[[Transformer], Tensor]) -> None:
-        """After its first backward DDP puts gradients in the order in which they came, and what is summed elsewhere is summed
-        in another order of processes: a resumed run would differ in its first update by rounding."""
+        """Run one backward pass: after its first one, DDP reorders its buckets and so changes the order of sums. Without
+        this, the first step of a resumed run would differ by rounding."""
         self.learn(work).backward()  # type: ignore[no-untyped-call]
         self.model.zero_grad()
 
 
 class Sharded:
-    """A part of every weight, gradient and moment in each process; a block's weights are gathered while it computes.
+    """A part of every weight, gradient and moment in each process. The weights of a block are gathered while it computes.
 
-    Gradients are exchanged with every micro-batch: to wait for the last would mean to keep them whole, and the memory for
-    that is what parts are there to save.
+    Gradients are exchanged after every micro-batch: waiting for the last one would need memory for whole gradients.
     """
 
     def __init__(self, model: Transformer, world: World, device: torch.device) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        self.share = float(world.processes)  # FSDP2 gives the mean
+        self.share = float(world.processes)  # FSDP2 computes the mean
         mesh = init_device_mesh(device.type, (world.processes,))
         self.caller = cast(FSDPModule, Caller(model))
         for module in (*model.blocks, self.caller):
             part = fully_shard(cast(nn.Module, module), mesh=mesh)
-            # The room for whole weights is made at its first use, which must not be one of inference mode: what is made
-            # there can never be learned with.
+            # FSDP2 allocates whole weights at their first use. If that were in inference mode, they could not be trained.
             part.unshard()
             part.reshard()
 
@@ -126,8 +123,8 @@ class Sharded:
         return cast(Answer, cast(nn.Module, self.caller)(work))
 
     def use(self, work: Callable[[Transformer], Answer]) -> Answer:
-        """The ends of the model (embedding, norm, head) stay gathered until all of it is done, and no longer: an update
-        would change the parts, and not what is gathered."""
+        """Run forward passes. Embedding, norm and head stay gathered meanwhile; they are released at the end, because a step
+        changes only the parts."""
         try:
             return self.learn(work)
         finally:
@@ -141,10 +138,11 @@ class Sharded:
 
 
 def parallelise(model: Transformer, world: World, kind: str, device: torch.device) -> Parallel:
-    """All processes begin with the first one's weights. Before the optimizer is made: its parameters are the parts."""
+    """Copy the first process's weights to all, and replicate or shard the model. Call it before building the optimizer,
+    which needs the sharded parameters."""
     for tensor in weights(model).values():
         world.broadcast(tensor)
-    if world.processes > 1 and kind == "shard":  # block by block to the device, which never holds the whole
+    if world.processes > 1 and kind == "shard":  # moves block by block: the device never holds the whole model
         return Sharded(model, world, device)
     model.to(device)
     return Replicated(model, world) if world.processes > 1 else Whole(model)

@@ -1,12 +1,12 @@
-"""Restart after a lost worker: which job of torchrun may resume a run without being asked to.
+"""Restarts by torchrun: which job resumes a run automatically.
 
 Owns: the name of the torchrun that started this process, and the file in a run's folder that lists those that
 trained it last. Does not own: how a run is resumed (`run_start`), the process group (`process_group`).
 
 torchrun restarts its processes when one is lost or a machine joins, and does not always count the restart. The
-new processes have the command line of the old ones. They must neither refuse the run that those created nor,
-where the command replaces an existing run, destroy it. So each run lists the torchruns (one per machine) that
-trained it last, and a group that shares one of them with the list resumes the run.
+new processes have the same command line. They must not stop because the run exists already, and must not
+overwrite it. So each run lists the torchruns (one per machine) that trained it last, and a process group that
+was started by one of them resumes the run.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ LAUNCH = ".launch"  # the file of a run that lists the torchruns that trained it
 def torchrun_name(environment: Mapping[str, str]) -> str | None:
     """Return the name of the torchrun that started this process, the same through all its restarts; None without one.
 
-    It consists of the host and the folder that torchrun makes for each job. Its job id may be chosen by a user, who can
-    choose the same for the next job; its restart count omits restarts for a machine that joins. With `--log-dir /dev/null`
-    there is no folder, but still a parent process.
+    It consists of the host and the folder that torchrun creates for each job, or its process id where torchrun creates no
+    folder (`--log-dir /dev/null`). The job id is not used: a user can choose the same one for two jobs.
     """
     if environment.get("TORCHELASTIC_RUN_ID") is None:
         return None
@@ -44,6 +43,7 @@ def was_trained_by(folder: Path, launches: set[str]) -> bool:
 
 
 def save_launches(run: Run, launches: set[str]) -> None:
-    """List these torchruns in the run. At every start: the next first process may be on another machine."""
+    """Write the list of torchruns into the run. Call it at every start: after a restart, the first process may be on another
+    machine."""
     if launches:
         write_whole(run.folder / LAUNCH, "\n".join(sorted(launches)).encode())

@@ -1,7 +1,7 @@
-"""What a run tells of itself, in the order in which it happens: each is a line of metrics.jsonl.
+"""The events of a run, in order; each is a line of metrics.jsonl.
 
-Owns: the events and their fields, which are the log's format. Does not own: when they happen (`loop`) or who
-listens (`observers`).
+Owns: the events and their fields, which are the format of the log. Does not own: when they happen (`loop`), what is
+done with them (`observers`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all else is the same in a run done again
+TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all other fields are reproducible
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationFigures:
-    """How good a model is on some rows. A classifier has an accuracy over documents, a language model the other
-    two, a model of both all three."""
+    """Metrics of a model on some rows. A classifier has an accuracy over documents; a language model has perplexity and bits
+    per byte; a multitask model has all three."""
 
     loss: float
     perplexity: float | None
@@ -27,10 +27,10 @@ class EvaluationFigures:
 
 @dataclass(frozen=True)
 class Stepped:
-    """One update. `tokens` and `seconds` count from the start of the run.
+    """One optimizer step. `tokens` and `seconds` count from the start of the run.
 
-    `gradient_norm` is the one before clipping; where the gradient overflowed in 16 bits there is none, and the update was
-    `skipped`. `share_of_peak` is the share of the floating-point operations that this machine can do in that time.
+    `gradient_norm` is the norm before clipping. It is None if the gradient overflowed in float16; then the step was
+    `skipped`. `share_of_peak` is the speed as a share of the machine's peak FLOP/s.
     """
 
     event: ClassVar[str] = "step"
@@ -57,8 +57,8 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(EvaluationFigures):
-    """Validation, on the fixed sample or on the `whole` split. `weights` is the step whose weights were judged; `floor` is
-    what a perfect model would have in bits per byte, where that is known."""
+    """Validation, on the fixed sample or on the `whole` split. `weights` is the step whose weights were evaluated; `floor`
+    is the bits per byte of a perfect model, if known."""
 
     event: ClassVar[str] = "evaluation"
     step: int
@@ -69,7 +69,7 @@ class Evaluated(EvaluationFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class Tested(EvaluationFigures):
-    """A whole test set, at the end, with the weights that validation found best."""
+    """Evaluation of the best weights on a whole test set, at the end."""
 
     event: ClassVar[str] = "test"
     step: int
@@ -79,7 +79,7 @@ class Tested(EvaluationFigures):
 
 @dataclass(frozen=True)
 class Warned:
-    """A warning. `kind` names the rule for programs, `title` the problem in a few words, `text` is a sentence with advice."""
+    """A warning. `kind` names the rule, `title` is a short name of the problem, `text` a sentence with advice."""
 
     event: ClassVar[str] = "warning"
     step: int
@@ -90,7 +90,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Finished:
-    """`interrupted`: stopped before the budget was used up. `early`: ended before, validation having ceased to fall."""
+    """The end of a session. `interrupted`: stopped on request. `early`: ended by train.patience."""
 
     event: ClassVar[str] = "finished"
     step: int

@@ -1,9 +1,9 @@
-"""The learning rate, found by trying: a range test (Smith 2017).
+"""Find a learning rate with a range test (Smith 2017).
 
-Owns: the trial, which makes the recipe's own updates at growing rates; the rate that it suggests; its plot.
-Does not own: the updates (`loop`), building what trains (`session`), printing (`cli`).
+Owns: the trial, which trains with growing learning rates; the rate that it suggests; its plot. Does not own: the
+steps (`loop`), building the trainer (`session`), printing (`cli`).
 
-All groups are scaled together: it finds one factor for the rates of the recipe, whose proportions stay.
+All learning rates of the recipe are scaled by one factor, so their proportions stay the same.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lilliput.training.run_start import run_folder
 from lilliput.training.session import open_session
 
 UPDATES = 100
-FACTORS = (1e-4, 1e2)  # of the recipe's rates, the first and the last: 1.15 from one update to the next
-# Batches differ by more than one update changes: each loss is a mean of its neighbours', weighted by a normal curve with a
-# standard deviation of so many updates. It looks ahead as well as back, and so does not lag behind.
+FACTORS = (1e-4, 1e2)  # of the recipe's rates, first and last: each step multiplies them by 1.15
+# One batch differs from the next by more than a step changes the loss. So losses are smoothed by a Gaussian with this standard
+# deviation in steps; it is symmetric and does not lag.
 WIDTH = 3.0
-# A trial ends when the smoothed loss is above its lowest by all that it had won, and by this many nats at least.
+# A trial ends when the smoothed loss has lost all that it had gained, and at least this many nats.
 FAR = 1.0
 LOWER = "set optimizer.lr a thousand times lower"
 RATES = ("lr", "matrix_lr", "embedding_lr", "head_lr")
@@ -37,7 +37,7 @@ RATES = ("lr", "matrix_lr", "embedding_lr", "head_lr")
 
 @dataclass(frozen=True)
 class Trial:
-    """`losses`: of the batch that came after the update at each factor. `start`: of the first batch, before any update."""
+    """`losses`: the loss of the batch after the step with each factor. `start`: the loss before the first step."""
 
     factors: list[float]
     start: float
@@ -54,26 +54,26 @@ class Trial:
 
     @cached_property
     def steepest(self) -> int:
-        """Where the smoothed loss falls fastest on its way to the lowest: up to there an update does the more, the larger
-        its rate; beyond it, rates begin to be too large, although the loss still falls for a while."""
+        """Return the index where the smoothed loss falls fastest before its minimum: higher rates begin to be too high,
+        although the loss still falls."""
         falls = [early - late for early, late in pairwise(self.smoothed[: self.lowest + 1])]
         return 1 + max(range(len(falls)), key=falls.__getitem__)
 
     def check(self) -> None:
-        """Raise if the loss falls by less than the noise of batches."""
-        before = slice(0, self.lowest + 1)  # beyond the lowest, batches differ by what the rates do to them
-        apart = [abs(loss - mean) for loss, mean in zip(self.losses[before], self.smoothed[before], strict=True)]
-        won, noise = self.smoothed[0] - self.smoothed[self.lowest], sum(apart) / len(apart)
-        if self.lowest == 0 or won < 2 * noise:
+        """Raise if the loss falls by less than twice the noise between batches."""
+        before = slice(0, self.lowest + 1)  # after the minimum, high rates add to the noise
+        distances = [abs(loss - mean) for loss, mean in zip(self.losses[before], self.smoothed[before], strict=True)]
+        fall, noise = self.smoothed[0] - self.smoothed[self.lowest], sum(distances) / len(distances)
+        if self.lowest == 0 or fall < 2 * noise:
             rose = self.diverged or self.smoothed[-1] - self.smoothed[0] > 2 * noise
-            what = "the loss rose before it fell" if rose else "no learning rate lowered the loss"
-            what += f" by more than batches differ: it fell by {won:.3f}, batches differ by {noise:.3f}"
+            what = "the loss rose before it fell clearly" if rose else "no learning rate lowered the loss clearly"
+            what += f" (fell by {fall:.3f} nats, noise between batches {noise:.3f})"
             fix = f"{LOWER if rose else 'set optimizer.lr a hundred times higher'}, or increase train.batch"
-            raise UserError(what, "optimizer.lr", fix=fix, code="learning-rate.not-found", setting="optimizer.lr")
+            raise UserError(what, fix=fix, code="learning-rate.not-found", setting="optimizer.lr")
 
 
 def find_learning_rate(config: Config, start_from: str | None = None, report: Report = silent) -> Trial:
-    """Train a trial at growing rates, in a temporary run of which nothing is kept."""
+    """Train with growing learning rates, in a temporary run that is deleted."""
     origin = str(resolve_checkpoint(start_from, config.log.folder).folder) if start_from else None
     factors = [FACTORS[0] * (FACTORS[1] / FACTORS[0]) ** (n / (UPDATES - 1)) for n in range(UPDATES)]
     losses: list[float] = []
@@ -87,7 +87,7 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
         trainer.model.train()
         peaks = [(group, group["peak"]) for group in trainer.optimizer.param_groups]
         diverged = False
-        for done, factor in enumerate([*factors, 0.0]):  # the last one only looks at what the one before it did
+        for done, factor in enumerate([*factors, 0.0]):  # the last step only measures the loss after the one before
             for group, peak in peaks:
                 group["peak"] = factor * peak
             try:
@@ -96,9 +96,9 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
                 if error.code != "model.not-finite" or not losses:
                     raise
                 if len(losses) == 1:
-                    what = "the loss is not finite after one update at the lowest learning rate that was tried"
+                    what = "the loss is not finite after one step with the lowest learning rate of the trial"
                     code = "learning-rate.not-found"
-                    raise UserError(what, "optimizer.lr", fix=LOWER, code=code, setting="optimizer.lr") from error
+                    raise UserError(what, fix=LOWER, code=code, setting="optimizer.lr") from error
                 diverged = True
             diverged = diverged or is_far_above(losses)
             report("trying learning rates", done, UPDATES)
@@ -110,7 +110,7 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
 
 
 def for_trial(config: Config, folder: str) -> Config:
-    """Return the settings with all rates at their peak from the first update to the last, and without trackers."""
+    """Return the settings with constant learning rates and without trackers."""
     rates = {"schedule.kind": "constant", "schedule.warmup": 0, "optimizer.average": None}
     budget = {"train.steps": UPDATES + 1, "train.tokens": None, "train.minutes": None}
     quiet = {"log.folder": folder, "log.tensorboard": False, "log.trackio": False, "log.wandb": False}
@@ -118,11 +118,11 @@ def for_trial(config: Config, folder: str) -> Config:
 
 
 def smooth(losses: list[float]) -> list[float]:
-    found = []
-    for here in range(len(losses)):
-        weights = [math.exp(-(((there - here) / WIDTH) ** 2) / 2) for there in range(len(losses))]
-        found.append(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights))
-    return found
+    smoothed = []
+    for center in range(len(losses)):
+        weights = [math.exp(-(((index - center) / WIDTH) ** 2) / 2) for index in range(len(losses))]
+        smoothed.append(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights))
+    return smoothed
 
 
 def is_far_above(losses: list[float]) -> bool:
@@ -132,14 +132,14 @@ def is_far_above(losses: list[float]) -> bool:
 
 
 def scaled_rates(config: Config, factor: float) -> dict[str, float]:
-    """The rates that the recipe's optimizer uses, by their dotted names, to two digits: more are not known."""
+    """Return the scaled learning rates of the recipe's optimizer by dotted name, to two digits: the test is not more exact."""
     used = [name for name in RATES if name != "matrix_lr" or config.optimizer.kind == "muon"]
     rates = {f"optimizer.{name}": getattr(config.optimizer, name) for name in used}
     return {name: float(f"{factor * rate:.1e}") for name, rate in rates.items() if rate is not None}
 
 
 def plot_trial(trial: Trial, config: Config) -> Path:
-    """A picture beside the recipe's run: losses over `optimizer.lr`, and the rate that is suggested."""
+    """Plot losses over `optimizer.lr` with the suggested rate; return the file, which is next to the run's folder."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -155,12 +155,12 @@ def plot_trial(trial: Trial, config: Config) -> Path:
     axes.axvline(suggestion, color="tab:orange", linestyle="--", label=f"suggestion: {suggestion:.1e}")
     axes.plot(suggestion, trial.smoothed[trial.steepest], "o", color="tab:orange")
     axes.set_xscale("log")
-    # One batch that exploded must not flatten all others.
+    # The limits ignore outliers of single batches.
     low, high = min(trial.losses), max(trial.start, *trial.smoothed)
     axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     axes.set_xlabel("optimizer.lr" + (" (all rates in proportion)" if len(scaled_rates(config, 1.0)) > 1 else ""))
     axes.set_ylabel("training loss (nats)")
-    axes.set_title(f"{folder.name}: loss after an update at each learning rate")
+    axes.set_title(f"{folder.name}: loss after a step with each learning rate")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend()
     try:

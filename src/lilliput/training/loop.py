@@ -1,16 +1,14 @@
-"""The loop: a generator of events. It prints nothing and opens no file but through the run.
+"""The training loop: a generator of events. It prints nothing, and writes files only through the run.
 
-Owns: the order of update, save, evaluation, keeping the best, tests and end; stopping; the contents of a
-checkpoint. Does not own: what is learned (`objectives`), what is done with the events (`observers`), how the
-parts are built (`session`), the order of the data (`data.batches`), the clock (`budget`), the processes
-(`process_group`, `distributed`).
+Owns: the order of steps, checkpoints, evaluations and tests; stopping; the contents of a checkpoint. Does not own:
+the losses (`objectives`), the use of events (`observers`), building the parts (`session`), the order of the data
+(`data.batches`), the clock (`budget`), the processes (`process_group`, `distributed`).
 
-A checkpoint is saved before its evaluation, so that a kill during the evaluation costs only the evaluation: a
-resumed run repeats it.
+A checkpoint is saved before its evaluation. If the process is killed during the evaluation, a resumed run
+repeats only the evaluation.
 
-Every process runs the same loop over its own rows, and all must make the same decisions: what depends on a
-clock or a signal is therefore agreed on, together with the sums that an update needs anyway. Only the first
-process writes.
+Every process runs the same loop over its own rows, and all must make the same decisions. So decisions that depend
+on a clock or a signal are exchanged, together with the sums that a step needs anyway. Only the first process writes.
 """
 
 from __future__ import annotations
@@ -51,17 +49,17 @@ from lilliput.training.optimizers import (
 from lilliput.training.precision import Precision
 from lilliput.training.process_group import World
 from lilliput.training.schedules import learning_rate
-from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_looks
+from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_shapes
 from lilliput.training.training_warnings import Advisor
 from lilliput.training.weight_averaging import Average
 
-SAMPLE_BATCH = 16  # rows of the sample at once: no setting, so that the figure does not depend on one
+SAMPLE_BATCH = 16  # rows of the validation sample at once; not a setting, so that the loss depends on none
 
 Answer = TypeVar("Answer")
 
 
 class Trainer(Generic[AnyBatch]):
-    """Everything of a run that changes. Iterate over `events()`; call `stop()` to end after the current update or batch."""
+    """The state of a run. Iterate over `events()`; call `stop()` to end after the current step or batch."""
 
     def __init__(
         self,
@@ -86,12 +84,12 @@ class Trainer(Generic[AnyBatch]):
         self.batches = Batches(self.train.rows, config.train.batch, config.seed, world.rank, world.processes)
         self.sample = self.validation.rows.sample(config.evaluate.rows, config.seed)
         self.step, self.tokens, self.budget = 0, 0, Budget(config.train)
-        self.rows: list[int] = []  # of the last update, in all processes
+        self.rows: list[int] = []  # of the last step, in all processes
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
         self.waited = 0  # evaluations since the best
-        self.stop_requested = False  # in this process; `stopping` is what all agreed on
+        self.stop_requested = False  # in this process; `stopping` is the decision of all processes
         self.stopping = self.ended = self.early = False
-        self.late = False  # an evaluation now would use up the budget
+        self.late = False  # no time left for an evaluation before the end
         self.machine = describe_machine(world.processes, precision.device, precision.dtype)
         self.operations = model.count().flops_per_token
         self.peak = known_flops(precision.device, precision.dtype) * world.processes
@@ -115,18 +113,18 @@ class Trainer(Generic[AnyBatch]):
         nothing = self.train.rows.batch(np.zeros(0, np.int64))
         self.parallel.settle(lambda model: self.objective.losses(model, nothing).goal.sum())
         if self.step:
-            yield from self.finish_step(saved=True)  # a kill may have cut it off
+            yield from self.finish_step(saved=True)  # the process may have been killed before its end
         while not self.ended and not self.stopping:
             yield self.update()
             yield from self.finish_step(saved=False)
         complete = self.ended and (yield from self.evaluate_whole_splits())
         yield Finished(self.step, self.tokens, self.budget.elapsed(), not complete, self.early)
 
-    # One update --------------------------------------------------------------------------------------------------------
+    # One step ----------------------------------------------------------------------------------------------------------
 
     def update(self) -> Stepped:
-        """One optimizer step over `accumulate` micro-batches, weighted by what they count (tokens, or documents), in all
-        processes: exactly the gradient of one big batch."""
+        """Make one optimizer step over `accumulate` micro-batches in all processes. They are weighted by their number of
+        tokens or documents, which gives exactly the gradient of one large batch."""
         budget, world = self.budget, self.world
         budget.begin_update()
         micro_batches, self.rows = [], []
@@ -134,8 +132,8 @@ class Trainer(Generic[AnyBatch]):
             micro_batches.append(next(self.batches))
             self.rows += self.batches.taken.tolist()
         own = [sum(parts) for parts in zip(*((batch.tokens, *batch.counts) for batch in micro_batches), strict=True)]
-        gone = budget.progress(self.step, self.tokens) if world.first else 0.0
-        gone, *sums = world.total([gone, *own])
+        progress = budget.progress(self.step, self.tokens) if world.first else 0.0
+        progress, *sums = world.total([progress, *own])
         tokens, *counts = map(int, sums)
         self.step += 1
         parts = [self.forward_backward(number, batch, counts) for number, batch in enumerate(micro_batches)]
@@ -144,20 +142,20 @@ class Trainer(Generic[AnyBatch]):
         requested, last, late, *nats = world.total([self.stop_requested, *forecast, *nats])
         loss = weigh(torch.tensor(nats, dtype=torch.float64), counts, self.objective.weights).item()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, gone)
+            group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, progress)
         norm, clip = self.apply_gradients(loss), self.config.optimizer.clip
         self.tokens += tokens
         speed = tokens / max(budget.end_update(), 1e-9)
-        gone = budget.progress(self.step, self.tokens)
+        progress = budget.progress(self.step, self.tokens)
         self.stopping = self.stopping or requested > 0
-        self.ended, self.late = last > 0 or (self.config.train.minutes is None and gone >= 1.0), late > 0
+        self.ended, self.late = last > 0 or (self.config.train.minutes is None and progress >= 1.0), late > 0
         return Stepped(
             self.step,
             loss,
             self.optimizer.param_groups[0]["lr"],
             norm,
             self.tokens,
-            1.0 if self.ended else min(1.0, gone),
+            1.0 if self.ended else min(1.0, progress),
             budget.elapsed(),
             speed,
             peak_memory(),
@@ -177,8 +175,8 @@ class Trainer(Generic[AnyBatch]):
         return losses.nats
 
     def apply_gradients(self, loss: float) -> float | None:
-        """Clip the gradients and step the optimizer; return their norm before clipping. None: they overflowed, and no step
-        was made."""
+        """Clip the gradients and step the optimizer. Return the norm before clipping, or None if the gradients overflowed and
+        the step was skipped."""
         if self.precision.scale != 1.0:
             scale_gradients(self.model, 1.0 / self.precision.scale)
         norm, clip = gradient_norm(self.model), self.config.optimizer.clip
@@ -194,24 +192,24 @@ class Trainer(Generic[AnyBatch]):
         self.optimizer.zero_grad()
         return size if accepted else None
 
-    # What follows it ---------------------------------------------------------------------------------------------------
+    # Checkpoints and evaluations ---------------------------------------------------------------------------------------
 
     def finish_step(self, saved: bool) -> Iterator[Event]:
-        """Do what follows an update: save (unless `saved`), evaluate, keep the best, remove old checkpoints."""
+        """After a step: save (unless `saved`), evaluate, keep the best checkpoint, remove old ones."""
         evaluation_due = self.ended or (self.step % self.config.evaluate.every == 0 and not self.late)
         save_due = evaluation_due or self.step % self.config.train.save_every == 0
-        if save_due:  # a request to stop does not wait for all that follows and another update
+        if save_due:  # stop before the evaluation, not after another step
             self.agree_to_stop()
         if (save_due or self.stopping) and not saved:
             self.save()
-        if save_due:  # a checkpoint made by stopping is not logged: the log is that of an uninterrupted run
+        if save_due:  # a checkpoint of a stopped run is not logged, so that the log equals that of an uninterrupted run
             yield Saved(self.step, step_name(self.step))
         if evaluation_due and (self.ended or not self.stopping):
             with self.budget.evaluating():
                 batches = self.validation.rows.cut(self.sample, SAMPLE_BATCH, self.world.rank, self.world.processes)
-                found = self.measure(self.validation, batches)
-                yield self.evaluated(found, whole=False, weights=self.step)
-            self.keep_best(found.loss)
+                metrics = self.measure(self.validation, batches)
+                yield self.evaluated(metrics, whole=False, weights=self.step)
+            self.keep_best(metrics.loss)
         if save_due and self.world.first:
             self.run.prune(self.config.train.keep)
 
@@ -220,33 +218,35 @@ class Trainer(Generic[AnyBatch]):
         if self.best is None or loss < self.best[0]:
             self.best, self.waited = (loss, self.step), 0
             if self.world.first:
-                self.run.mark_best(self.last_checkpoint())
+                last = self.run.last
+                assert last is not None
+                self.run.mark_best(last)
         if patience is not None and self.waited >= patience and not self.ended:
             self.ended = self.early = True
 
     def evaluate_whole_splits(self) -> Generator[Event, None, bool]:
-        """Evaluate the best weights on the whole validation split and every test set, each token once. Return False if it was
-        stopped; a resumed run repeats it."""
+        """Evaluate the best weights on the whole validation split and every test set. Return False if stopped; a resumed run
+        repeats it."""
         best = self.run.best if self.world.first and self.best is not None else None
         others = best is not None and (best.step != self.step or self.average is not None)
         loaded: int | None = self.world.share(best.step if best and others else None)
         if loaded is not None:
             deal_weights(self.world, self.model, best.load_model() if best else {})
-            self.average = None  # the model holds what is kept
+            self.average = None  # the checkpoint holds averaged weights
         evaluated_step = self.step if loaded is None else loaded
         if (whole := self.measure_whole(self.validation)) is None:
             return False
         yield self.evaluated(whole, whole=True, weights=evaluated_step)
         for name, split in self.tests.items():
-            if (found := self.measure_whole(split)) is None:
+            if (metrics := self.measure_whole(split)) is None:
                 return False
-            check_loss(self.step, f"loss on test {name}", found.loss, self.run)
-            yield Tested(step=self.step, name=name, weights=evaluated_step, **asdict(found))
+            check_loss(self.step, f"loss on test {name}", metrics.loss, self.run)
+            yield Tested(step=self.step, name=name, weights=evaluated_step, **asdict(metrics))
         return True
 
     def measure_whole(self, split: Split[AnyBatch]) -> EvaluationFigures | None:
-        """Return None if it was stopped. The processes agree after every batch, and so stop after the same one; never before
-        the first: nothing has no figures."""
+        """Evaluate each token of a split once; return None if stopped. The processes agree after every batch, and so stop
+        after the same one."""
 
         def until_stopped() -> Iterator[AnyBatch]:
             for batch in split.rows.in_order(self.config.train.batch, self.world.rank, self.world.processes):
@@ -254,18 +254,17 @@ class Trainer(Generic[AnyBatch]):
                 if self.agree_to_stop():
                     return
 
-        found = self.measure(split, until_stopped())
-        return None if self.stopping else found
+        metrics = self.measure(split, until_stopped())
+        return None if self.stopping else metrics
 
     def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> EvaluationFigures:
         """Evaluate over all processes together, each with its part of every batch."""
         return self.use(lambda model: self.objective.measure(model, split, batches, self.world.total))
 
     def use(self, work: Callable[[Transformer], Answer]) -> Answer:
-        """Run `work` with the weights as they would be saved now, without learning. All processes must call this.
+        """Run `work` with the weights that would be saved now, without gradients. All processes must call this.
 
-        In the type of the weights, whatever the precision of training: the figures must be those that an evaluation of the
-        checkpoint gives on any machine.
+        It computes in the type of the weights, not in train.precision: the results equal those of the saved checkpoint.
         """
         with self.averaged():
             return self.parallel.use(work)
@@ -273,20 +272,15 @@ class Trainer(Generic[AnyBatch]):
     def averaged(self) -> AbstractContextManager[None]:
         return self.average.applied() if self.average is not None else nullcontext()
 
-    def evaluated(self, found: EvaluationFigures, whole: bool, weights: int) -> Evaluated:
-        check_loss(self.step, "validation loss", found.loss, self.run)
+    def evaluated(self, metrics: EvaluationFigures, whole: bool, weights: int) -> Evaluated:
+        check_loss(self.step, "validation loss", metrics.loss, self.run)
         floor = self.floor() if whole and self.world.first else None
-        return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(found))
-
-    def last_checkpoint(self) -> Checkpoint:
-        last = self.run.last
-        assert last is not None
-        return last
+        return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(metrics))
 
     # Saving and resuming -----------------------------------------------------------------------------------------------
 
     def save(self, run: Run | None = None) -> None:
-        """Save a checkpoint, gathered from all processes and written by the first."""
+        """Gather a checkpoint from all processes; the first one writes it."""
         check_weights(self.step, self.model, self.run)
         with self.averaged():
             skeleton, tensors = take_apart(self.state_dict())
@@ -304,21 +298,22 @@ class Trainer(Generic[AnyBatch]):
                 )
 
     def resume(self, checkpoint: Checkpoint | None) -> list[str]:
-        """Load a checkpoint, which the first process reads; return notes on what prevents a bit-for-bit continuation."""
+        """Load a checkpoint, which the first process reads. Return notes on differences that prevent a bit-identical
+        continuation."""
         skeleton = self.world.share(checkpoint.state_json() if checkpoint else None)
-        state = put_together(skeleton, share_looks(self.world, checkpoint.load_state() if checkpoint else {}))
+        state = put_together(skeleton, share_shapes(self.world, checkpoint.load_state() if checkpoint else {}))
         if state["data"] != self.prepared.fingerprint:
             raise UserError(
-                f"the training data has changed since {step_name(state['step'])}: it would not be the same run",
+                f"the training data has changed since checkpoint {step_name(state['step'])}",
                 self.config.data.source,
-                fix="restore the data",
+                fix="replace the data with the original, or start a new run",
                 code="data.changed",
                 setting="data.source",
             )
         deal_weights(self.world, self.model, checkpoint.load_model() if checkpoint else {})
         self.load_state_dict(state)
         return [
-            f"the run was trained with {name} {then}, now it is {now}: it continues, but not bit for bit"
+            f"{name} has changed from {then} to {now}: the run continues, but not bit-identically"
             for name, now in self.machine.items()
             if (then := state["machine"].get(name, now)) != now
         ]

@@ -1,8 +1,8 @@
-"""The model of a run before its first step: built, initialised, and placed in every process.
+"""Build and initialise the model of a run in every process.
 
-Owns: the order in which weights get their first values (random, word vectors, another run's, bigram counts), the
-precision that all processes agree on, the compiled attention, recomputation, and torch.compile. Does not own:
-the parts of a model (`model`), how each of these steps works (their own modules), resuming (`session`).
+Owns: the order of initialisation (random, word vectors, weights of another run, bigram counts), the precision that
+all processes use, compiled attention, recomputation, and torch.compile. Does not own: the parts of a model
+(`model`), how each initialisation works (their own modules), resuming (`session`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lilliput.training.training_data import TrainingData
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """`seconds` is the time that initialisation took, which counts towards the budget."""
+    """`seconds` is the time of the initialisation, which is part of the budget."""
 
     model: Transformer
     parallel: Parallel
@@ -62,7 +62,7 @@ def set_up_model(
 
 
 def agree_on_precision(name: str, device: torch.device, world: World) -> Precision:
-    """Build the precision that the first process finds: `auto` is measured, and measurements can differ."""
+    """Build the precision that the first process chooses: `auto` is measured, and measurements can differ."""
     chosen = build_precision(name, device) if world.first else None
     name = world.share(str(chosen.dtype).removeprefix("torch.") if chosen else None)
     return chosen or build_precision(name, device)
@@ -94,5 +94,5 @@ def initialise_from_counts(
     began = time.monotonic()
     nats = learn_pairs(model, rows, updates, config.seed, device)
     seconds = time.monotonic() - began
-    notes.append(f"initialised from bigram counts: {nats:.3f} nats, {seconds:.0f} s")
+    notes.append(f"initialised from bigram counts: {nats:.3f} nats per token, {seconds:.0f} s")
     return seconds

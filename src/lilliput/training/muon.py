@@ -1,9 +1,9 @@
-"""Muon: momentum whose updates of matrices are made orthogonal (Jordan et al. 2024).
+"""Muon: momentum with orthogonalised updates of matrices (Jordan et al. 2024).
 
-Owns: the orthogonalisation, the optimizer of matrices, and two optimizers as one. Does not own: which
-parameters those are (`optimizers`), nor the learning rate over time (`schedules`).
+Owns: the orthogonalisation, the optimizer for matrices, and combining two optimizers. Does not own: the choice of
+parameters (`optimizers`), the learning rate over time (`schedules`).
 
-N matrices at once, R rows, C columns; n is the short side.
+N matrices of a batch, R rows, C columns; n is the short side.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from torch import Tensor
 
 from lilliput.training.sharded_tensors import cut, whole
 
-# Three quintics, each the best of its degree for what the one before leaves (Amsel et al. 2025): they lift singular values
-# from 0.01 to 1 to between 0.72 and 1.28.
+# Three polynomials of degree 5, each optimal for the result of the one before (Amsel et al. 2025). They map singular values
+# from [0.01, 1] to [0.72, 1.28].
 COEFFICIENTS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
-# A step that takes its Gram matrix anew costs 4 n^2 C + 2 n^3. Where x is so much longer than high, all steps are taken on the
-# Gram matrix alone, each after the first at most 8 n^3, and x is multiplied once. Rounding then ends 2.4 times as far off.
+# A Newton-Schulz step that recomputes the Gram matrix costs 4 n^2 C + 2 n^3. If C > LONG * n, all steps are computed from the
+# first Gram matrix, each at most 8 n^3 after the first, and x is multiplied once. The rounding error is 2.4 times as large.
 LONG = 1.5
-# Matrices of one shape are one batch, which the threads share out among them instead of meeting at the end of every small
-# product: on a busy machine that is a third of the time. 64 MB in float32; the work needs three times as much beside.
+# Numbers per batch of equal shapes (64 MB in float32, and three times that for intermediate results). One batched product
+# needs fewer thread barriers than many small ones, which saves a third of the time on a busy machine.
 MOST_NUMBERS = 1 << 24
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """(N, R, C): the same singular vectors, singular values near one, by Newton-Schulz.
+    """Return matrices (N, R, C) with the same singular vectors and singular values near 1, by Newton-Schulz.
 
-    In the precision of the input: torch.optim.Muon rounds to bfloat16, which a CPU without it emulates a hundred times
-    slower.
+    It computes in the precision of the input. torch.optim.Muon uses bfloat16, which is a hundred times slower on a CPU that
+    has to emulate it.
     """
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices  # (N, n, C): the Gram matrices have the size of the short side
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)
-    # By its own size no singular value is above one. The Gram matrix's size is nearer to the largest one's square and never
-    # below it: what is divided by that begins higher up.
+    # Now no singular value is above 1. The norm of the Gram matrix is a closer upper bound of the largest one's square:
+    # dividing by it leaves larger singular values to start from.
     gram = torch.bmm(x, x.mT)
     size = torch.linalg.matrix_norm(gram, keepdim=True).clamp(min=1e-7)
     x, gram = x * size.rsqrt(), gram / size
@@ -50,9 +50,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def polynomial(gram: Tensor, steps: Sequence[tuple[float, float, float]]) -> Tensor:
-    """(N, n, n): what these steps multiply x with, from its Gram matrix alone.
+    """Return the factor (N, n, n) by which these steps multiply x, from its Gram matrix alone.
 
-    A step is x -> p x with p = a + b g + c g^2, g = x x^T; and the Gram matrix of p x is p g p.
+    A step is x -> p x with p = a + b g + c g^2, g = x x^T. The Gram matrix of p x is p g p.
     """
     product: Tensor | None = None
     for index, (a, b, c) in enumerate(steps):
@@ -66,22 +66,24 @@ def polynomial(gram: Tensor, steps: Sequence[tuple[float, float, float]]) -> Ten
 
 
 def orthogonalise_stacked(matrices: Tensor, rows: list[int]) -> Tensor:
-    """(N, R, C), each of which stacks matrices of so many rows: each is made orthogonal by itself, those of one height as
-    one batch, and scaled. A tall matrix has room for larger steps at the same size of output (Jordan et al.)."""
-    straight = torch.empty_like(matrices)
-    parts, places = torch.split(matrices, rows, dim=1), torch.split(straight, rows, dim=1)
+    """Orthogonalise and scale stacked matrices: `rows` has the height of each matrix that is stacked in (N, R, C).
+
+    Matrices of one height are one batch. Tall matrices get larger steps (Jordan et al.).
+    """
+    result = torch.empty_like(matrices)
+    parts, outputs = torch.split(matrices, rows, dim=1), torch.split(result, rows, dim=1)
     for height in dict.fromkeys(rows):
-        chosen = [index for index, there in enumerate(rows) if there == height]
-        found = orthogonalise(torch.cat([parts[index] for index in chosen]))
+        chosen = [index for index, other in enumerate(rows) if other == height]
+        batch = orthogonalise(torch.cat([parts[index] for index in chosen]))
         scale = max(1.0, height / matrices.shape[2]) ** 0.5
-        for index, part in zip(chosen, found.chunk(len(chosen)), strict=True):
-            torch.mul(part, scale, out=places[index])
-    return straight
+        for index, part in zip(chosen, batch.chunk(len(chosen)), strict=True):
+            torch.mul(part, scale, out=outputs[index])
+    return result
 
 
 class Muon(torch.optim.Optimizer):
-    """A group has `rows`: where a parameter stacks several matrices (queries, keys and values in one product), the height of
-    each. They are made orthogonal one by one: the size of one says nothing about the others."""
+    """The optimizer for matrices. `rows` of a group: the heights of the matrices that a parameter stacks (queries, keys and
+    values). Each is orthogonalised separately, because their gradients differ in size."""
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
@@ -93,14 +95,14 @@ class Muon(torch.optim.Optimizer):
                 self.step_batch(parameters, group)
 
     def step_batch(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Parameters of one shape: momentum and decay where they lie, then one batch of whole matrices."""
+        """Update parameters of one shape."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         averages = [self.average_of(p) for p in parameters]
         torch._foreach_lerp_(averages, gradients, 1.0 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, averages, group["momentum"])  # Nesterov
-        # Of a matrix that is in parts over processes each gathers the whole, and keeps of the result its own part.
-        straight = orthogonalise_stacked(torch.stack([whole(matrix) for matrix in ahead]), group["rows"])
-        own = [cut(matrix, parameter) for matrix, parameter in zip(straight.unbind(), parameters, strict=True)]
+        # Each process gathers whole matrices and keeps its part of the result.
+        steps = orthogonalise_stacked(torch.stack([whole(matrix) for matrix in ahead]), group["rows"])
+        own = [cut(matrix, parameter) for matrix, parameter in zip(steps.unbind(), parameters, strict=True)]
         torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(parameters, own, alpha=-group["lr"])
 
@@ -113,15 +115,15 @@ class Muon(torch.optim.Optimizer):
 
 
 def batches(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Those of one shape together, as many as memory is spent on."""
+    """Yield batches of equal shape, each of at most MOST_NUMBERS numbers or one parameter."""
     for shape in dict.fromkeys(p.shape for p in parameters):
-        left = iter([p for p in parameters if p.shape == shape])
-        while batch := list(islice(left, max(1, MOST_NUMBERS // shape.numel()))):
+        remaining = iter([p for p in parameters if p.shape == shape])
+        while batch := list(islice(remaining, max(1, MOST_NUMBERS // shape.numel()))):
             yield batch
 
 
 class Together:
-    """Several optimizers as one: what the loop uses of an optimizer, and the state of each."""
+    """Several optimizers behind the part of the torch interface that the loop uses."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         self.optimizers = optimizers

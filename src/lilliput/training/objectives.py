@@ -1,10 +1,10 @@
-"""What a run learns, and by which figures it is judged: the next token, the label of a document, or both.
+"""Training objectives and their metrics: the next token, the label of a document, or both.
 
-Owns: the objectives, how they weigh their losses, and the rows of a split that each needs. Does not own: the
-loop (`loop`), the order of rows (`data.batches`), the arithmetic of a figure (`evaluation`).
+Owns: the objectives, how they weight their losses, and the rows of a split that each needs. Does not own: the
+loop (`loop`), the order of rows (`data.batches`), how a metric is computed (`evaluation`).
 
-The choice is made once, when a session is opened: the loop sums `losses`, divides each by what the batches
-count, weighs them, and asks nothing.
+The objective is chosen once, when a session is opened. The loop sums `losses`, divides each sum by the counts of
+the batches, and weights the results, for every objective in the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lilliput.training.events import EvaluationFigures
 
 @dataclass(frozen=True)
 class Split(Generic[AnyBatch]):
-    """A split's rows, with what there is to predict. None bytes: what is predicted is not the text."""
+    """The rows of a split and the number of predictions. `bytes_per_prediction` is None if labels are predicted."""
 
     rows: RowSource[AnyBatch]
     predictions: int
@@ -49,38 +49,38 @@ class Split(Generic[AnyBatch]):
 
 
 class Losses(NamedTuple):
-    """K losses of a batch, each summed over what it is a loss of: `batch.counts` says how many those are."""
+    """K losses of a batch, each a sum over tokens or documents, whose numbers are in `batch.counts`."""
 
-    goal: Tensor  # (K,) what is descended, with a gradient
-    nats: Tensor  # (K,) what is told: plain cross-entropy, detached
+    goal: Tensor  # (K,) minimised, with a gradient
+    nats: Tensor  # (K,) logged: plain cross-entropy, detached
 
 
-def side_by_side(*parts: Nats) -> Losses:
+def stack_losses(*parts: Nats) -> Losses:
     return Losses(torch.stack([part.goal for part in parts]), torch.stack([part.nats for part in parts]))
 
 
 def weigh(sums: Tensor, counts: Iterable[int], weights: Iterable[float]) -> Tensor:
-    """One loss of K summed ones (K,): each divided by its count, which may be of many batches, and weighed."""
+    """Return the weighted sum of K mean losses, from the sums (K,) and counts of one or several batches."""
     shares = zip(sums.unbind(), counts, weights, strict=True)
     return torch.stack([weight * part / max(1, count) for part, count, weight in shares]).sum()
 
 
 def balanced_weights(labels: NDArray[np.integer[Any]], classes: int) -> tuple[float, ...]:
-    """Of each class, so that all classes weigh the same together and a document 1 on average."""
+    """Return a weight for the documents of each class: all classes have the same total weight, and the mean is 1."""
     return tuple((len(labels) / (classes * np.bincount(labels, minlength=classes))).tolist())
 
 
 class Objective(Protocol[AnyBatch]):
-    """`open` is how a split is read: for training rows may overlap, for figures each token is in one of them."""
+    """`open` returns a split: for training its rows may overlap, for evaluation each token is in exactly one row."""
 
     @property
     def labels(self) -> list[str] | None:
-        """Names of classes, for whoever reads the model's checkpoints."""
+        """The names of the classes, which are saved in checkpoints."""
         ...
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """(K,) of the mean losses in the one that is descended, and in the one that is told."""
+        """The weights (K,) of the mean losses, both in the minimised and in the logged sum."""
         ...
 
     def open(self, file: TokenFile, training: bool) -> Split[AnyBatch]: ...
@@ -94,7 +94,7 @@ class Objective(Protocol[AnyBatch]):
 
 @dataclass(frozen=True)
 class NextToken:
-    """Predict each token from those before it; `start` is what stands before a document's first."""
+    """Predict each token from those before it; `start` is the token before the first one of a document."""
 
     context: int
     start: int
@@ -109,26 +109,26 @@ class NextToken:
         return Split(kind(file, self.context, self.start), file.predictions, file.bytes / file.predictions)
 
     def losses(self, model: Transformer, batch: LanguageBatch) -> Losses:
-        return side_by_side(batch_loss(model, batch, self.smoothing, self.z_loss))
+        return stack_losses(batch_loss(model, batch, self.smoothing, self.z_loss))
 
     def measure(
         self, model: Transformer, split: Split[LanguageBatch], batches: Iterable[LanguageBatch], total: Total = alone
     ) -> EvaluationFigures:
         assert split.bytes_per_prediction is not None
-        found = measure_likelihood(model, batches, split.bytes_per_prediction, total)
+        text = measure_likelihood(model, batches, split.bytes_per_prediction, total)
         return EvaluationFigures(
-            loss=found.loss,
-            perplexity=found.perplexity,
-            bits_per_byte=found.bits_per_byte,
+            loss=text.loss,
+            perplexity=text.perplexity,
+            bits_per_byte=text.bits_per_byte,
             accuracy=None,
-            tokens=found.tokens,
+            tokens=text.tokens,
             documents=None,
         )
 
 
 @dataclass(frozen=True)
 class DocumentLabel:
-    """Tell the label of a document from its first `context` tokens. `class_weights`: of each label's documents."""
+    """Predict the label of a document from its first `context` tokens. `class_weights`: one per label."""
 
     context: int
     labels: list[str]
@@ -141,27 +141,27 @@ class DocumentLabel:
         return Split(rows, len(rows), None)
 
     def losses(self, model: Transformer, batch: LabelledBatch) -> Losses:
-        return side_by_side(
+        return stack_losses(
             classifier_loss(classifier_logits(model, batch), batch.labels, self.smoothing, self.class_weights)
         )
 
     def measure(
         self, model: Transformer, split: Split[LabelledBatch], batches: Iterable[LabelledBatch], total: Total = alone
     ) -> EvaluationFigures:
-        found = measure_classification(model, batches, total)
+        label = measure_classification(model, batches, total)
         return EvaluationFigures(
-            loss=found.loss,
+            loss=label.loss,
             perplexity=None,
             bits_per_byte=None,
-            accuracy=found.accuracy,
-            tokens=found.tokens,
-            documents=found.documents,
+            accuracy=label.accuracy,
+            tokens=label.tokens,
+            documents=label.documents,
         )
 
 
 @dataclass(frozen=True)
 class TokenAndLabel:
-    """Predict each token, and tell the label of a document from its first window. `weights`: of the token, of the label."""
+    """Predict each token, and the label of a document from its first window. `weights`: of token and label loss."""
 
     context: int
     start: int
@@ -176,15 +176,15 @@ class TokenAndLabel:
         return Split(rows, file.predictions, file.bytes / file.predictions)
 
     def losses(self, model: Transformer, batch: BothBatch) -> Losses:
-        found = multitask_loss(model, batch, self.smoothing, self.z_loss, self.class_weights)
-        return side_by_side(found.tokens, found.labels)
+        losses = multitask_loss(model, batch, self.smoothing, self.z_loss, self.class_weights)
+        return stack_losses(losses.tokens, losses.labels)
 
     def measure(
         self, model: Transformer, split: Split[BothBatch], batches: Iterable[BothBatch], total: Total = alone
     ) -> EvaluationFigures:
         assert split.bytes_per_prediction is not None
         text, label = measure_multitask(model, batches, split.bytes_per_prediction, total)
-        some = label.documents > 0  # a sample of later windows has none
+        some = label.documents > 0  # a sample without first windows has no labels
         of_token, of_label = self.weights
         return EvaluationFigures(
             loss=of_token * text.loss + (of_label * label.loss if some else 0.0),

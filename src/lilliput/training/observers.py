@@ -1,8 +1,7 @@
-"""Those who watch a run: the log on disk and the console.
+"""Observers of a run: the log file and the console.
 
-Owns: metrics.jsonl, the bar, the lines, warnings and sample texts on the terminal. Does not own: the run, the
-texts, or those who keep figures elsewhere (`trackers`). An observer is a function of an event; it can be left
-out, and nothing that it does changes a number.
+Owns: metrics.jsonl; the progress bar, lines, warnings and samples on the console. Does not own: the run, the
+samples, other loggers (`trackers`). An observer is called with each event and changes nothing in the run.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Observer(Protocol):
 
 
 class MetricsFile:
-    """One JSON object a line, in the hands of the system before the event's successor happens."""
+    """Write one JSON object per line, flushed before the next event."""
 
     def __init__(self, run: Run, every: int) -> None:
         self.every, self.path = every, run.metrics_path
@@ -43,7 +42,7 @@ class MetricsFile:
         if isinstance(event, Stepped) and event.step % self.every and event.progress < 1.0:
             return
         if isinstance(event, Finished) and event.interrupted:
-            return  # a run that goes on later has not finished
+            return  # the run can be resumed: it has not finished
         line = json.dumps({"event": event.event, "step": event.step, **dataclasses.asdict(event)}, allow_nan=False)
         try:
             self.file.write(line + "\n")
@@ -56,16 +55,16 @@ class MetricsFile:
 
 
 class ConsoleObserver:
-    """A bar on a terminal, a line now and then elsewhere; evaluations, sample texts and warnings in between. All on stderr."""
+    """Print evaluations, samples and warnings on stderr, with a progress bar on a terminal and a line every 10 s elsewhere."""
 
     def __init__(self, console: Console, bytes_per_prediction: float | None) -> None:
         self.console = console
-        # Nats per prediction -> bits per byte, where text is predicted.
+        # Converts nats per prediction to bits per byte.
         self.bits = 1.0 / math.log(2) / bytes_per_prediction if bytes_per_prediction is not None else None
         self.smooth: float | None = None
         self.last: Stepped | None = None
         self.printed = time.monotonic()
-        # The bar takes what room is left, so that all stays on one line of 80 columns.
+        # The bar is as wide as an 80-column line allows.
         self.bar = Progress(
             TextColumn("step {task.fields[step]:>6,}"),
             BarColumn(bar_width=None),
@@ -88,18 +87,17 @@ class ConsoleObserver:
                 Text.assemble((f"warning at step {event.step:,}: ", "bold yellow"), (event.text, "yellow"))
             )
         elif isinstance(event, Finished) and event.early:
-            self.console.print(f"step {event.step:>6,}  validation has ceased to fall: the run ends early")
+            self.console.print(f"step {event.step:>6,}  stopped early: validation loss no longer falls")
         elif isinstance(event, Saved | Evaluated | Tested | Finished):
             pass  # in the closing summary
 
     def stepped(self, event: Stepped) -> None:
-        # A mean over the last twenty steps or so: one batch's loss jumps about too much to be read.
+        # A mean over about 20 steps: the loss of a single batch is too noisy.
         self.smooth = event.loss if self.smooth is None else self.smooth + 0.05 * (event.loss - self.smooth)
         self.last = event
         loss = f"loss {self.smooth:.3f}"
         loss += f"  {self.smooth * self.bits:.3f} bits/byte" if self.bits is not None else ""
         speed = f"{event.tokens_per_second:,.0f} tokens/s"
-        # From the share of the budget, which is what the run itself goes by; a resumed one counts from its beginning.
         left = clock(event.seconds * (1.0 - event.progress) / event.progress)
         shown = f"{loss}  {speed}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"
         self.bar.update(self.task, completed=event.progress, step=event.step, figures=shown)
@@ -117,7 +115,7 @@ class ConsoleObserver:
             self.console.print(f"step {event.step:>6,}  {'  '.join(parts)}")
 
     def evaluated(self, event: Evaluated) -> None:
-        """Elsewhere than on a terminal there are lines of the training figures already."""
+        """Print the validation metrics; on a terminal, which has no lines for steps, also the training metrics."""
         if self.console.is_terminal and self.last is not None and self.smooth is not None:
             parts = "  ".join((f"loss {self.smooth:.3f}", *update_figures(self.last), *machine_figures(self.last)))
             self.console.print(f"step {event.step:>6,}  training   {parts}")

@@ -1,8 +1,8 @@
-"""How gradients become steps.
+"""Build optimizers, and compute and clip gradient norms.
 
-Owns: the optimizer of the settings, its groups of parameters (each with its decay and its peak learning
-rate), the norm of the gradient and clipping. Does not own: how Muon steps (`muon`), the learning rate over
-time (`schedules`), nor weights that are averaged (`weight_averaging`).
+Owns: the optimizer of the settings, its parameter groups (each with a weight decay and a peak learning rate),
+gradient norm and clipping. Does not own: Muon itself (`muon`), the learning rate over time (`schedules`), averaged
+weights (`weight_averaging`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def build_optimizer(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
 
 def build_sgd(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
     groups = parameter_groups(settings, model, trainable(model))
-    parts = any(is_part(parameter) for group in groups for parameter in group["params"])  # which torch does not fuse
-    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=not parts)
+    sharded = any(is_part(parameter) for group in groups for parameter in group["params"])  # torch cannot fuse them
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=not sharded)
 
 
 def build_adam(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
@@ -52,8 +52,8 @@ def build_adamw(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
 def build_muon(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
     """Build Muon for the matrices inside the blocks and AdamW for the rest.
 
-    Tables and the head stay AdamW's: their rows are words, and the gradient of a rare word must not be scaled up to the size
-    of a frequent one's.
+    Embedding tables and the head use AdamW: each row is a token, and Muon would scale the gradient of a rare token up to
+    that of a frequent one.
     """
     stacked, parameters = stacked_matrices(model), trainable(model)
     rest = adamw_for(settings, model, [p for p in parameters if id(p) not in stacked])
@@ -71,7 +71,7 @@ def build_muon(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
 
 
 def adamw_for(settings: OptimizerSettings, model: nn.Module, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build torch's AdamW, fused: one pass over a parameter, its gradient and its moments."""
+    """Build torch's fused AdamW, which makes one pass over a parameter, its gradient and its moments."""
     groups = parameter_groups(settings, model, parameters)
     return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.epsilon, fused=True)
 
@@ -83,32 +83,31 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def parameter_groups(
     settings: OptimizerSettings, model: nn.Module, parameters: list[nn.Parameter]
 ) -> list[dict[str, Any]]:
-    """Those of one peak and one decay together; those at `optimizer.lr` come first, and the first group's rate is the one
-    that is told.
+    """Group parameters by peak learning rate and weight decay. Groups at `optimizer.lr` come first: the rate of the first
+    group is logged.
 
-    Matrices are decayed, vectors (biases, norms) are not: by dimension, no lists of names. Tables of tokens and the
-    matrices of the head may have peaks of their own; a table that is also the head's matrix is a table.
+    Matrices are decayed, vectors (biases, norms) are not. Token tables use `embedding_lr` and head matrices `head_lr` if
+    set; a tied table counts as a token table.
     """
     peaks = dict.fromkeys(head_matrices(model), settings.head_lr or settings.lr)
     peaks |= dict.fromkeys(token_tables(model), settings.embedding_lr or settings.lr)
     decays = (settings.weight_decay, 0.0)
-    found: dict[tuple[float, float], list[nn.Parameter]] = {(settings.lr, decay): [] for decay in decays}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {(settings.lr, decay): [] for decay in decays}
     for parameter in parameters:
         key = (peaks.get(id(parameter), settings.lr), settings.weight_decay if parameter.dim() >= 2 else 0.0)
-        found.setdefault(key, []).append(parameter)
+        groups.setdefault(key, []).append(parameter)
     return [
         {"params": members, "weight_decay": decay, "peak": peak, "lr": peak}
-        for (peak, decay), members in found.items()
+        for (peak, decay), members in groups.items()
         if members
     ]
 
 
 def token_tables(model: nn.Module) -> set[int]:
-    """Every table that is looked up by token, by identity: all embeddings but those of positions."""
-    places = {id(part) for module in model.modules() if isinstance(module, Positions) for part in module.modules()}
-    return {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding) and id(module) not in places
-    }
+    """Return the ids of all embedding weights except those of positions."""
+    positions = {id(part) for module in model.modules() if isinstance(module, Positions) for part in module.modules()}
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return {id(module.weight) for module in embeddings if id(module) not in positions}
 
 
 def head_matrices(model: nn.Module) -> set[int]:
@@ -117,22 +116,22 @@ def head_matrices(model: nn.Module) -> set[int]:
 
 
 def stacked_matrices(model: nn.Module) -> dict[int, tuple[int, ...]]:
-    """The matrices inside the blocks, by identity, with the heights of those that one parameter stacks."""
-    found: dict[int, tuple[int, ...]] = {}
+    """Map the id of each matrix parameter of the blocks to the heights of the matrices that it stacks."""
+    heights: dict[int, tuple[int, ...]] = {}
     for module in model.modules():
         if isinstance(module, SelfAttention):
             sizes = tuple(heads * module.head_dim for heads in (module.heads, module.kv_heads, module.kv_heads))
-            found[id(module.qkv.weight)] = sizes
-            found[id(module.out.weight)] = (module.out.out_features,)
+            heights[id(module.qkv.weight)] = sizes
+            heights[id(module.out.weight)] = (module.out.out_features,)
         elif isinstance(module, FeedForward):
             inside = module.down.in_features
-            found[id(module.up.weight)] = (inside,) * (module.up.out_features // inside)
-            found[id(module.down.weight)] = (module.down.out_features,)
-    return found
+            heights[id(module.up.weight)] = (inside,) * (module.up.out_features // inside)
+            heights[id(module.down.weight)] = (module.down.out_features,)
+    return heights
 
 
 def parameters_by_state(optimizer: torch.optim.Optimizer | Together) -> dict[str, Any]:
-    """The parameters in the shape of the optimizer's state_dict: each stands for all that is kept of it."""
+    """Return the parameters in the structure of the optimizer's state_dict, each in place of its own state."""
     if isinstance(optimizer, Together):
         return {"optimizers": [parameters_by_state(one) for one in optimizer.optimizers]}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -140,15 +139,12 @@ def parameters_by_state(optimizer: torch.optim.Optimizer | Together) -> dict[str
 
 
 def gradient_norm(model: nn.Module) -> Tensor:
-    """Of the whole gradient, also where processes have parts of it."""
+    """Return the norm of the whole gradient, also if it is sharded."""
     return whole(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
 
 
 def clip_gradients(model: nn.Module, norm: Tensor, largest: float) -> None:
-    """Scale the whole gradient down to the largest norm.
-
-    Left untouched below it, so that clipping costs nothing there.
-    """
+    """Scale the gradients down to the norm `largest`; do nothing below it."""
     if norm > largest:
         scale_gradients(model, largest / norm.item())
 

@@ -1,14 +1,11 @@
-"""The type of the numbers while a model learns.
+"""Mixed precision in training.
 
-Owns: automatic casting around a forward pass (products in 16 bits, weights, norms and losses in 32), and the
-scale of the loss that float16 needs. Does not own: which type this machine does well (`devices`), the order
-of an update (`loop`).
+Owns: automatic casting in forward passes (products in 16 bits; weights, norms and losses in 32), and the loss scale
+of float16. Does not own: which type is fast on this machine (`devices`), the order of a step (`loop`).
 
-bfloat16 has the range of float32 and needs no more than the casting. float16 ends at 65,504 and loses what is below
-6e-8,
-where most gradients of a small loss lie: the loss is multiplied by a scale, as large as overflows allow (Micikevicius
-et al.
-2018, section 3.2), and gradients are divided by it before anybody looks at them.
+bfloat16 has the range of float32 and needs only the casting. float16 overflows above 65,504 and loses numbers below
+6e-8, where most gradients of a small loss are. So the loss is multiplied by a scale, as large as overflows allow
+(Micikevicius et al. 2018, section 3.2), and gradients are divided by it before they are used.
 """
 
 from __future__ import annotations
@@ -22,25 +19,25 @@ from torch import Tensor
 from lilliput.devices import choose_precision
 
 FIRST_SCALE = 2.0**16
-PATIENCE = 2000  # updates without an overflow after which the scale is doubled
+PATIENCE = 2000  # steps without an overflow after which the scale is doubled
 
 
 class Precision:
-    """`dtype` is of products, `weights_dtype` of weights, gradients and moments. `note` is a sentence for the user.
+    """`dtype`: type of products. `weights_dtype`: of weights, gradients and moments. `note`: a sentence for the user.
 
-    `scale` is what the goal is multiplied by before its backward pass; 1 but for float16.
+    `scale`: factor of the loss before the backward pass; 1 except in float16.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, note: str | None = None) -> None:
         self.device, self.dtype, self.note = device, dtype, note
         self.weights_dtype = torch.float64 if dtype is torch.float64 else torch.float32
         self.scale = FIRST_SCALE if dtype is torch.float16 else 1.0
-        self.good = 0  # updates since the scale last changed
+        self.good = 0  # steps since the scale last changed
 
     def casting(self) -> AbstractContextManager[None]:
-        """Around every forward pass that is learned from; not around the backward one, which follows it by itself.
+        """Return a new autocast context for one forward pass of training; the backward pass is outside it.
 
-        Anew for each: weights are cast once within one, and are others after an update.
+        A context caches cast weights, which are wrong after a step.
         """
         if self.dtype is self.weights_dtype:
             return nullcontext()
@@ -48,9 +45,9 @@ class Precision:
         return casting
 
     def accept(self, norm: Tensor) -> bool:
-        """Is this gradient to be used? False: it overflowed because of the scale, which is lower from now on.
+        """Return whether to use this gradient. If not, it overflowed and the scale is halved.
 
-        A gradient that is not finite at scale 1 is nothing that a scale could mend: it is the caller's to refuse.
+        At scale 1 the result is True even if the norm is not finite; the caller must check that.
         """
         if self.dtype is not torch.float16:
             return True
@@ -72,5 +69,5 @@ class Precision:
 
 
 def build_precision(name: str, device: torch.device) -> Precision:
-    """Of the setting train.precision; `auto` is what the device does well."""
+    """Build the precision for a value of train.precision; `auto` chooses a fast type of the device."""
     return Precision(device, *choose_precision(name, device))

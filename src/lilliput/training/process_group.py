@@ -4,9 +4,8 @@ Owns: the environment that torchrun sets, the process group, sums and shared val
 machine does first, and ending together. Does not own: the model over several processes (`distributed`), what
 the processes agree on (`loop`, `session`), restarts (`elastic_restart`).
 
-A single process is a `World` too: it has no group, imports nothing for one, and exchanging a value costs
-nothing. Values are numbers and JSON and use gloo, even where gradients use nccl: a number that is needed on
-the CPU waits for no GPU.
+A single process is a `World` too, in which exchanging a value costs nothing. Values are numbers and JSON, and use
+gloo even where gradients use nccl: they are needed on the CPU and must not wait for the GPU.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ if TYPE_CHECKING:  # a wrong setting is reported before torch is imported
     from torch._C._distributed_c10d import Store
 
 JOINING = timedelta(minutes=5)  # torchrun starts the processes of a group at about the same time
-WAITING = timedelta(days=7)  # for another process's turn: preparing data takes as long as it takes
+WAITING = timedelta(days=7)  # for another process's turn: preparing data may take long
 REPORTS = "reports"  # the key of the store that counts reported errors
 
-MACHINES = (("RANK", "0"), ("WORLD_SIZE", "1"))  # torchrun's: the number of this machine, and how many there are
+MACHINES = (("RANK", "0"), ("WORLD_SIZE", "1"))  # of torchrun, with GROUP_: index of this machine, number of machines
 
 Answer = TypeVar("Answer")
 
 
 class World:
-    """A single process. `launch` names the torchrun that started it, through all restarts; None without one."""
+    """A single process. `launch` names the torchrun that started it (None without one)."""
 
     rank = local_rank = 0
     processes = 1
@@ -108,9 +107,8 @@ class Group(World):
         device = super().device(name)
         if device.type == "mps":
             raise UserError(
-                f"mps is a single device, but there are {self.processes} processes",
-                "train.device",
-                fix="set train.device to cpu",
+                f'train.device "mps" requires a single process (got {self.processes})',
+                fix='set train.device to "cpu"',
                 code="setting.conflict",
                 setting="train.device",
             )
@@ -118,7 +116,7 @@ class Group(World):
             return device
         if self.local_rank >= torch.cuda.device_count():
             count = torch.cuda.device_count()
-            what = f"process {self.local_rank + 1} of this machine has no GPU: there are {count}"
+            what = f"process {self.local_rank + 1} of this machine requires its own GPU (got {count} GPUs)"
             raise UserError(what, None, fix=f"start at most {count} processes per machine", code="device.missing")
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
@@ -128,8 +126,8 @@ class Group(World):
 
         summed = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
         self.dist.all_reduce(summed)
-        found: list[float] = summed.tolist()
-        return found
+        totals: list[float] = summed.tolist()
+        return totals
 
     def share(self, value: Any) -> Any:
         import torch
@@ -152,14 +150,12 @@ class Group(World):
         answer = work()
         if not self.local_rank:
             self.store.set(done[self.machine], "")
-        self.store.wait(done, WAITING)  # no collective: those end with a timeout of minutes
+        self.store.wait(done, WAITING)  # not a collective operation: those time out after minutes
         return answer
 
     def may_report(self, error: str | None = None) -> bool:
-        """Return whether this process prints what happened. Only the first that calls this does: one report is enough, and the
-        other processes end because of the same event.
-
-        A user's error occurs again after each restart by torchrun: it is printed by the first processes that raise it.
+        """Return whether this process prints the error. Only the first process that calls this does, since the others end for
+        the same reason. A UserError that occurs again after each restart by torchrun is printed once.
         """
         try:
             if int(self.store.add(REPORTS, 1)) > 1:
@@ -172,9 +168,9 @@ class Group(World):
 def agree_on_group_name(store: Store, rank: int, processes: int) -> str:
     """Return a name that no other group of processes ever had.
 
-    torchrun keeps its store when it restarts processes: an address that a dead process left there could be taken for that of
-    its successor. So each process sends a request under a new key, and only the living first process answers it with the
-    name of the group. Requests of dead processes are answered too, but nobody reads the answers.
+    torchrun keeps its store when it restarts processes, so the store can hold the address of a dead process. So each process
+    sends a request under a new key, and only a living first process answers it with the name of the group. Requests of dead
+    processes are answered too; the answers are not read.
     """
     name = secrets.token_hex(8)
     if rank:
@@ -218,7 +214,7 @@ def open_world() -> Iterator[World]:
         if not group.may_report():
             raise SystemExit(2) from error
         what = f"process {group.rank} lost the connection to the others: {first_line(error)}"
-        fix = "see the error of the process that ended first; the run can be resumed"
+        fix = "read the error of the process that ended first, then resume the run"
         raise UserError(what, None, fix=fix, code="process.lost") from error
     finally:
         group.dist.destroy_process_group()
@@ -233,28 +229,28 @@ def exit_process(code: int) -> NoReturn:
 
 
 def world_size(environment: Mapping[str, str]) -> int:
-    """Return WORLD_SIZE, if the environment also has what else a group needs. A process that trains alone and takes itself
-    for one of several, or the other way round, would be silently wrong."""
+    """Return WORLD_SIZE; raise if it is wrong or the other variables of a group are missing. A process with the wrong number
+    of processes would train silently on the wrong rows."""
     size = environment.get("WORLD_SIZE", "1")
     if not size.isdecimal() or int(size) < 1:
-        what = f"WORLD_SIZE is {size!r}, expected a number of processes"
-        raise UserError(what, "environment", fix="unset WORLD_SIZE", code="process.group")
+        what = f"WORLD_SIZE must be a positive number of processes (got {size!r})"
+        raise UserError(what, "environment", fix="remove WORLD_SIZE from the environment", code="process.group")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if int(size) > 1 and missing:
-        what = f"WORLD_SIZE is {size}, but {' and '.join(missing)} are not set: there is no process group"
-        fix = f"start {size} processes with torchrun, or unset WORLD_SIZE"
+        what = f"WORLD_SIZE {size} requires {' and '.join(missing)}, which are not set"
+        fix = f"start {size} processes with torchrun, or remove WORLD_SIZE from the environment"
         raise UserError(what, "environment", fix=fix, code="process.group")
     return int(size)
 
 
 def is_lost_connection(error: RuntimeError) -> bool:
-    """Return whether other processes are gone: torch has a class for errors of nccl and the store; gloo's name gloo."""
+    """Return whether the error is a lost connection: a DistError of nccl or the store, or an error text that names gloo."""
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or "gloo" in str(error).lower()
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error without the place in the source that gloo puts before it."""
+    """Return the first line of an error without the source location that gloo adds."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return line.rpartition("] ")[2].strip()[:160]

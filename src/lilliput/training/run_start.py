@@ -1,9 +1,9 @@
 """How a run starts: new, resumed, or from another run's weights.
 
-Owns: which of the three it is; the settings, the folder and the lock of the run; the checkpoint whose weights it
-takes; and the refusal, before any work is done, of what does not fit. `resolve_start` only reads; `claim_run` locks
-a run that is resumed. Does not own: building what trains (`session`), the processes (`process_group`), which
-restarts resume by themselves (`elastic_restart`).
+Owns: which of the three it is; the settings, the folder and the lock of the run; the checkpoint that it loads; and
+errors about conflicts, before any work is done. `resolve_start` only reads; `claim_run` locks a run that is resumed.
+Does not own: building the trainer (`session`), the processes (`process_group`), automatic restarts
+(`elastic_restart`).
 
 This module does not import torch: wrong settings and names are reported without waiting for it.
 """
@@ -30,20 +30,20 @@ from lilliput.storage.run_folders import Run, looks_like_run, resolve_checkpoint
 from lilliput.training.elastic_restart import save_launches, was_trained_by
 from lilliput.training.process_group import World
 
-# No separators, no control characters, nothing that Windows refuses.
+# No separators, no control characters, no characters that are invalid on Windows.
 NAME = re.compile(r'[^\s.\-/\\:*?"<>|\x00-\x1f\x7f]([^/\\:*?"<>|\x00-\x1f\x7f]*[^\s./\\:*?"<>|\x00-\x1f\x7f])?')
-LONGEST_NAME = 100  # bytes; a file system's 255 must also hold the prefix of the folder while it is written
-RUNS = Path("runs")  # where a run to resume is looked for by its name
+LONGEST_NAME = 100  # bytes; file systems allow 255, of which a temporary prefix needs some
+RUNS = Path("runs")  # the folder in which a run is found by its name
 
-# Settings that may be left to what is found in the data; a run's own config.json has them.
+# Settings that are taken from the data if they are not set; the config.json of a run has them.
 FOUND = ("model.vocab_size", "model.classes", "vectors.width", "vectors.rows")
-# Settings that a resumed run may change: its folder may be moved and renamed, its processes may share the work in another way.
+# Settings that a resumed run may change: its folder may have been moved, and its processes may share the work differently.
 FREE = ("name", "log.folder", "train.parallel")
-ADOPTED = ("model.", "tokenizer.", "vectors.")  # settings that come with another run's weights
+ADOPTED = ("model.", "tokenizer.", "vectors.")  # settings that are taken from the run whose weights are used
 
 
 class CommandSettings(NamedTuple):
-    """Settings as a command line names them: a target (recipe, text or run), dotted settings, and a size."""
+    """The settings of a command line: a target (recipe, text or run), dotted settings, and a size."""
 
     target: str
     overrides: Mapping[str, str]
@@ -52,7 +52,7 @@ class CommandSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStart:
-    """How a run is to start. `origin` is the checkpoint of another run whose weights it takes."""
+    """How a run starts. `origin` is the checkpoint of another run whose weights are loaded."""
 
     config: Config
     resume: bool
@@ -64,8 +64,8 @@ class RunStart:
 class ClaimedRun:
     """The run that all processes are about to train.
 
-    `checkpoint` is the one whose weights are taken, the run's own or another's; only the first process has it.
-    `tokenizer_json` is the tokenizer of that checkpoint where the data does not give it. `notes` are sentences for the user.
+    `checkpoint` is the one that is loaded, of this run or another; only the first process has it. `tokenizer_json` is its
+    tokenizer, if that was read from a file. `notes` are sentences for the user.
     """
 
     run: Run
@@ -83,22 +83,21 @@ class ClaimedRun:
 
 
 def run_folder(config: Config) -> Path:
-    """Return the folder of a run. Its name must be the name of one folder, on every system, and no flag."""
+    """Return the folder of a run; raise unless its name is a valid folder name on every system."""
     name = config.name or "run"
     if not NAME.fullmatch(name) or len(os.fsencode(name)) > LONGEST_NAME:
         shown = name if len(name) <= 40 else f"{name[:40]}..."
         raise UserError(
-            f"{shown!r} cannot be the name of a run: expected the name of one folder without a leading dot or dash, "
-            f"at most {LONGEST_NAME} bytes long",
-            None,
-            fix="choose another name; set log.folder to keep the run in another place",
+            f"a run name must be a folder name without a leading dot or dash, of at most {LONGEST_NAME} bytes "
+            f"(got {shown!r})",
+            fix="choose another name, or set log.folder to keep the run in another folder",
             code="run.name",
             setting="name",
         )
     return Path(config.log.folder) / name
 
 
-# Resolve: which settings, which run, which weights. Nothing is written. ------------------------------------------------
+# Resolve: find the settings, the run and the weights. Nothing is written. ----------------------------------------------
 
 
 def resolve_start(
@@ -107,9 +106,9 @@ def resolve_start(
     overwrite: bool = False,
     start_from: str | None = None,
 ) -> RunStart:
-    """Return how the run starts: its settings, and the checkpoint whose weights and tokenizer it takes.
+    """Return how the run starts: its settings, and the checkpoint whose weights and tokenizer are used.
 
-    A Config holds all settings of the run to resume; a command names some of them.
+    A Config has all settings of a run to resume; a command may name only some of them.
     """
     if resume and isinstance(requested, CommandSettings):
         run, named = find_run_to_resume(requested)
@@ -129,8 +128,8 @@ def resolve_start(
 def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
     """Return the run, and the settings that the command names.
 
-    The target is the run's folder, its name in runs/, or what the command that started it had as its target. In that case
-    only the settings that the command itself names are compared: the recipe may have changed.
+    The target is the run's folder, its name in runs/, or the target of the command that started it. In the last case only
+    the settings that the command names are compared: the recipe may have changed.
     """
     free = {name: text for name, text in command.overrides.items() if name == "train.parallel"}
     nothing_else = free.keys() == command.overrides.keys() and not command.size
@@ -141,14 +140,14 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
     if looks_like_run(folder):
         if not nothing_else:
             changed = next((name for name in command.overrides if name not in free), None)
-            what, fix = "a resumed run keeps its settings", "remove the settings, or start a new run from this one"
+            what, fix = "settings of a resumed run cannot be changed", "remove them, or start a new run from this one"
             raise UserError(what, str(folder), fix=fix, code="setting.changed", setting=changed)
         config = load_config(None, free, origin="command line")
     else:
         config = load_config(*command, origin="command line")
         folder = run_folder(config)
         if not looks_like_run(folder):
-            what, fix = f"there is no run {folder} to resume", "check the name, or start a new run"
+            what, fix = f"run {folder} does not exist", "check the name, or start a new run"
             raise UserError(what, fix=fix, code="run.missing", setting="name")
     settings = flatten(config_to_dict(config))
     names = [*command.overrides, *(f"model.{name}" for name in SIZES.get(command.size or "", {}))]
@@ -164,7 +163,7 @@ def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
         left_open = name in FOUND and value is None
         if name not in FREE and not left_open and before[name] != value:
             raise UserError(
-                f"a resumed run keeps its settings (got {value}, run {run.name} has {before[name]})",
+                f"settings of a resumed run cannot be changed (got {value}, run {run.name} has {before[name]})",
                 str(run.folder),
                 fix=f"remove {name}, or start a new run from this one",
                 code="setting.changed",
@@ -174,12 +173,11 @@ def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
 
 
 def refuse_adopted(command: CommandSettings) -> None:
-    """Raise if a command sets what comes with the weights of another run. No weight depends on dropout."""
+    """Raise if a command sets a model or tokenizer setting together with weights of another run; dropout is allowed."""
     for name in command.overrides:
         if name.startswith(ADOPTED) and name != "model.dropout":
             raise UserError(
-                f"{name} cannot be set: the model and the tokenizer are those of the run whose weights are used",
-                None,
+                f"{name} cannot be set: model and tokenizer are taken from the run whose weights are used",
                 fix=f"remove {name}",
                 code="setting.conflict",
                 setting=name,
@@ -187,9 +185,8 @@ def refuse_adopted(command: CommandSettings) -> None:
 
 
 def adopt(config: Config, origin: Checkpoint) -> Config:
-    """Return the settings of a run that starts from another's weights: model and tokenizer are those of the other.
-
-    Only dropout, which no weight depends on, is the new run's own. A model that learned from labels needs labels again.
+    """Return the settings of a run that starts from another's weights: it has the model (except dropout) and the tokenizer of
+    that run. A model that was trained with labels needs labels again.
     """
     theirs = without_removed(origin.config(), str(origin.folder / CONFIG))
     kept = {name: value for name, value in theirs.items() if name.startswith(ADOPTED)}
@@ -201,11 +198,11 @@ def adopt(config: Config, origin: Checkpoint) -> Config:
     return replace(config, kept | own)
 
 
-# Claim: lock the run, and let all processes know what it is. -----------------------------------------------------------
+# Claim: lock the run, and send its settings to all processes. ----------------------------------------------------------
 
 
 def claim_run(start: RunStart | None, world: World, stack: ExitStack) -> ClaimedRun:
-    """Lock a run that is resumed for as long as `stack` is open. All processes call this; only the first needs `start`."""
+    """Claim the run for all processes; a resumed one is locked while `stack` is open. Only the first process needs `start`."""
     claimed = claim_first(start, world, stack) if start is not None else None
     if claimed is not None and world.processes == 1:
         return claimed
@@ -227,7 +224,7 @@ def claim_run(start: RunStart | None, world: World, stack: ExitStack) -> Claimed
 
 
 def claim_first(start: RunStart, world: World, stack: ExitStack) -> ClaimedRun:
-    """Claim the run for all processes: resume it where that is wanted or torchrun restarts it, else see that it may be made."""
+    """Claim the run in the first process: resume it if requested or restarted by torchrun, else check that it can be created."""
     folder, config, launches, notes = run_folder(start.config), start.config, world.launches(), list[str]()
     resumed, checkpoint = start.resume, start.origin
     if not resumed and was_trained_by(folder, launches):
@@ -239,18 +236,18 @@ def claim_first(start: RunStart, world: World, stack: ExitStack) -> ClaimedRun:
         checkpoint = newest_checkpoint(run, notes)
     elif looks_like_run(folder) and not start.overwrite:
         Run.create(folder, {}, overwrite=False)  # raises: the run exists
-    # A tokenizer that came from files is taken from the checkpoint: those files may have changed, or be gone.
+    # A tokenizer that was read from files is taken from the checkpoint: the files may have changed.
     from_files = checkpoint is not None and not learns(config.tokenizer)
     tokenizer_json = checkpoint.tokenizer_json() if checkpoint is not None and from_files else None
     return ClaimedRun(run, config, resumed, start.overwrite, checkpoint is not None, tokenizer_json, checkpoint, notes)
 
 
 def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
-    """Return the newest checkpoint that verifies, if the run has one; note each newer one that is damaged."""
+    """Return the newest intact checkpoint, or None if there are no checkpoints; add a note for each damaged one."""
     problems: list[str] = []
     checkpoint = run.newest_valid(lambda _, error: problems.append(error.what))
     if checkpoint is None and problems:
-        what = f"run {run.name} cannot be resumed: all its checkpoints are damaged ({problems[0]})"
+        what = f"all checkpoints of run {run.name} are damaged ({problems[0]})"
         fix = "train again with another name, or overwrite the run"
         raise UserError(what, str(run.checkpoints_folder), fix=fix, code="checkpoint.damaged")
     notes += [f"{problem}; using an older checkpoint" for problem in problems]

@@ -1,11 +1,9 @@
-"""The learning rate over the budget.
+"""The learning rate as a function of the step and of the progress, the used share of the budget.
 
-Owns: the multiplier of the peak learning rate as a function of the step and of the progress, the share of the
-budget that is used up, whether it is counted in steps, tokens or minutes. Does not own: the budget (`loop`).
+Owns: the schedules. Does not own: the budget (`budget`).
 
-A rate rises to its peak over `warmup` steps, keeps its level until the last `decay` share of the budget is
-reached, and falls to `final` over that share, where it is at the end. Warm-up, stable, decay is a level that
-is kept and a short fall; with a `decay` of 0 the level is kept to the end.
+The rate rises to its peak over `warmup` steps, stays level, and falls to `final` over the last `decay` share of the
+budget. With `decay` 0 it stays level to the end; a small `decay` is the warmup-stable-decay schedule.
 """
 
 from __future__ import annotations
@@ -23,14 +21,13 @@ def stay(step: int, warmup: int) -> float:
 
 
 def inverse_root(step: int, warmup: int) -> float:
-    """Vaswani et al. 2017, section 5.3. The level alone knows no budget; with a `decay` and a `final` of 0 it is all there is,
-    and the end may be chosen late."""
+    """Vaswani et al. 2017, section 5.3. With `decay` and `final` 0 the rate does not depend on the budget."""
     return min(1.0, math.sqrt(warmup / step))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Shares of the peak: the level by (step, warmup), and what is left of it by how much of the fall is over, 0..1 -> 1..0."""
+    """Factors of the peak: `level` of (step, warmup), and `fall`, which maps the share of the decay, 0..1, to 1..0."""
 
     level: Callable[[int, int], float]
     fall: Callable[[float], float]
@@ -53,16 +50,16 @@ def inverse_sqrt() -> Shape:
 
 
 def learning_rate(settings: ScheduleSettings, peak: float, step: int, progress: float) -> float:
-    """For update number `step` (the first is 1) at a progress from 0 to 1."""
+    """Return the learning rate of a step (the first is 1) at a progress from 0 to 1."""
     shape: Shape = SCHEDULES[settings.kind].build()
     warm = min(1.0, step / settings.warmup) if settings.warmup else 1.0
     over = (progress - (1.0 - settings.decay)) / settings.decay if settings.decay else 0.0
-    above = max(0.0, shape.level(step, settings.warmup) - settings.final)  # a level below the final rate is that rate
+    above = max(0.0, shape.level(step, settings.warmup) - settings.final)  # never below the final rate
     return peak * warm * (settings.final + above * shape.fall(min(1.0, max(0.0, over))))
 
 
 def warm_up_note(config: Config) -> str | None:
-    """A sentence for the user whose budget ends before the warm-up does; known beforehand only of a budget in steps."""
+    """Return a note if the warm-up is longer than the budget; only a budget in steps can be compared."""
     warmup, steps = config.schedule.warmup, config.train.steps
     if steps is None or warmup <= steps:
         return None

@@ -1,8 +1,7 @@
 """From settings to a trainer that is ready to run, in four steps: resolve, data, model, trainer.
 
-Owns: the order of the steps, resuming from a checkpoint or creating the run's folder at their end, and a session
-that trains. Does not own: the steps themselves (`run_start`, `training_data`, `model_setup`), the loop, the
-console, or the meaning of settings.
+Owns: the order of the steps, resuming from a checkpoint or creating the run's folder at their end, and sessions.
+Does not own: the steps themselves (`run_start`, `training_data`, `model_setup`), the loop, the console.
 """
 
 from __future__ import annotations
@@ -47,20 +46,20 @@ class Session:
     notes: list[str]
 
     def write_sample(self) -> str:
-        """Generate a text with the weights as they would be saved now, as `load` would. All processes must call this."""
+        """Generate a text with the weights that would be saved now. All processes must call this."""
         config, step = self.trainer.config, self.trainer.step
         prompt, tokenizer = config.generate.prompt, self.prepared.tokenizer
 
-        def write(model: Transformer) -> str:
-            # With the model itself: other engines copy the weights, which the next step changes.
+        def generate(model: Transformer) -> str:
+            # Other engines copy the weights, which the next step changes.
             writer = Writer(config, model, tokenizer, engine=TorchEngine(model))
             with torch.autocast(model.device.type, enabled=False):  # a loaded model computes in the type of its weights
                 return writer.generate(prompt, seed=step)
 
-        return prompt + self.trainer.use(write)
+        return prompt + self.trainer.use(generate)
 
     def events(self, observers: list[Observer]) -> Iterator[Event]:
-        """Train; the log and then the observers receive each event before the next one happens."""
+        """Train, and pass each event to the log and the observers."""
         receivers = list(observers)
         with ExitStack() as stack:
             if self.trainer.world.first:
@@ -92,7 +91,7 @@ def open_session(
 
 @contextmanager
 def start_session(start: RunStart | None, report: Report, world: World) -> Iterator[Session]:
-    """Make everything that trains. The run's folder stays locked while the session is open.
+    """Build the session. The run's folder is locked while it is open.
 
     All processes call this together; only the first needs `start`.
     """
@@ -117,9 +116,8 @@ def refuse_small_batch(config: Config, world: World) -> None:
     """Raise if there are more processes than rows in a batch."""
     if world.processes > config.train.batch:
         raise UserError(
-            f"train.batch is {config.train.batch}, but {world.processes} processes share its rows",
-            "train.batch",
-            fix=f"set train.batch to at least {world.processes}, or start fewer processes",
+            f"train.batch must be at least {world.processes} for {world.processes} processes (got {config.train.batch})",
+            fix=f"set train.batch to {world.processes} or more, or start fewer processes",
             code="setting.conflict",
             setting="train.batch",
         )
@@ -143,8 +141,7 @@ def build_trainer(run: Run, data: TrainingData, setup: ModelSetup, world: World)
 
 
 def create_run(session: Session, claimed: ClaimedRun, stack: ExitStack) -> None:
-    """Create and lock the run's folder. With another run's weights it has a checkpoint from the start: it never needs the
-    other run again."""
+    """Create and lock the run's folder. If the weights are another run's, save them first: the other run may be deleted."""
     trainer, world = session.trainer, session.trainer.world
     save: Callable[[Run], None] = trainer.save if claimed.has_weights else lambda _: None
     if not world.first:
@@ -161,16 +158,16 @@ def create_run(session: Session, claimed: ClaimedRun, stack: ExitStack) -> None:
 
 
 def resume_training(session: Session, claimed: ClaimedRun) -> None:
-    """Load the checkpoint, which the first process has; without one, start the run again."""
+    """Load the checkpoint, which only the first process has; without one, start the run again."""
     run, trainer, notes, world = session.run, session.trainer, session.notes, session.trainer.world
     if not claimed.has_weights:
-        notes.append("the run has no checkpoint yet: it starts again")
+        notes.append("the run has no checkpoint: it starts again at step 0")
         if world.first:
             run.cut_metrics(0)
         return
     notes += trainer.resume(claimed.checkpoint)  # may raise: nothing has been changed yet
     if trainer.ended:
-        notes.append("the run has used up its budget: only its evaluation is repeated")
+        notes.append("the run has used up its budget: only the final evaluation is repeated")
     if claimed.checkpoint is not None:
         run.rewind(claimed.checkpoint)
     if not world.share(world.first and best_verifies(run, notes)):
@@ -178,12 +175,12 @@ def resume_training(session: Session, claimed: ClaimedRun) -> None:
 
 
 def best_verifies(run: Run, notes: list[str]) -> bool:
-    """Return whether the best checkpoint is intact, or there is none; note the damage."""
+    """Return whether the best checkpoint is intact or missing; add a note if it is damaged."""
     try:
         if run.best:
             run.best.verify()
     except UserError as error:
-        notes.append(f"{error.what}; the best of the following checkpoints replaces it")
+        notes.append(f"{error.what}; the best of the next checkpoints will replace it")
         return False
     return True
 
@@ -195,7 +192,7 @@ def train(
     start_from: str | None = None,
     observers: list[Observer] | None = None,
 ) -> Run:
-    """Train a run to its end from Python: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, by all processes."""
+    """Train a run to its end: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, all processes call this."""
     with open_world() as world, open_session(config, resume, overwrite, start_from, world=world) as session:
         for _ in session.events(observers or [] if world.first else []):
             pass

@@ -1,11 +1,10 @@
-"""Tensors of which each process has a part, and the whole ones of checkpoints.
+"""Conversion between sharded tensors (DTensor) and the whole tensors of checkpoints.
 
-Owns: gathering what is in parts, cutting and dealing out what is whole. Does not own: what is in parts, and
-why (`distributed`); files (`storage.checkpoints`).
+Owns: gathering, splitting and distributing tensors. Does not own: which tensors are sharded (`distributed`), files
+(`storage.checkpoints`).
 
-Checkpoints know nothing of parts: what one number of processes wrote in one way, another reads in another.
-Tensors are gathered and dealt out one at a time, so that only the first process ever needs room for all of
-them.
+Checkpoints hold whole tensors, so a run can be resumed with another number of processes. Tensors are gathered and
+distributed one at a time: only the first process needs memory for all of them.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from lilliput.training.process_group import World
 
 
 def is_part(tensor: Tensor) -> bool:
-    """A DTensor is known by its method: its module takes more than a second to import, and a process alone has none."""
+    """Return whether a tensor is a DTensor, by its method: importing the class takes more than a second."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, if each process has a part; every process must ask."""
-    found: Tensor = tensor.full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
-    return found
+    """Return the whole of a tensor that may be sharded; all processes must call this."""
+    full: Tensor = tensor.full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
+    return full
 
 
 def cut(full: Tensor, like: Tensor) -> Tensor:
-    """This process's part of what every process has whole, cut as `like` is; nothing is sent."""
+    """Return this process's part of a tensor that every process has whole, sharded like `like`; nothing is sent."""
     return distribute(full, like, None) if is_part(like) else full
 
 
@@ -43,30 +42,30 @@ def distribute(full: Tensor, like: Any, source: int | None) -> Tensor:
 
 
 def gather(world: World, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All of each, in the first process; the others have one of them at a time, and in the end none."""
-    found: dict[str, Tensor] = {}
+    """Return whole tensors in the first process and an empty dict in the others."""
+    gathered: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         full = whole(tensor)
         if world.first:
-            found[name] = full.cpu() if is_part(tensor) else full
-    return found
+            gathered[name] = full.cpu() if is_part(tensor) else full
+    return gathered
 
 
 def deal(world: World, full: Tensor, like: Tensor) -> Tensor:
-    """The first process's tensor to all, on the device of `like`, and in parts where that is in parts and of the same shape.
-    The others know only what it looks like: theirs is on "meta"."""
+    """Send the first process's tensor to all, on the device of `like`, and sharded like it if the shapes are equal. In the
+    other processes, `full` is on "meta" and gives only shape and type."""
     if world.processes == 1:
         return full
-    here = full.to(like.device) if world.first else torch.empty_like(full, device=like.device)
-    if is_part(like) and like.shape == here.shape:
-        return distribute(here, like, 0)
-    world.broadcast(here)
-    return here
+    local = full.to(like.device) if world.first else torch.empty_like(full, device=like.device)
+    if is_part(like) and like.shape == local.shape:
+        return distribute(local, like, 0)
+    world.broadcast(local)
+    return local
 
 
 def deal_state(world: World, saved: Any, like: Any) -> Any:
-    """A nested state, as `deal` gives its tensors. `like` has the same shape, or from somewhere on is one tensor, as a
-    parameter is for all that an optimizer keeps of it."""
+    """Apply `deal` to the tensors of a nested state. `like` has the same structure, or one tensor in place of a subtree: a
+    parameter for its optimizer state."""
     if isinstance(saved, Tensor):
         return deal(world, saved, like)
     if isinstance(saved, dict):
@@ -80,21 +79,21 @@ def deal_state(world: World, saved: Any, like: Any) -> Any:
 
 
 @torch.no_grad()
-def deal_weights(world: World, model: Transformer, found: Mapping[str, Tensor]) -> None:
-    """The first process's weights into the model of each; what others give does not matter."""
+def deal_weights(world: World, model: Transformer, loaded: Mapping[str, Tensor]) -> None:
+    """Copy the first process's `loaded` weights into the model of every process."""
     targets = weights(model)
-    assert not world.first or found.keys() == targets.keys(), "not this model's weights"
+    assert not world.first or loaded.keys() == targets.keys(), "weights of another model"
     for name, target in targets.items():
-        kind, look = target.dtype, torch.empty(target.shape, dtype=target.dtype, device="meta")
-        full = found[name].to(kind) if world.first else look
+        empty = torch.empty(target.shape, dtype=target.dtype, device="meta")
+        full = loaded[name].to(target.dtype) if world.first else empty
         target.copy_(deal(world, full, target))
 
 
-def share_looks(world: World, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In the first process its tensors; in the others what they look like, on "meta", for `deal`."""
-    looks = world.share({name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in tensors.items()})
+def share_shapes(world: World, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors in the first process, and tensors of the same shapes and types on "meta" in the others, for `deal`."""
+    shapes = world.share({name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in tensors.items()})
     if world.first:
         return dict(tensors)
     return {
-        name: torch.empty(shape, dtype=getattr(torch, kind), device="meta") for name, (shape, kind) in looks.items()
+        name: torch.empty(shape, dtype=getattr(torch, kind), device="meta") for name, (shape, kind) in shapes.items()
     }

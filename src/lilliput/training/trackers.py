@@ -1,9 +1,9 @@
-"""The same figures for TensorBoard, trackio and Weights & Biases, by one setting each.
+"""Metrics for TensorBoard, trackio and Weights & Biases, with one setting each.
 
-Owns: what is sent to each of them, going on with each of them in a resumed run, and keeping them out of the
-way: packages are imported only where a setting names them, nothing is prompted for or printed, without a
-network all stays on the disk, and a tracker that fails is noted once and not used again. Does not own: the log
-(`observers.MetricsFile`), which has all of it and more.
+Owns: the metrics that each tracker receives, and continuing them in a resumed run. A tracker must not disturb the
+run: its package is imported only if its setting is on, it prints and prompts nothing, it logs to the disk without
+a network, and after an error it is switched off with one note. Does not own: the log (`observers.MetricsFile`),
+which has all metrics.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lilliput.settings.tree import Config, LogSettings
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Event, Finished, Stepped
 
-PROJECT = "lilliput"  # under which trackio and Weights & Biases keep runs
-PATIENCE = 3.0  # seconds for a first connection; without one the run is logged on the disk
+PROJECT = "lilliput"  # in trackio and Weights & Biases
+PATIENCE = 3.0  # seconds to wait for a connection before logging to the disk
 FIGURES = {
     "step": ("loss", "lr", "gradient_norm", "tokens", "tokens_per_second", "share_of_peak", "memory_bytes"),
     "evaluation": ("loss", "perplexity", "bits_per_byte", "accuracy"),
@@ -38,7 +38,7 @@ FIGURES = {
 
 
 class Tracker(Protocol):
-    """`done` is the last step that it knows already; later ones come in their order."""
+    """`done` is the last step that was logged before; only later steps are logged."""
 
     done: int
 
@@ -48,14 +48,16 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Files in the run's own folder. A resumed run discards what came after its checkpoint."""
+    """Files in the run's folder. A resumed run discards values after its checkpoint."""
 
     def __init__(self, config: Config, run: Run, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=step or None)
         self.done = 0
-        for event in run.metrics() if step else []:  # discarded with the rest of its step, and not repeated by the run
+        for event in (
+            run.metrics() if step else []
+        ):  # `purge_step` also discards this step, which the run does not repeat
             if event["step"] == step:
                 self.log(name_numbers(event), step)
 
@@ -68,8 +70,8 @@ class TensorBoard:
 
 
 class Trackio:
-    """A database in the user's folder for trackio (TRACKIO_DIR), or where TRACKIO_SPACE_ID says. What was logged before a run
-    was interrupted stays, and is the same that the resumed run comes to."""
+    """A database in TRACKIO_DIR, or a Space (TRACKIO_SPACE_ID). Values from before an interruption stay: the resumed run would
+    repeat the same ones."""
 
     def __init__(self, config: Config, run: Run, step: int) -> None:
         import trackio
@@ -81,7 +83,7 @@ class Trackio:
             config=config_to_dict(config),
             resume="allow" if step else "never",
             embed=False,
-            auto_log_gpu=False,  # the run's own figures, and no second process that watches the machine
+            auto_log_gpu=False,  # no monitoring of the machine
             auto_log_cpu=False,
         )
         self.done = (SQLiteStorage.get_max_step_for_run(PROJECT, self.run.name) or 0) if step else 0
@@ -92,18 +94,18 @@ class Trackio:
     def close(self) -> None:
         import trackio
 
-        # Not the run's own `finish`: that run would be finished again when the process ends.
+        # Not `self.run.finish`: trackio would finish that run again when the process ends.
         trackio.finish()  # type: ignore[no-untyped-call]
 
 
 class WeightsAndBiases:
-    """Online for who is logged in and connected, else in the run's own folder, from where `wandb sync` sends it."""
+    """Online if the user is logged in and connected; else files in the run's folder, which `wandb sync` uploads."""
 
     def __init__(self, config: Config, run: Run, step: int) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when the package is imported
         import wandb
 
-        # Figures and settings, and nothing that looks around: no code, no machine (which asks for hosts of a cloud, too).
+        # Send only metrics and settings: no code and no machine data, whose collection also contacts cloud hosts.
         own = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True, init_timeout=20.0)
         own.x_disable_stats = own.x_disable_meta = own.x_disable_machine_info = True
         self.run = wandb.init(
@@ -127,7 +129,7 @@ class WeightsAndBiases:
 
 
 def can_send(wandb: Any) -> bool:
-    """Is there a login, which is never asked for, and does its host answer?"""
+    """Return whether the user is logged in and the host can be reached, without a prompt."""
     if not wandb.login(prompt=False, verify=False):
         return False
     host = urlsplit(wandb.setup().settings.base_url)
@@ -140,13 +142,13 @@ def can_send(wandb: Any) -> bool:
 
 
 def own_id(path: Path, keep: bool) -> str:
-    """By which Weights & Biases knows this run and no other of the same name."""
+    """Return the id of the run at Weights & Biases: the saved one if `keep`, else a new one."""
     if keep and path.exists():
         return path.read_text("ascii")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = secrets.token_hex(4)
-    path.write_text(made, "ascii")
-    return made
+    new = secrets.token_hex(4)
+    path.write_text(new, "ascii")
+    return new
 
 
 TRACKERS: dict[str, tuple[str, Callable[[Config, Run, int], Tracker]]] = {
@@ -157,7 +159,7 @@ TRACKERS: dict[str, tuple[str, Callable[[Config, Run, int], Tracker]]] = {
 
 
 class TrackerObserver:
-    """Keep a tracker out of the way: silent while it works; when it fails, one note, and it is not used again."""
+    """Run a tracker without output. If it fails, print one note and stop using it."""
 
     def __init__(self, name: str, build: Callable[[], Tracker], every: int, note: Callable[[str], None]) -> None:
         self.name, self.every, self.note = name, every, note
@@ -183,32 +185,31 @@ class TrackerObserver:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Whatever goes wrong in a package that only watches must not end the run that it watches."""
+        """Hide output, and switch the tracker off after any error: it must not end the run."""
         try:
             with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore")
                 yield
         except Exception as error:
             self.tracker = None
-            why = " ".join(str(error).split()) or type(error).__name__
-            self.note(f"{self.name} failed and is not used any more ({why[:200]}); metrics.jsonl has all figures")
+            reason = " ".join(str(error).split()) or type(error).__name__
+            self.note(f"{self.name} failed and is switched off ({reason[:200]}); metrics.jsonl has all metrics")
 
 
 def name_numbers(event: Mapping[str, Any]) -> dict[str, float]:
-    """A line of the log as numbers with names: train/loss, validation/loss, whole/loss, test-NAME/loss."""
+    """Return the metrics of an event by name: train/loss, validation/loss, whole/loss, test-NAME/loss."""
     kind = event["event"]
-    place = {"step": "train", "evaluation": "whole" if event.get("whole") else "validation"}.get(kind, "test")
-    place = f"{place}-{event['name']}" if kind == "test" else place
-    return {f"{place}/{name}": float(event[name]) for name in FIGURES.get(kind, ()) if event.get(name) is not None}
+    prefix = {"step": "train", "evaluation": "whole" if event.get("whole") else "validation"}.get(kind, "test")
+    prefix = f"{prefix}-{event['name']}" if kind == "test" else prefix
+    return {f"{prefix}/{name}": float(event[name]) for name in FIGURES.get(kind, ()) if event.get(name) is not None}
 
 
 def need_trackers(settings: LogSettings) -> None:
-    """Raise if a tracker that the settings name is not installed, before any work is done."""
+    """Raise if a tracker of the settings is not installed."""
     for module, (name, _) in TRACKERS.items():
         if getattr(settings, module) and importlib.util.find_spec(module) is None:
             raise UserError(
-                f"log.{module} requires {name}, which is not installed",
-                f"log.{module}",
+                f"log.{module} requires the package {module} ({name}), which is not installed",
                 fix='run pip install "lilliput[log]"',
                 code="package.missing",
                 setting=f"log.{module}",
@@ -222,7 +223,7 @@ def note_on_stderr(text: str) -> None:
 def build_trackers(
     config: Config, run: Run, step: int, note: Callable[[str], None] = note_on_stderr
 ) -> list[TrackerObserver]:
-    """Build the trackers that the settings name, for a run that starts (step 0) or is resumed after `step`."""
+    """Build the trackers of the settings, for a run that starts (step 0) or is resumed after `step`."""
     return [
         TrackerObserver(name, lambda build=build: build(config, run, step), config.log.every, note)  # type: ignore[misc]
         for module, (name, build) in TRACKERS.items()

@@ -1,6 +1,7 @@
-"""The choices of training by name: optimizers and shapes of the learning rate.
+"""Optimizers and schedules by name.
 
-Owns: one table for each. Needs no torch. Does not own: the optimizers (`optimizers`, `muon`) and the schedule (`schedules`).
+Owns: a table of each; this module does not import torch. Does not own: the optimizers (`optimizers`, `muon`), the
+schedules (`schedules`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from lilliput.model.counting import Parameters, widths
 from lilliput.settings.choice_tables import TABLES, Choice, ChoiceTable, Conflict
 from lilliput.settings.tree import Config
 
-# Optimizers: built with the settings of the optimizer and the model, or a subclass of torch.optim.Optimizer -----------
+# Optimizers: a function of the optimizer settings and the model, or a subclass of torch.optim.Optimizer ----------------
 
 
 def two_moments(config: Config, parameters: Parameters) -> int:
@@ -24,13 +25,13 @@ def sgd_moments(config: Config, parameters: Parameters) -> int:
 
 
 def muon_moments(config: Config, parameters: Parameters) -> int:
-    """Count one number for each weight in a matrix of a block, two for all others."""
+    """Return one number for each weight in a matrix of a block, and two for each other weight."""
     return 2 * parameters.trainable - config.model.layers * widths(config.model).matrices
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerChoice(Choice):
-    """`moments`: the numbers that the optimizer keeps, for the estimate of memory."""
+    """`moments` returns the number of values in the optimizer's state, to estimate memory."""
 
     moments: Callable[[Config, Parameters], int] = two_moments
 
@@ -44,7 +45,7 @@ OPTIMIZERS.add(
     OptimizerChoice(name="muon", builds="lilliput.training.optimizers:build_muon", moments=muon_moments),
 )
 
-# Schedules: built with nothing; the result is a `schedules.Shape` -----------------------------------------------------
+# Schedules: functions without arguments that return a `schedules.Shape` ------------------------------------------------
 
 
 def needs_warmup(config: Config) -> list[Conflict]:

@@ -1,8 +1,8 @@
 """The data that a run trains on, and the settings that follow from it.
 
-Owns: preparing text, vectors and labels in all processes, the settings that are found in them (size of the
-vocabulary, number of classes), and the objective over the splits. Does not own: how text is prepared (`data`),
-what an objective computes (`objectives`), the model (`model_setup`).
+Owns: preparing text, vectors and labels in all processes, the settings that depend on them (vocabulary size, number
+of classes), and the choice of the objective. Does not own: how text is prepared (`data`), what an objective
+computes (`objectives`), the model (`model_setup`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHOWN_LABELS = 8  # in an error
 
 @dataclass(frozen=True)
 class TrainingData:
-    """`config` has the settings that were found in the data. `vectors` are for a model without weights of its own."""
+    """`config` includes settings taken from the data. `vectors` is None if the weights come from a checkpoint."""
 
     config: Config
     prepared: Prepared
@@ -40,14 +40,13 @@ class TrainingData:
 
 
 def load_training_data(claimed: ClaimedRun, world: World, report: Report) -> TrainingData:
-    """Prepare the data, or find it prepared, in all processes."""
+    """Prepare the data, or read prepared data, in all processes."""
     config, tokenizer_json = claimed.config, claimed.tokenizer_json
     tokenizer = None if tokenizer_json is None else Tokenizer.from_json(tokenizer_json, "tokenizer.json")
     prepared = world.in_turn(partial(prepare, config, report, tokenizer))
     if world.share(prepared.fingerprint) != prepared.fingerprint:
         raise UserError(
-            f"process {world.rank} found other data in {config.data.source} than the first process",
-            "data.source",
+            f"the data of process {world.rank} differs from that of the first process (got {config.data.source})",
             fix="put the same files on every machine",
             code="data.mismatch",
             setting="data.source",
@@ -69,8 +68,7 @@ def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
         return replace(config, {"model.vocab_size": tokenizer.vocab_size})
     if size < tokenizer.vocab_size:
         raise UserError(
-            f"model.vocab_size is {size:,}, but the tokenizer has {tokenizer.vocab_size:,} tokens",
-            "model.vocab_size",
+            f"model.vocab_size must be at least {tokenizer.vocab_size:,}, the tokenizer's vocabulary (got {size:,})",
             fix='set model.vocab_size to "none" to take it from the tokenizer',
             code="setting.conflict",
             setting="model.vocab_size",
@@ -81,22 +79,21 @@ def fit_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
 def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | None) -> Config:
     """Take model.classes from the labels of the training split; raise if it is set to another number.
 
-    Weights of another run know its labels by their order: they fit only the same labels.
+    Weights of another run require the same labels in the same order.
     """
     if config.model.task == "language":
         return config
     if labels is None:
         raise UserError(
-            f"model.task is {config.model.task}, but the documents of {config.data.source} have no labels",
-            "model.task",
-            fix="set data.labelled to true, or model.task to language",
+            f'model.task "{config.model.task}" requires labels (got {config.data.source}, which has none)',
+            fix='set data.labelled to true, or model.task to "language"',
             code="data.label",
             setting="model.task",
         )
     if origin and origin.labels() != labels:
         known = shown_labels(origin.labels() or ["none"])
         raise UserError(
-            f"the documents have the labels {shown_labels(labels)}, but the weights were trained with {known}",
+            f"the labels must be those that the weights were trained with: {known} (got {shown_labels(labels)})",
             str(origin.folder),
             fix="train on documents with the same labels",
             code="checkpoint.mismatch",
@@ -104,9 +101,8 @@ def fit_labels(config: Config, labels: list[str] | None, origin: Checkpoint | No
         )
     if config.model.classes not in (None, len(labels)):
         raise UserError(
-            f"model.classes is {config.model.classes}, but the training documents have {len(labels)} labels: "
-            f"{shown_labels(labels)}",
-            "model.classes",
+            f"model.classes must be {len(labels)}, the number of labels: {shown_labels(labels)} "
+            f"(got {config.model.classes})",
             fix=f"set model.classes to {len(labels)}",
             code="setting.conflict",
             setting="model.classes",
@@ -119,7 +115,7 @@ def shown_labels(labels: list[str]) -> str:
 
 
 def build_objective(config: Config, prepared: Prepared) -> Objective[Any]:
-    """Return what the model learns: the next token, the label of a document, or both."""
+    """Return the objective: the next token, the label of a document, or both."""
     context, start, labels = config.model.context, prepared.tokenizer.start, prepared.labels
     smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
     if config.model.task == "language":

@@ -1,12 +1,10 @@
-"""Weights that are averaged over the updates.
+"""Exponential moving average of the weights.
 
-Owns: the exponential moving average of what is trained, lending it to the model, and its state. Does not own:
-when it is judged and saved (`loop`). It is as long as the trainable weights, and costs one pass over them an
-update.
+Owns: the average of the trainable weights, applying it to the model, and its state. Does not own: when it is
+evaluated and saved (`loop`). It needs memory for one copy of these weights and one pass over them per step.
 
-The noise of the last updates is averaged out of the weights, as a falling learning rate would do it (Polyak and
-Juditsky
-1992; Izmailov et al. 2018): it gains most where the rate is kept high.
+Averaging removes the noise of the last steps, as a falling learning rate does (Polyak and Juditsky 1992; Izmailov
+et al. 2018). It helps most where the learning rate stays high.
 """
 
 from __future__ import annotations
@@ -20,30 +18,30 @@ from torch import Tensor, nn
 
 
 class Average:
-    """average = decay x average + (1 - decay) x weights, after each update. Weights that are frozen are their own average.
+    """average = decay x average + (1 - decay) x weights, after each step. Frozen weights are not averaged.
 
-    All of it is element by element, and so the same for a tensor that is sharded over processes.
+    All operations are elementwise, so they also work on sharded tensors.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        # The average; while it is lent to the model, the weights that are the model's own.
+        # The average; while it is applied to the model, the model's own weights.
         self.others = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self.lent = False
+        self.in_model = False
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After update number `step`. The first ones count for more than `decay` says: else an average of 1 / (1 - decay)
-        updates would be made mostly of the random weights that it began with."""
-        assert not self.lent, "the model is not holding its own weights"
+        """Update the average after step `step`. Early in the run the decay is lower, so that the random initial weights are
+        forgotten soon."""
+        assert not self.in_model, "the model does not hold its own weights"
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.others.values()), list(self.weights.values()), 1.0 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model holds the averaged weights inside, its own again after."""
-        assert not self.lent, "the model is holding the averaged weights already"
+        """Put the averaged weights into the model while the context is open."""
+        assert not self.in_model, "the model holds the averaged weights already"
         self.exchange()
         try:
             yield
@@ -52,22 +50,21 @@ class Average:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """The numbers and not the tensors, which others refer to (optimizer, shards); one tensor at a time, so that the
-        largest is all the room that it takes."""
+        """Swap the values, not the tensors, to which the optimizer and shards refer. One tensor at a time saves memory."""
         for name, weight in self.weights.items():
             held = weight.clone()
             weight.copy_(self.others[name])
             self.others[name].copy_(held)
-        self.lent = not self.lent
+        self.in_model = not self.in_model
 
     def state_dict(self) -> dict[str, Any]:
-        """The model's own weights: a checkpoint's model is the average."""
-        return {"weights": dict(self.others if self.lent else self.weights)}
+        """Return the model's own weights: the model of a checkpoint holds the average."""
+        return {"weights": dict(self.others if self.in_model else self.weights)}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """For a model that has just been given the weights of a checkpoint: they are the average, and `state` has its own."""
-        assert not self.lent and state["weights"].keys() == self.weights.keys()
+        """Take the average from the model, which has just loaded a checkpoint, and the model's own weights from `state`."""
+        assert not self.in_model and state["weights"].keys() == self.weights.keys()
         for name, weight in self.weights.items():
             self.others[name].copy_(weight)
             weight.copy_(state["weights"][name])
