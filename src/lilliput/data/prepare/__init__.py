@@ -45,7 +45,7 @@ from lilliput.data.prepare.token_files import (
     unseal,
 )
 from lilliput.data.prepare.work_folder import WorkFolder
-from lilliput.data.progress import Report, silent, told
+from lilliput.data.progress import Report, silent, with_progress
 from lilliput.data.tokenizers import Tokenizer, learns, make_tokenizer
 from lilliput.errors import UserError
 from lilliput.settings.tree import Config, DataSettings
@@ -226,7 +226,7 @@ def _choose_tokenizer(job: Job, work: WorkFolder) -> tuple[Tokenizer, NDArray[np
         characters = done
         job.report(phase, done, total)
 
-    texts = told(training_texts(job.corpus, dropped), "fitting the tokenizer", job.corpus.size or None, heard)
+    texts = with_progress(training_texts(job.corpus, dropped), "fitting the tokenizer", job.corpus.size or None, heard)
     tokenizer = make_tokenizer(job.config.tokenizer, texts)
     work.keep_tokenizer(tokenizer, characters)
     return tokenizer, dropped
