@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lilliput.data.prepare import corpus_statistics as figures
-from lilliput.data.prepare.corpus_statistics import LONGEST, CorpusStatistics, most_frequent, tell_cut
+from lilliput.data.prepare.corpus_statistics import LONGEST, CorpusStatistics, most_frequent, truncation
 
 
 def add(found: CorpusStatistics, lengths: list[int], words: list[str]) -> None:
@@ -47,4 +47,4 @@ def test_equally_frequent_words_have_an_order() -> None:
 
 def test_cut() -> None:
     lengths = {"train": np.array([3, 4, 5, 12])}
-    assert tell_cut(lengths, 4) == {"context": 4, "documents": {"train": 0.5}, "tokens": {"train": 9 / 24}}
+    assert truncation(lengths, 4) == {"context": 4, "documents": {"train": 0.5}, "tokens": {"train": 9 / 24}}

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lilliput.data.storybook.enumeration import enumerate_texts, narrow
 from lilliput.data.storybook.probabilistic_program import (
     ChoiceHandler,
     Program,
     Sampler,
     Scene,
     TextScore,
-    enumerate_texts,
-    narrow,
     sample,
     samples,
     score,

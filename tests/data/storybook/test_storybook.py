@@ -6,6 +6,7 @@ import hashlib
 import math
 import random
 import re
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lilliput.data import storybook
-from lilliput.data.storybook import BOOK, StoryFacts, floor_bits_per_byte, score, size, split_of, stories, validity
+from lilliput.data.storybook import BOOK, StoryFacts, floor_bits_per_byte, score, split_of, stories, validity
 from lilliput.data.storybook import probabilistic_program as chance
 from lilliput.data.storybook import word_lists as storybook_words
+from lilliput.data.storybook.enumeration import enumerate_texts, narrow
 from lilliput.data.storybook.probabilistic_program import Sampler
 from lilliput.data.storybook.word_lists import HELPERS, HERO_NAMES, HEROES, RELATIVES, SHADES, TREASURES
 
@@ -67,13 +69,13 @@ def reduced(seed: int) -> chance.Program[StoryFacts]:
             options_kept[key] = sorted(generator.sample(range(options), width))
         return options_kept[key]
 
-    return chance.narrow(BOOK, keep)
+    return narrow(BOOK, keep)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_reduced_book_sums_to_one_and_scores_as_enumerated(seed: int) -> None:
     program = reduced(seed)
-    texts = chance.enumerate_texts(program)
+    texts = enumerate_texts(program)
     assert 50 < len(texts) < 50_000
     assert abs(math.fsum(texts.values()) - 1) < 1e-12
     for text in random.Random(seed).sample(sorted(texts), 40):
@@ -90,7 +92,11 @@ def test_score_is_the_log_probability_of_the_draws() -> None:
 
 
 def test_there_are_more_than_ten_to_the_twenty_stories() -> None:
-    assert 20 < size() < 100
+    """N stories have an entropy of at most log N. The estimate of the entropy is reduced by four standard errors."""
+    texts = islice(chance.samples(BOOK, random.Random("size of the storybook")), 200)
+    surprises = [-(score(text).logprob or 0.0) for text in texts]
+    error = statistics.stdev(surprises) / math.sqrt(len(surprises))
+    assert 20 < (statistics.fmean(surprises) - 4 * error) / math.log(10) < 100
 
 
 def test_the_floor_is_the_mean_surprise_over_bytes() -> None:

@@ -33,7 +33,7 @@ SUPERVISED = 3  # the kind of model that in version 11 has no character n-grams,
 END_OF_SENTENCE = b"</s>"  # FastText's own token, the only word without n-grams
 WIDEST, LONGEST_WORD, LONGEST_NGRAM = 1 << 16, 1 << 14, 1 << 10  # larger values mean a damaged file
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
-AGAIN = "download the file again"
+AGAIN = "replace the file with a complete copy"
 
 
 def is_fasttext(start: bytes) -> bool:

@@ -28,7 +28,7 @@ TRIES = 16  # more than the forms of one stage: the order of a form is stage x T
 NONE = 255  # the order of a token without a vector
 
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
-# What tokenizers put before a word: SentencePiece's mark, or white space.
+# What tokenizers put before a word: SentencePiece's U+2581, or white space.
 WORD_BEGIN = "\u2581 \t\r\n"
 
 UNCOVERED_SHOWN, PROBES, NEIGHBOURS = 20, 6, 5

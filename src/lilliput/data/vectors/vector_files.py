@@ -32,7 +32,7 @@ LONGEST_LINE = 1 << 20  # of a text file; 30,000 values
 LONGEST_WORD = 1 << 14  # of a binary file
 SAMPLE = 1 << 12
 PHASE = "reading vectors"
-AGAIN = "download or write the file again"
+AGAIN = "replace the file with a complete copy"
 FORMATS = "give a .vec, .txt or .bin file of FastText, word2vec or GloVe"
 # A text file has no control characters in any encoding, and its values after the first word are ASCII.
 CONTROL, NOT_ASCII = re.compile(rb"[\x00-\x08\x0e-\x1f]"), re.compile(rb"[\x80-\xff]")
