@@ -1,4 +1,4 @@
-"""Which tokens step n sees: each prediction once an epoch, in an order that nothing but (seed, epoch) decides."""
+"""Batches: each prediction once per epoch, in an order that depends only on (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from lilliput.data.batches import (
 )
 from lilliput.data.prepare.token_files import TokenFile
 
-corpora = st.lists(st.integers(1, 23), min_size=1, max_size=40)  # predictions of each document, its end included
+corpora = st.lists(st.integers(1, 23), min_size=1, max_size=40)  # predictions of each document, including the end token
 contexts = st.integers(1, 9)
 
 
-START = 1_000_000  # no token of any file
+START = 1_000_000  # not a token of any file
 
 
 def make_file(sizes: list[int], dtype: str = "int64", ends: bool = True, labels: list[int] | None = None) -> TokenFile:
-    """Token i is the number i: what a batch holds then tells where it came from. Sizes include a document's end."""
+    """Token i is the number i, so a batch shows the origin of its tokens. Sizes include the end token."""
     offsets = np.concatenate(([1], 1 + np.cumsum(sizes))).astype(np.int64)
     classes = None if labels is None else np.array(labels, np.int32)
     return TokenFile(np.arange(offsets[-1], dtype=dtype), offsets, np.array(sizes), labels=classes, ends=ends)
@@ -44,9 +44,9 @@ def make_rows(sizes: list[int], context: int, dtype: str = "int64") -> PackedRow
 
 
 def windows_of(batch: LanguageBatch) -> list[tuple[list[int], list[int]]]:
-    """(ids, targets) of every window, by `doc`; a batch without it has one window a row.
+    """Return (ids, targets) of every window, by `doc`; a batch without `doc` has one window per row.
 
-    In place of START comes what stands in the file there: the token before the first target.
+    START is replaced by the token of the file at this position, the one before the first target.
     """
     doc = batch.doc if batch.doc is not None else np.where(batch.targets == IGNORED, 0, 1)
     ids = np.where(batch.ids == START, batch.targets - 1, batch.ids)
@@ -73,7 +73,7 @@ def test_each_prediction_is_in_one_window_of_its_document(sizes: list[int], cont
 
 
 @given(sizes=corpora, context=contexts)
-def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context: int) -> None:
+def test_a_batch_has_positions_documents_and_padding(sizes: list[int], context: int) -> None:
     rows = make_rows(sizes, context)
     batch = rows.batch(np.arange(len(rows)))
     assert batch.ids.shape == batch.targets.shape
@@ -98,7 +98,7 @@ def test_a_batch_says_positions_documents_and_padding(sizes: list[int], context:
 
 
 @given(sizes=corpora, context=contexts)
-def test_packing_fits_and_leaves_no_two_rows_that_would_fit_one(sizes: list[int], context: int) -> None:
+def test_rows_fit_and_no_two_rows_fit_into_one(sizes: list[int], context: int) -> None:
     rows = make_rows(sizes, context)
     assert (rows.row_sizes <= context).all()
     assert (rows.row_sizes > 0).all()
@@ -106,7 +106,7 @@ def test_packing_fits_and_leaves_no_two_rows_that_would_fit_one(sizes: list[int]
 
 
 @given(sizes=corpora, context=contexts, batch=st.integers(1, 7), seed=st.integers(0, 5), epoch=st.integers(0, 3))
-def test_an_epoch_has_every_row_once(sizes: list[int], context: int, batch: int, seed: int, epoch: int) -> None:
+def test_an_epoch_contains_every_row_once(sizes: list[int], context: int, batch: int, seed: int, epoch: int) -> None:
     rows = make_rows(sizes, context)
     batches = Batches(rows, batch, seed)
     first = epoch * batches.epoch_batches
@@ -117,8 +117,8 @@ def test_an_epoch_has_every_row_once(sizes: list[int], context: int, batch: int,
 
 
 @given(sizes=corpora, seed=st.integers(0, 5), skips=st.lists(st.integers(0, 40), max_size=6))
-def test_order_is_pure_in_seed_and_position(sizes: list[int], seed: int, skips: list[int]) -> None:
-    """Whatever was asked for before, in whatever order, by whatever object."""
+def test_order_depends_only_on_seed_and_position(sizes: list[int], seed: int, skips: list[int]) -> None:
+    """Earlier requests, their order, and the object do not matter."""
     rows = make_rows(sizes, 5)
     one, other = Batches(rows, 3, seed), Batches(rows, 3, seed)
     for position in skips:
@@ -137,7 +137,7 @@ def test_seeds_and_epochs_differ() -> None:
 
 
 @given(sizes=corpora, taken=st.integers(0, 30))
-def test_a_restart_at_any_position_goes_on_the_same(sizes: list[int], taken: int) -> None:
+def test_a_restart_at_any_position_continues_the_same_order(sizes: list[int], taken: int) -> None:
     rows = make_rows(sizes, 4)
     whole, again = Batches(rows, 3, 7), Batches(rows, 3, 7)
     for _ in range(taken):
@@ -153,7 +153,7 @@ def test_a_restart_at_any_position_goes_on_the_same(sizes: list[int], taken: int
 
 @given(sizes=corpora, batch=st.integers(1, 7), processes=st.integers(1, 4))
 def test_ranks_partition_every_batch(sizes: list[int], batch: int, processes: int) -> None:
-    """Also the last of an epoch, which may have fewer rows than there are processes."""
+    """Also the last batch of an epoch, which may have fewer rows than there are processes."""
     rows = make_rows(sizes, 5)
     whole = Batches(rows, batch, 3)
     ranks = [Batches(rows, batch, 3, rank, processes) for rank in range(processes)]
@@ -173,18 +173,18 @@ def test_a_process_without_rows_gets_padding() -> None:
     assert batch.targets.tolist() == [[IGNORED]]
 
 
-def test_little_is_padded() -> None:
-    """RowSource of like length are put together: sizes are spread evenly, so unsorted batches would pad by nearly half."""
+def test_batches_have_little_padding() -> None:
+    """Rows of similar length share a batch. Sizes are uniform, so unsorted batches would be nearly half padding."""
     sizes = np.random.default_rng(0).integers(1, 65, 4000).tolist()
     rows = make_rows(sizes, 64)
     assert rows.row_sizes.sum() / (len(rows) * 64) > 0.98, "packing"
-    lonely = make_rows([33 + size // 2 for size in sizes], 66)  # no two fit one row
-    batches = Batches(lonely, 16, 0)
+    unpacked = make_rows([33 + size // 2 for size in sizes], 66)  # no two fit one row
+    batches = Batches(unpacked, 16, 0)
     taken = [next(batches) for _ in range(batches.epoch_batches)]
     assert sum(part.tokens for part in taken) / sum(part.ids.size for part in taken) > 0.97
 
 
-def test_the_sample_is_fixed() -> None:
+def test_the_sample_is_reproducible() -> None:
     rows = make_rows(list(range(1, 40)), 6)
     sample = rows.sample(10, seed=4)
     assert len(sample) == len(set(sample.tolist())) == 10
@@ -195,7 +195,7 @@ def test_the_sample_is_fixed() -> None:
 
 
 @given(sizes=corpora, context=contexts, batch=st.integers(1, 7))
-def test_in_order_has_each_prediction_once(sizes: list[int], context: int, batch: int) -> None:
+def test_in_order_contains_each_prediction_once(sizes: list[int], context: int, batch: int) -> None:
     rows = make_rows(sizes, context)
     parts = list(rows.in_order(batch))
     assert Counter(t for part in parts for t in part.targets.ravel().tolist() if t != IGNORED) == Counter(
@@ -213,25 +213,25 @@ def test_short_corpora(sizes: list[int]) -> None:
         assert next(batches).tokens == sum(sizes)
 
 
-def test_an_empty_document_is_its_end_alone() -> None:
-    rows = make_rows([3, 1, 4], 8)  # the second has no token but its end
+def test_an_empty_document_is_an_end_token() -> None:
+    rows = make_rows([3, 1, 4], 8)  # the second has only its end token
     windows = windows_of(rows.batch(np.arange(len(rows))))
     assert sorted(windows) == [([0, 1, 2], [1, 2, 3]), ([3], [4]), ([4, 5, 6, 7], [5, 6, 7, 8])]
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])
-def test_token_files_of_any_width_come_out_as_int64(dtype: str) -> None:
+def test_batches_are_int64_for_any_type_of_token_file(dtype: str) -> None:
     rows = make_rows([9, 30], 16, dtype)
     batch = rows.batch(np.arange(len(rows)))
     assert batch.ids.dtype == batch.targets.dtype == np.int64
     assert batch.tokens == 39
 
 
-# ---- what begins and ends a document
+# ---- start and end of a document
 
 
 @given(sizes=corpora, context=contexts, overlapping=st.booleans())
-def test_a_document_begins_with_start_and_nothing_else_does(sizes: list[int], context: int, overlapping: bool) -> None:
+def test_start_is_the_first_input_of_documents_only(sizes: list[int], context: int, overlapping: bool) -> None:
     kind = OverlappingRows if overlapping else PackedRows
     rows = kind(make_file(sizes), context, START)
     begun = []
@@ -244,8 +244,8 @@ def test_a_document_begins_with_start_and_nothing_else_does(sizes: list[int], co
 
 
 @given(sizes=corpora, context=contexts, overlapping=st.booleans())
-def test_what_only_separates_is_never_a_target(sizes: list[int], context: int, overlapping: bool) -> None:
-    """A vocabulary without an end token: the separator of a document, its last number, is no prediction."""
+def test_a_separator_is_never_a_target(sizes: list[int], context: int, overlapping: bool) -> None:
+    """Without an end token, the separator after a document is not predicted."""
     file = make_file(sizes, ends=False)
     if sum(sizes) == len(sizes):
         return  # documents of nothing but separators: `prepare` refuses those
@@ -260,7 +260,7 @@ def test_what_only_separates_is_never_a_target(sizes: list[int], context: int, o
 
 
 @given(sizes=corpora, context=contexts, batch=st.integers(1, 7))
-def test_an_epoch_of_overlapping_rows_has_every_window_once(sizes: list[int], context: int, batch: int) -> None:
+def test_an_epoch_of_overlapping_rows_contains_every_window_once(sizes: list[int], context: int, batch: int) -> None:
     rows = OverlappingRows(make_file(sizes), context, START)
     batches = Batches(rows, batch, seed=3)
     found = []
@@ -275,8 +275,8 @@ def test_an_epoch_of_overlapping_rows_has_every_window_once(sizes: list[int], co
     assert Counter(found) == Counter(expected)
 
 
-def test_overlapping_rows_of_a_hundred_million_tokens_are_not_kept() -> None:
-    """A window is computed when it is asked for: two arrays of documents, none of windows."""
+def test_overlapping_rows_of_a_hundred_million_tokens_are_not_stored() -> None:
+    """A window is computed on request: two arrays over documents, none over windows."""
     offsets = np.array([1, 100_000_001], np.int64)
     tokens = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint16), (100_000_001,), (0,))
     rows = OverlappingRows(TokenFile(tokens, offsets, np.array([1])), 32, START)
@@ -289,7 +289,7 @@ def test_overlapping_rows_of_a_hundred_million_tokens_are_not_kept() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=20), context=contexts, batch=st.integers(1, 7))
-def test_a_labelled_row_is_the_beginning_of_its_document(sizes: list[int], context: int, batch: int) -> None:
+def test_a_labelled_row_is_the_start_of_its_document(sizes: list[int], context: int, batch: int) -> None:
     labels = [index % 3 for index in range(len(sizes))]
     file = make_file(sizes, labels=labels)
     rows, seen = DocumentRows(file, context), []
@@ -311,7 +311,7 @@ def test_labelled_rows_of_one_length_need_no_positions() -> None:
     assert DocumentRows(make_file([5, 6], labels=[0, 1]), 8).batch(np.arange(2)).pos is not None
 
 
-def test_no_labelled_rows_are_one_token_of_padding() -> None:
+def test_a_labelled_batch_without_rows_is_one_token_of_padding() -> None:
     batch = DocumentRows(make_file([5], labels=[0]), 8).batch(np.arange(0))
     assert batch.pos is not None
     assert (batch.ids.tolist(), batch.pos.tolist(), batch.labels.tolist()) == ([[0]], [[-1]], [IGNORED])
@@ -322,20 +322,20 @@ def test_no_labelled_rows_are_one_token_of_padding() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=20), context=contexts, ends=st.booleans())
-def test_of_both_each_prediction_and_each_label_comes_once(sizes: list[int], context: int, ends: bool) -> None:
-    """The predictions are those of packed rows, window by window; the label is in the row in which its document begins."""
+def test_labelled_windows_contain_each_prediction_and_label_once(sizes: list[int], context: int, ends: bool) -> None:
+    """The windows are those of packed rows; the label is in the row of the document's first window."""
     labels = [index % 3 for index in range(len(sizes))]
     file = make_file(sizes, labels=labels, ends=ends)
     if not file.predictions:
         return  # documents of nothing but separators: `prepare` refuses those
     rows, packed = LabelledWindowRows(file, context, START), PackedRows(file, context, START)
-    whole, told = rows.batch(np.arange(len(rows))), packed.batch(np.arange(len(packed)))
-    assert sorted(found for found in windows_of(whole) if found[1]) == sorted(windows_of(told))
+    whole, reference = rows.batch(np.arange(len(rows))), packed.batch(np.arange(len(packed)))
+    assert sorted(found for found in windows_of(whole) if found[1]) == sorted(windows_of(reference))
     assert whole.counts == (file.predictions, len(sizes))
     assert sorted(whole.labels[whole.labels != IGNORED]) == sorted(labels)
     for place, label in enumerate(whole.labels):
         real = whole.targets[place] != IGNORED
-        if real.any():  # tokens are numbered, so that the first target tells the document
+        if real.any():  # tokens are numbers, so the first target identifies the document
             document = int(np.searchsorted(file.offsets, whole.targets[place, 0], side="right")) - 1
             begins = whole.ids[place, 0] == START
             assert begins == (whole.targets[place, 0] == file.offsets[document])
@@ -345,7 +345,7 @@ def test_of_both_each_prediction_and_each_label_comes_once(sizes: list[int], con
 
 
 @given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=20), context=contexts, batch=st.integers(1, 7))
-def test_positions_of_both_tell_the_padding(sizes: list[int], context: int, batch: int) -> None:
+def test_positions_of_labelled_windows_mark_the_padding(sizes: list[int], context: int, batch: int) -> None:
     rows = LabelledWindowRows(make_file(sizes, labels=[0] * len(sizes)), context, START)
     parts = list(rows.in_order(batch))
     for part in parts:
@@ -358,7 +358,7 @@ def test_positions_of_both_tell_the_padding(sizes: list[int], context: int, batc
     assert lengths == sorted(lengths, reverse=True) and sum(lengths) == sum(sizes)
 
 
-def test_no_rows_of_both_are_one_token_of_padding() -> None:
+def test_labelled_windows_without_rows_are_one_token_of_padding() -> None:
     batch = LabelledWindowRows(make_file([5], labels=[0]), 8, START).batch(np.arange(0))
     assert batch.pos is not None
     assert (batch.ids.tolist(), batch.pos.tolist(), batch.labels.tolist()) == ([[0]], [[-1]], [IGNORED])
@@ -366,8 +366,8 @@ def test_no_rows_of_both_are_one_token_of_padding() -> None:
 
 
 @pytest.mark.parametrize("kind", ["packed", "overlapping", "labelled", "both"])
-def test_token_files_are_mapped_and_not_read(tmp_path: Path, kind: str) -> None:
-    """RowSource see the file through the map: what is not asked for is not in memory."""
+def test_token_files_are_memory_mapped(tmp_path: Path, kind: str) -> None:
+    """Only the requested parts of the file are read into memory."""
     file = make_file([900, 100], "<u2", labels=[0, 1])
     file.tokens.tofile(tmp_path / "tokens")
     mapped = TokenFile(

@@ -1,4 +1,4 @@
-"""Duplicates: counts against plain sets, near twins against all pairs, what is dropped against its definition."""
+"""Duplicates: counts equal those of sets, near duplicates those of all pairs, drops their definition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """A corpus in memory, with the parts of `Corpus` that are needed here."""
+    """A corpus in memory, with the used part of `Corpus`'s interface."""
 
     rows: list[tuple[str, str]]  # split, text
     name: str = "texts"
@@ -72,7 +72,7 @@ def jaccard(a: str, b: str) -> float:
 
 
 def edited(chance: random.Random, text: str, share: float) -> str:
-    """Some words changed, left out or said twice; marks and capitals changed anywhere."""
+    """Return the text with some words replaced, removed or repeated, and other punctuation and case."""
     words = []
     for word in text.split():
         word = word.upper() if chance.random() < 0.05 else word + chance.choice(["", "", "", ",", "!", "”"])
@@ -91,7 +91,7 @@ def story(chance: random.Random, words: int) -> str:
 
 @pytest.fixture(scope="module")
 def edits() -> Texts:
-    """Sixty stories and six versions of each, less and less alike, in three splits and any order."""
+    """Sixty stories and six versions of each, with decreasing similarity, in three splits, shuffled."""
     chance = random.Random(1)
     rows = []
     for _ in range(60):
@@ -109,7 +109,7 @@ def found(edits: Texts) -> NearDuplicates:
 
 @pytest.fixture(scope="module")
 def true_pairs(edits: Texts) -> dict[tuple[int, int], float]:
-    """All pairs of comparable splits that share anything, by position."""
+    """All pairs of comparable splits that share a shingle, by position."""
     sets = [shingles(text) for _, text in edits.rows]
     alike = {}
     for a, b in combinations(range(len(sets)), 2):
@@ -119,20 +119,22 @@ def true_pairs(edits: Texts) -> dict[tuple[int, int], float]:
     return alike
 
 
-def test_near_twins_are_those_of_all_pairs(found: NearDuplicates, true_pairs: dict[tuple[int, int], float]) -> None:
+def test_near_duplicates_equal_those_of_all_pairs(
+    found: NearDuplicates, true_pairs: dict[tuple[int, int], float]
+) -> None:
     wanted = {pair for pair, similarity in true_pairs.items() if similarity >= 0.8}
     near_misses = [similarity for similarity in true_pairs.values() if 0.7 <= similarity < 0.8]
     at_threshold = [similarity for similarity in true_pairs.values() if 0.8 <= similarity < 0.85]
-    assert len(wanted) > 300 and len(near_misses) > 50 and len(at_threshold) > 50  # the set can tell right from wrong
-    told = {(min(a, b), max(a, b)): s for (a, b), s in zip(found.pairs.tolist(), found.similarities, strict=True)}
-    assert len(told) == len(found.pairs), "a pair is told twice"
-    assert told.keys() <= wanted
-    assert len(told.keys() & wanted) > 0.99 * len(wanted)
-    for pair, similarity in told.items():
+    assert len(wanted) > 300 and len(near_misses) > 50 and len(at_threshold) > 50  # enough pairs on both sides
+    reported = {(min(a, b), max(a, b)): s for (a, b), s in zip(found.pairs.tolist(), found.similarities, strict=True)}
+    assert len(reported) == len(found.pairs), "a pair is reported twice"
+    assert reported.keys() <= wanted
+    assert len(reported.keys() & wanted) > 0.99 * len(wanted)
+    for pair, similarity in reported.items():
         assert similarity == true_pairs[pair]
 
 
-def test_counts_mean_what_they_say(
+def test_counts_equal_those_of_all_pairs(
     edits: Texts, found: NearDuplicates, true_pairs: dict[tuple[int, int], float]
 ) -> None:
     alike = {pair for pair, similarity in true_pairs.items() if similarity >= 0.8}
@@ -150,7 +152,7 @@ def test_counts_mean_what_they_say(
     assert "train" not in found.across
 
 
-def test_what_is_dropped_leaves_train_clean(edits: Texts, found: NearDuplicates) -> None:
+def test_train_has_no_duplicates_after_dropping(edits: Texts, found: NearDuplicates) -> None:
     dropped = find_dropped(edits, "near")  # type: ignore[arg-type]
     assert dropped.tolist() == found.dropped.tolist() == sorted(set(dropped.tolist()))
     assert {edits.rows[position][0] for position in dropped} == {"train"}
@@ -158,14 +160,14 @@ def test_what_is_dropped_leaves_train_clean(edits: Texts, found: NearDuplicates)
     assert clean.within["train"] == 0
     assert set(clean.across.values()) == {0}
     assert clean.dropped.tolist() == []
-    assert clean.within["held"] == found.within["held"] > 0  # what a model is judged by is left alone
-    # Nothing went without a reason: a twin in another split, or an earlier one that is connected with it.
+    assert clean.within["held"] == found.within["held"] > 0  # evaluation splits are not changed
+    # Every dropped document has a near duplicate in another split, or an earlier connected document.
     linked = {int(position) for position in found.pairs.ravel()}
     assert set(dropped.tolist()) <= linked
 
 
-def test_a_chain_is_one_cluster_and_its_first_stays() -> None:
-    """a - b - c with a and c no twins: b and c go. Where b also stands in validation, it alone goes."""
+def test_the_first_document_of_a_chain_stays() -> None:
+    """a - b - c, where a and c are not similar: b and c are dropped. If b is also in validation, only b is dropped."""
     words = [f"w{n}" for n in range(120)]
     a, b, c = (" ".join(words[at : at + 100]) for at in (0, 10, 20))
     assert jaccard(a, b) == jaccard(b, c) == 86 / 106 > 0.8 > jaccard(a, c)
@@ -181,7 +183,7 @@ def test_a_chain_is_one_cluster_and_its_first_stays() -> None:
     assert near(texts(train=[a, b, c], validation=[only_b])).dropped.tolist() == [1]
 
 
-def test_equal_documents_are_near_twins_too() -> None:
+def test_equal_documents_count_as_near_duplicates() -> None:
     corpus = texts(train=["one", "two", "one", "three!", "one"], validation=["two", "two", "four"], held=["Three"])
     found = near(corpus)
     assert found.within == {"train": 2, "validation": 1, "held": 0}
@@ -192,7 +194,7 @@ def test_equal_documents_are_near_twins_too() -> None:
     assert exact.tolist() == [1, 2, 4]
 
 
-def test_copies_of_a_leaked_document_leak_as_well() -> None:
+def test_copies_of_a_leaked_document_are_leaked() -> None:
     text = " ".join(f"w{n}" for n in range(60))
     found = near(texts(train=[text, "else", text], validation=[f"{text} more", "new", f"{text} more"]))
     assert found.across == {"validation": 2}
@@ -200,7 +202,7 @@ def test_copies_of_a_leaked_document_leak_as_well() -> None:
     assert found.dropped.tolist() == [0, 2]
 
 
-def test_a_document_without_words_is_like_no_other() -> None:
+def test_a_document_without_words_has_no_near_duplicates() -> None:
     found = near(texts(train=["!!!", "???", "🙂 …", "a b", "!!!"], validation=["—", "???"]))
     assert found.within == {"train": 1, "validation": 0}
     assert found.across == {"validation": 1}
@@ -209,7 +211,7 @@ def test_a_document_without_words_is_like_no_other() -> None:
 
 
 def test_a_thousand_documents_of_one_template() -> None:
-    """Pairs are bounded however many documents are alike; who has a twin is still known of each."""
+    """The number of pairs is bounded, but every document with a near duplicate is found."""
     form = (
         "Dear customer, the parcel with the number {} has been given to our driver and will be there before noon. " * 3
     )
@@ -222,7 +224,7 @@ def test_a_thousand_documents_of_one_template() -> None:
     assert len(found.pairs) <= 1800 * 2 * minhash.MOST_TWINS
 
 
-def test_two_passes_tell_the_same(edits: Texts, found: NearDuplicates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_give_the_same_result(edits: Texts, found: NearDuplicates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "BATCH", 1000)
     again = near(edits)
     assert again.pairs.tolist() == found.pairs.tolist()
@@ -242,25 +244,25 @@ def test_the_closest_pairs_are_shown(edits: Texts, found: NearDuplicates) -> Non
 
 
 def test_the_report_is_json(found: NearDuplicates) -> None:
-    told = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert told.keys() == {
+    report = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert report.keys() == {
         "within", "across", "threshold", "seconds", "megabytes_per_second", "memory_bytes", "dropped", "closest",
     }  # fmt: skip
-    assert told["within"] == found.within and told["across"] == found.across
-    assert told["closest"][0].keys() == {"splits", "documents", "similarity", "openings"}
-    assert told["seconds"] > 0 and told["megabytes_per_second"] > 0
+    assert report["within"] == found.within and report["across"] == found.across
+    assert report["closest"][0].keys() == {"splits", "documents", "similarity", "openings"}
+    assert report["seconds"] > 0 and report["megabytes_per_second"] > 0
 
 
-def test_progress_is_told_in_two_readings(edits: Texts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_for_two_passes(edits: Texts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "BATCH", 50_000)
-    heard: list[tuple[str, int, int | None]] = []
-    find_near(edits, report=lambda *told: heard.append(told))  # type: ignore[arg-type]
-    assert list(dict.fromkeys(phase for phase, _, _ in heard)) == [
+    reports: list[tuple[str, int, int | None]] = []
+    find_near(edits, report=lambda *progress: reports.append(progress))  # type: ignore[arg-type]
+    assert list(dict.fromkeys(phase for phase, _, _ in reports)) == [
         "looking for near duplicates",
         "comparing near duplicates",
     ]
-    for phase in {phase for phase, _, _ in heard}:
-        done = [done for other, done, _ in heard if other == phase]
+    for phase in {phase for phase, _, _ in reports}:
+        done = [done for other, done, _ in reports if other == phase]
         assert len(done) > 2 and done == sorted(done)
 
 
@@ -269,7 +271,7 @@ def test_progress_is_told_in_two_readings(edits: Texts, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("similarity", [0.2, 0.5, 0.8, 0.95])
 def test_signatures_estimate_similarity(similarity: float) -> None:
-    """Without bias, and with no more spread than drawing each byte by itself would have."""
+    """The estimate is unbiased, and its spread is at most that of independent bytes."""
     chance = np.random.default_rng(3)
     size, pairs = 400, 300
     both = round(size * similarity)
@@ -288,7 +290,7 @@ def test_signatures_estimate_similarity(similarity: float) -> None:
 
 
 @pytest.mark.parametrize(("threshold", "rows"), [(0.5, 3), (0.7, 6), (0.8, 8), (1.0, 8)])
-def test_bands_are_as_long_as_the_threshold_lets_them(threshold: float, rows: int) -> None:
+def test_the_threshold_determines_the_length_of_bands(threshold: float, rows: int) -> None:
     assert minhash.rows_of_band(threshold) == rows
     assert 1 - (1 - threshold**rows) ** (minhash.SIGNATURE // rows) >= 0.99
 
@@ -299,7 +301,7 @@ def sets(*found: str) -> list[frozenset[int]]:
 
 
 @given(st.lists(st.text(alphabet="aBc1é_ .'’\n\tßдж", max_size=60), max_size=6))
-def test_shingles_are_those_of_pythons_words(found: list[str]) -> None:
+def test_shingles_equal_those_of_pythons_words(found: list[str]) -> None:
     expected = [shingles(text) for text in found]
     actual = sets(*found)
     assert [len(one) for one in actual] == [len(one) for one in expected]
@@ -307,7 +309,7 @@ def test_shingles_are_those_of_pythons_words(found: list[str]) -> None:
         assert len(actual[a] & actual[b]) == len(expected[a] & expected[b])
 
 
-def test_marks_case_and_line_ends_make_no_difference() -> None:
+def test_punctuation_case_and_line_ends_do_not_matter() -> None:
     plain = "she said i don t know where the élan went today"
     assert sets(plain) == sets("She said: “I don’t know\r\nwhere the Élan\twent — today!”")
     assert sets(plain) != sets(plain.replace("today", "yesterday"))
@@ -315,7 +317,7 @@ def test_marks_case_and_line_ends_make_no_difference() -> None:
     assert len(sets("One two")[0]) == 1 and sets("One two") == sets("one, TWO") != sets("two one")
 
 
-def test_scripts_without_spaces_have_a_word_a_character() -> None:
+def test_a_character_is_a_word_in_scripts_without_spaces() -> None:
     one, other = sets("今天天气很好我们去公园玩", "今天天气很好我们去公园吧")
     assert len(one) == len(other) == 12 - 4
     assert len(one & other) == 7
@@ -339,7 +341,7 @@ SMALL = st.lists(st.integers(0, 12).map(lambda n: n * 0x1555555555555555), max_s
 
 
 @given(SMALL, SMALL, SMALL, st.sampled_from([1, 3, 7, 1 << 22]))
-def test_exact_counts_are_those_of_sets(train: list[int], validation: list[int], held: list[int], part: int) -> None:
+def test_exact_counts_equal_those_of_sets(train: list[int], validation: list[int], held: list[int], part: int) -> None:
     splits = {"train": train, "validation": validation, "held": held}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duplicates, "PART", part)
@@ -349,7 +351,7 @@ def test_exact_counts_are_those_of_sets(train: list[int], validation: list[int],
 
 
 def test_exact_counts_of_files_take_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the hashes are one and the same: 6.4 MB on disk, parts of 160 kB at once."""
+    """Half of the hashes are equal: 6.4 MB on disk, processed in parts of 160 kB."""
     import tracemalloc
 
     monkeypatch.setattr(duplicates, "PART", 20_000)
@@ -377,15 +379,15 @@ def test_exact_duplicates_are_dropped_from_train_only(rows: list[tuple[str, str]
             seen.add(text)
     corpus = Texts(rows)
     assert find_dropped(corpus, "exact").tolist() == expected  # type: ignore[arg-type]
-    assert near(corpus).dropped.tolist() == expected  # one word each: alike is equal
+    assert near(corpus).dropped.tolist() == expected  # one word each: near duplicates are equal
 
 
 def test_the_hash_of_a_text_is_pinned() -> None:
-    """Token files on disk hold it."""
+    """Token files on disk contain it."""
     assert hash_text(b"One day").hex() == "35a9e21575fe57ba"
 
 
-# Mistakes and circumstances ------------------------------------------------------------------------------------------
+# Errors ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4999, 1.01, float("nan")])
@@ -393,14 +395,14 @@ def test_a_threshold_is_a_similarity(threshold: float) -> None:
     assert refused(lambda: near(texts(train=["a"], validation=["b"]), threshold)).code == "setting.value"
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_raises(tmp_path: Path) -> None:
     corpus = texts(train=["a b c", "a b c!"], validation=["d"])
     error = refused(lambda: find_near(corpus, folder=tmp_path / "nowhere"))  # type: ignore[arg-type]
     assert error.code == "file.not-written"
     assert str(tmp_path / "nowhere") in (error.where or "")
 
 
-def test_nothing_is_left_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[object] = []
     plain = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: (used.append(dir), plain(dir=dir))[1])
@@ -410,7 +412,7 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_source_that_changes_between_the_readings_is_told() -> None:
+def test_a_source_that_changes_between_the_passes_raises() -> None:
     @dataclass(frozen=True)
     class Changing(Texts):
         def stream(self) -> Iterator[tuple[str, Text]]:
@@ -451,7 +453,7 @@ def test_positions_are_those_of_the_stream_of_a_real_corpus(tmp_path: Path) -> N
 
 @needs_data
 def test_the_stories_at_hand_are_clean_and_the_speeches_are_not() -> None:
-    """As an inverted index over all pairs says: no two stories of the two files share even 0.4 of their shingles."""
+    """According to an inverted index over all pairs, no two stories have a similarity of 0.4 or more."""
     folder = DATA / "tinystories"
     stories = DataSettings(source=str(folder / "mixed-train.txt"), validation_source=str(folder / "mixed-heldout.txt"))
     found = find_near(open_corpus(stories))

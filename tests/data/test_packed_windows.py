@@ -1,4 +1,4 @@
-"""Windows and their packing: arithmetic that must equal the plain loop it stands for."""
+"""Windows and packing: the vectorised arithmetic equals a plain loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lilliput.data.packed_windows import OverlappingWindows, cut_windows, pack
 
 contexts = st.integers(1, 9)
-corpora = st.lists(st.integers(0, 23), min_size=1, max_size=40)  # tokens of each document, its end not counted
+corpora = st.lists(st.integers(0, 23), min_size=1, max_size=40)  # tokens of each document, without the end token
 
 
 def offsets_of(sizes: list[int]) -> np.ndarray:
@@ -20,7 +20,7 @@ def offsets_of(sizes: list[int]) -> np.ndarray:
 
 
 def pack_by_loop(lengths: list[int], context: int) -> list[list[int]]:
-    """Best-fit decreasing, one window at a time: the rows as lists of windows."""
+    """Return the rows of best-fit decreasing as lists of windows, one window at a time."""
     rooms: list[list[int]] = [[] for _ in range(context + 1)]
     rows: list[list[int]] = []
     for window in sorted(range(len(lengths)), key=lambda window: -lengths[window]):
@@ -38,16 +38,16 @@ def pack_by_loop(lengths: list[int], context: int) -> list[list[int]]:
 
 
 @given(context=st.integers(1, 30), data=st.data())
-def test_packing_is_that_of_the_plain_loop(context: int, data: st.DataObject) -> None:
-    """Window by window and row by row: runs that were packed by the loop are packed the same."""
+def test_packing_equals_a_plain_loop(context: int, data: st.DataObject) -> None:
+    """The order of windows and rows is equal too, so that older runs stay reproducible."""
     lengths = data.draw(st.lists(st.integers(1, context), max_size=150))
     order, borders = pack(np.array(lengths, np.int64), context)
     found = [order[first:after].tolist() for first, after in itertools.pairwise(borders)]
     assert found == pack_by_loop(lengths, context)
 
 
-def test_packing_of_many_is_that_of_the_plain_loop() -> None:
-    """Enough of each length that rows are filled by the thousand, and the last of them in part."""
+def test_packing_many_windows_equals_a_plain_loop() -> None:
+    """Enough windows of each length to fill thousands of rows, the last one partly."""
     generator = np.random.default_rng(0)
     lengths = np.minimum(64, generator.geometric(0.05, 20_000))
     order, borders = pack(lengths, 64)
@@ -56,7 +56,7 @@ def test_packing_of_many_is_that_of_the_plain_loop() -> None:
 
 
 @given(sizes=corpora, context=contexts, ends=st.booleans())
-def test_every_offset_has_its_window(sizes: list[int], context: int, ends: bool) -> None:
+def test_there_is_a_window_at_every_offset(sizes: list[int], context: int, ends: bool) -> None:
     offsets = offsets_of(sizes)
     windows = OverlappingWindows(offsets, context, ends)
     expected = []
@@ -69,8 +69,8 @@ def test_every_offset_has_its_window(sizes: list[int], context: int, ends: bool)
 
 
 @given(sizes=corpora, context=contexts, ends=st.booleans())
-def test_aligned_windows_are_each_contexts_first_overlapping_one(sizes: list[int], context: int, ends: bool) -> None:
-    """Whatever is cut, the windows of a document touch, and hold each of its predictions once."""
+def test_aligned_windows_are_every_context_th_overlapping_window(sizes: list[int], context: int, ends: bool) -> None:
+    """The windows of a document are adjacent and contain each prediction once."""
     offsets = offsets_of(sizes)
     starts, lengths = cut_windows(offsets, context, ends)
     assert (lengths > 0).all() and (lengths <= context).all()

@@ -1,7 +1,4 @@
-"""Text in, integers out: corpora, the built-in storybook, tokenizers, prepared token files,
-duplicates, word vectors, batches.
+"""From text to batches of token ids: corpora, the storybook, tokenizers, token files, duplicates, word vectors, batches.
 
-
-Owns everything between a user's text and the ids that a model sees. Does not own the model; no later room is
-imported.
+Does not own: the model. Imports no package of a later stage.
 """

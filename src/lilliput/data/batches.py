@@ -1,16 +1,15 @@
-"""Which tokens step n sees.
+"""Rows, batches and their order.
 
-Owns: rows (windows of a language model's text, labelled documents, or labelled windows), batches of them, and
-the order of rows, a pure function of (seed, epoch) that is sliced over processes: neither evaluation, nor a
-restart, nor the number of processes changes it. Does not own: token files (`token_files`), the arithmetic of
-windows (`packed_windows`) or tensors (NumPy arrays go out).
+Owns: rows (windows of text, labelled documents, or labelled windows), batches of rows, and the order of rows. The
+order is a pure function of (seed, epoch), sliced over processes: evaluation, a restart and the number of processes
+do not change it. Does not own: token files (`token_files`), the arithmetic of windows (`packed_windows`) or tensors
+(batches are NumPy arrays).
 
-A row of a language model is one or more windows, each a document of its own to the model; a window's first
-input is the token before it, and that of a document's first window is `start`. A row of a classifier is the
-beginning of one document. A row of both is one window. RowSource of like length are put together, so that
-little is padded.
+A row of a language model has one or more windows, which the model sees as separate documents. The first input of a
+window is the token before it, or `start` for the first window of a document. A row of a classifier is the beginning
+of one document. A row of the task `both` is one window. Rows of similar length share a batch to reduce padding.
 
-B rows, T positions.
+Shapes: B rows, T positions.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ from lilliput.data.packed_windows import Integers, OverlappingWindows, cut_windo
 if TYPE_CHECKING:
     from lilliput.data.prepare.token_files import TokenFile
 
-IGNORED = -100  # the target or label of padding: torch's own convention
-POOL = 32  # batches whose rows are sorted by length together: enough to pad little, few enough to stay random
+IGNORED = -100  # the target or label of padding, torch's default ignore_index
+POOL = 32  # batches whose rows are sorted by length together: enough for little padding, few enough to stay random
 
 
 @dataclass(frozen=True)
 class Batch(ABC):
-    """Inputs (B, T), padded on the right. `pos` is None where every row can do without: see the kinds."""
+    """Inputs (B, T), padded on the right. `pos` is None if no row needs it: see the subclasses."""
 
     ids: Integers
     pos: Integers | None  # within the document; -1 is padding
-    rows: Integers  # the rows' numbers, to name a batch by
+    rows: Integers  # numbers of the rows, which identify the batch
 
     @property
     @abstractmethod
     def tokens(self) -> int:
-        """Tokens that a model learns from."""
+        """The number of tokens that count in the loss."""
 
     @property
     @abstractmethod
     def counts(self) -> tuple[int, ...]:
-        """What each of the summed losses is divided by."""
+        """The divisors of the summed losses."""
 
 
 @dataclass(frozen=True)
 class LanguageBatch(Batch):
-    """`pos` and `doc` are None where every row is one window: a causal model needs no mask to ignore what comes later."""
+    """`pos` and `doc` are None if every row is one window: causal attention ignores the padding on the right."""
 
     targets: Integers  # (B, T)
     doc: Integers | None  # number of the window within its row; 0 is padding
@@ -69,9 +68,9 @@ class LanguageBatch(Batch):
 
 @dataclass(frozen=True)
 class BothBatch(LanguageBatch):
-    """One window a row. `pos` is None where no row is padded: a causal model needs no mask, but the mean over a row does."""
+    """One window per row. `pos` is None if no row is padded: attention needs no mask, but the mean over a row does."""
 
-    labels: Integers  # (B,) of the document, in its first window's row
+    labels: Integers  # (B,), the label of the document in the row of its first window, else IGNORED
 
     @property
     def documents(self) -> int:
@@ -84,7 +83,7 @@ class BothBatch(LanguageBatch):
 
 @dataclass(frozen=True)
 class LabelledBatch(Batch):
-    """`pos` is None where no row is padded: an encoder sees all of a row."""
+    """`pos` is None if no row is padded. An encoder attends to the whole row, so padding needs a mask."""
 
     labels: Integers  # (B,)
 
@@ -104,7 +103,7 @@ class RowSource(ABC, Generic[AnyBatch]):
     """The rows of one split."""
 
     def __init__(self, file: TokenFile, context: int) -> None:
-        # As plain arrays: indexing a np.memmap makes another one each time, at ten times the price.
+        # Plain arrays: indexing an np.memmap creates another memmap, at ten times the cost.
         self.tokens, self.offsets, self.context = np.asarray(file.tokens), np.asarray(file.offsets), context
 
     @abstractmethod
@@ -112,27 +111,27 @@ class RowSource(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def sizes(self, rows: Integers) -> Integers:
-        """Tokens in each of these rows."""
+        """Return the number of tokens in each of these rows."""
 
     @abstractmethod
     def batch(self, rows: Integers) -> AnyBatch:
-        """These rows side by side, padded on the right to the longest of them.
+        """Return these rows as a batch, padded on the right to the longest of them.
 
-        No rows (a process may have none of an epoch's last batch) come out as one token of padding, so that its
-        gradients are zeros and not missing.
+        A batch without rows (possible for a process in the last batch of an epoch) has one token of padding, so that
+        its gradients are zero instead of missing.
         """
 
     def sample(self, count: int, seed: int) -> Integers:
-        """A fixed sample of rows, longest first."""
+        """Return a random sample of rows that depends on the seed only, longest first."""
         chosen = shuffled(len(self), np.random.default_rng((seed, len(self))))[:count]
         return self.by_length(chosen.astype(np.int64))
 
     def in_order(self, batch: int, rank: int = 0, processes: int = 1) -> Iterator[AnyBatch]:
-        """Every row once, longest first."""
+        """Yield every row once, longest first."""
         return self.cut(self.by_length(np.arange(len(self))), batch, rank, processes)
 
     def cut(self, rows: Integers, batch: int, rank: int = 0, processes: int = 1) -> Iterator[AnyBatch]:
-        """Of each batch of these rows, the part of one process."""
+        """Yield for each batch of these rows the part of one process."""
         for first in range(0, len(rows), batch):
             yield self.batch(rows[first : first + batch][rank::processes])
 
@@ -148,18 +147,18 @@ class WindowRows(RowSource[AnyBatch]):
         self.start = start
 
     def lay_out(self, rows: Integers, counts: Integers, starts: Integers, lengths: Integers) -> LanguageBatch:
-        """A batch of rows that have `counts` windows each; the windows of all rows one after the other."""
-        after = np.cumsum(lengths)  # where a window ends in the tokens of all rows
+        """Return a batch whose row i has `counts[i]` windows; `starts` and `lengths` list the windows of all rows."""
+        after = np.cumsum(lengths)  # end of each window in the concatenated tokens of all rows
         row_after = np.concatenate(([0], after))[np.cumsum(counts)]
         sizes = np.diff(row_after, prepend=0)
         shape = (max(1, len(rows)), int(sizes.max(initial=1)))
-        # Of each token of all rows: where it stands within its window, and where in the batch.
+        # For each token of all rows: its position in the window, and in the batch.
         within = np.arange(lengths.sum()) - np.repeat(after - lengths, lengths)
         place = np.arange(len(within)) + np.repeat(np.arange(len(rows)) * shape[1] - (row_after - sizes), sizes)
         source = np.repeat(starts, lengths) + within
         ids, targets = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
         ids.ravel()[place], targets.ravel()[place] = self.tokens[source], self.tokens[source + 1]
-        begins = self.offsets[np.searchsorted(self.offsets, starts + 1)] == starts + 1  # the document begins there, too
+        begins = self.offsets[np.searchsorted(self.offsets, starts + 1)] == starts + 1  # first windows of documents
         ids.ravel()[place[(after - lengths)[begins]]] = self.start
         if counts.max(initial=1) == 1:
             return LanguageBatch(ids, None, rows, targets, None)
@@ -170,12 +169,12 @@ class WindowRows(RowSource[AnyBatch]):
 
 
 class PackedRows(WindowRows[LanguageBatch]):
-    """Aligned windows, each prediction once an epoch; several short ones share a row."""
+    """Aligned windows: each prediction once per epoch. Several short windows share a row."""
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
         super().__init__(file, context, start)
         starts, lengths = cut_windows(self.offsets, context, file.ends)
-        order, self.borders = pack(lengths, context)  # row i is windows borders[i] to borders[i + 1]
+        order, self.borders = pack(lengths, context)  # row i has the windows borders[i] to borders[i + 1]
         self.starts, self.lengths = starts[order], lengths[order]
         sums = np.concatenate(([0], np.cumsum(self.lengths)))
         self.row_sizes = np.diff(sums[self.borders])
@@ -194,7 +193,7 @@ class PackedRows(WindowRows[LanguageBatch]):
 
 
 class OverlappingRows(WindowRows[LanguageBatch]):
-    """A window at every offset of every document, each a row of its own."""
+    """A window at every offset of every document, one per row."""
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
         super().__init__(file, context, start)
@@ -211,9 +210,9 @@ class OverlappingRows(WindowRows[LanguageBatch]):
 
 
 class LabelledWindowRows(WindowRows[BothBatch]):
-    """Aligned windows, each a row of its own: each prediction once an epoch, and each document's label once, with its first.
+    """Aligned windows, one per row: each prediction once per epoch, and each label once, with the first window.
 
-    A document that has nothing to predict (no token, and no token for its end) is a row of padding, so that its label counts.
+    A document without predictions (no tokens, and no end token in the vocabulary) is a row of padding with a label.
     """
 
     def __init__(self, file: TokenFile, context: int, start: int) -> None:
@@ -244,7 +243,7 @@ class LabelledWindowRows(WindowRows[BothBatch]):
 
 
 class DocumentRows(RowSource[LabelledBatch]):
-    """Labelled documents: the first `context` tokens of each, without what begins and ends it."""
+    """Labelled documents: the first `context` tokens of each, without start and end tokens."""
 
     def __init__(self, file: TokenFile, context: int) -> None:
         super().__init__(file, context)
@@ -269,22 +268,22 @@ class DocumentRows(RowSource[LabelledBatch]):
 
 
 def shuffled(count: int, generator: np.random.Generator) -> NDArray[Any]:
-    """A permutation. Four bytes a number where they do: overlapping windows are as many as tokens."""
+    """Return a random permutation, as uint32 if possible: overlapping windows are as numerous as tokens."""
     order = np.arange(count, dtype=np.uint32 if count <= 1 << 32 else np.int64)
     generator.shuffle(order)
     return order
 
 
 class Batches(Generic[AnyBatch]):
-    """The endless sequence of micro-batches of a run, with its position."""
+    """The endless sequence of micro-batches of a run, with the position in it."""
 
     def __init__(self, rows: RowSource[AnyBatch], batch: int, seed: int, rank: int = 0, processes: int = 1) -> None:
         self.rows, self.size, self.seed = rows, batch, seed
         self.rank, self.processes = rank, processes
         self.position = 0  # micro-batches taken
         self.epoch_batches = -(-len(rows) // batch)
-        self.order: tuple[int, NDArray[Any], NDArray[Any]] | None = None  # epoch; rows shuffled; batches shuffled
-        self.taken = np.zeros(0, np.int64)  # the rows of the last micro-batch, of all processes
+        self.order: tuple[int, NDArray[Any], NDArray[Any]] | None = None  # epoch, shuffled rows, shuffled batches
+        self.taken = np.zeros(0, np.int64)  # rows of the last micro-batch, of all processes
 
     def __next__(self) -> AnyBatch:
         self.taken = self.at(self.position)
@@ -292,10 +291,10 @@ class Batches(Generic[AnyBatch]):
         return self.rows.batch(self.taken[self.rank :: self.processes])
 
     def at(self, position: int) -> Integers:
-        """All processes' rows of a micro-batch: a pure function of (seed, position).
+        """Return the rows of a micro-batch, of all processes: a pure function of (seed, position).
 
-        RowSource are shuffled, sorted by length within each pool of them, cut into batches, and those shuffled again. Only
-        the batch that is asked for is made.
+        Rows are shuffled, sorted by length within each pool, divided into batches, and the batches shuffled. Only the
+        requested batch is computed.
         """
         epoch, index = divmod(position, self.epoch_batches)
         if self.order is None or self.order[0] != epoch:

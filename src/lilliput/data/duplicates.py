@@ -1,18 +1,13 @@
-"""Is the split clean? Documents that stand there twice, or in training and in what it is judged by.
+"""Exact and near duplicates within a split and across splits.
 
-Owns: counting exact duplicates from hashes, the pass that finds near duplicates (its result, speed and
-memory), and which training documents are left out for either. Does not own: the hashes on disk (`prepare`),
-the compiled search itself (`kernels.minhash`).
+Owns: counting exact duplicates from hashes, finding near duplicates, and choosing the training documents to drop.
+Does not own: the hashes on disk (`prepare`), the compiled search (`kernels.minhash`).
 
-A near twin is a document whose set of five-word shingles has a Jaccard similarity of at least the threshold. Two
-readings of the
-corpus: the first keeps a signature of 224 bytes of each document, from which come the pairs that are probably alike;
-the second
-writes the shingles of those few to a file and compares them exactly. So nothing below the threshold is ever told; at
-the
-threshold itself about one pair in 170 is not found, at 0.85 one in 7,000. Memory: about 250 bytes for each document,
-40 MB, and
-seven times the longest document.
+Two documents are near duplicates if their sets of five-word shingles have a Jaccard similarity of at least the
+threshold. The corpus is read twice. The first pass keeps a signature of 224 bytes per document and selects candidate
+pairs; the second pass writes the shingles of the candidates to a file and compares them exactly. So no pair below the
+threshold is reported; about one pair in 170 is missed at the threshold, one in 7,000 at 0.85. Memory: about 250 bytes
+per document, plus 40 MB, plus seven times the longest document.
 """
 
 from __future__ import annotations
@@ -39,10 +34,10 @@ if TYPE_CHECKING:
     from lilliput.data.corpora import Corpus
 
 TRAIN = "train"
-PART = 1 << 22  # hashes that are sorted at once: 32 MB
-BATCH = 1 << 20  # characters that are looked at together
-CLOSEST = 10
-OPENING = 60  # characters of a document that are shown
+PART = 1 << 22  # hashes sorted at once: 32 MB
+BATCH = 1 << 20  # characters per batch
+CLOSEST = 10  # pairs shown
+OPENING = 60  # characters shown of a document
 
 Hashes = NDArray[np.uint64]
 Positions = NDArray[np.int64]
@@ -50,7 +45,7 @@ Mask = NDArray[np.bool_]
 
 
 def hash_text(text: bytes) -> bytes:
-    """64 bits: in two million documents, two different ones look equal with a chance of one in ten million."""
+    """Return a 64-bit hash. Two million different documents collide with a probability of one in ten million."""
     return hashlib.blake2b(text, digest_size=8).digest()
 
 
@@ -58,10 +53,9 @@ def hash_text(text: bytes) -> bytes:
 
 
 def count_exact(hashes: Mapping[str, Hashes]) -> dict[str, dict[str, int]]:
-    """How many documents repeat an earlier one of their split (`within`), and how many of the others stand in train
-    (`across`), from the hashes of each split.
+    """Count the documents that repeat an earlier one of their split (`within`) or a training document (`across`).
 
-    The arrays may be maps of files of any length: a range of hashes is looked at at a time, so that about 200 MB suffice.
+    The arrays may be memory maps of any length: one range of hashes is processed at a time, in about 200 MB.
     """
     parts = -(-sum(map(len, hashes.values())) // PART)
     within = dict.fromkeys(hashes, 0)
@@ -80,14 +74,14 @@ def count_exact(hashes: Mapping[str, Hashes]) -> dict[str, dict[str, int]]:
 
 
 def _select(values: Hashes, low: int, high: int) -> Iterator[Hashes]:
-    """What lies in a range, from a stretch of the file at a time."""
+    """Yield the values from `low` up to but not including `high`, chunk by chunk."""
     for begin in range(0, len(values), PART):
         chunk = np.asarray(values[begin : begin + PART])
         yield chunk[(chunk >= np.uint64(low)) & (chunk <= np.uint64(high - 1))]
 
 
 def _distinct(chunks: Iterator[Hashes]) -> Hashes:
-    """Sorted, each once. Merged whenever a part is together: a file of one value over and over takes no more memory."""
+    """Return the distinct values, sorted. Chunks are merged early, so many equal values take no more memory."""
     held, size = [np.empty(0, dtype=np.uint64)], 0
     for chunk in chunks:
         held.append(chunk)
@@ -98,7 +92,7 @@ def _distinct(chunks: Iterator[Hashes]) -> Hashes:
     return np.unique(np.concatenate(held))
 
 
-# One reading of a corpus -------------------------------------------------------------------------------------------
+# One pass over a corpus --------------------------------------------------------------------------------------------
 
 
 class _Batch(NamedTuple):
@@ -113,7 +107,7 @@ def _read(corpus: Corpus, phase: str, report: Report) -> Iterator[_Batch]:
     for split, document in corpus.stream():
         batch.splits.append(number[split])
         batch.texts.append(document.text)
-        held += len(document.text)  # characters, which are bytes near enough for a bar
+        held += len(document.text)  # characters approximate bytes well enough for a progress bar
         if held >= BATCH:
             yield batch
             done, held, position = done + held, 0, position + len(batch.texts)
@@ -125,8 +119,8 @@ def _read(corpus: Corpus, phase: str, report: Report) -> Iterator[_Batch]:
 
 
 def _first_equal(hashes: Hashes, splits: NDArray[np.uint16]) -> Positions:
-    """For each document the first one of its split with the same text: itself, if that is new."""
-    order = np.lexsort((hashes, splits))  # stable: equal ones stay in the order of the stream
+    """Return for each document the first one of its split with the same text (itself if there is no earlier one)."""
+    order = np.lexsort((hashes, splits))  # stable: equal documents keep the order of the stream
     hashes, splits = hashes[order], splits[order]
     new = np.ones(len(order), dtype=bool)
     new[1:] = (hashes[1:] != hashes[:-1]) | (splits[1:] != splits[:-1])
@@ -138,10 +132,10 @@ def _first_equal(hashes: Hashes, splits: NDArray[np.uint16]) -> Positions:
 def find_dropped(
     corpus: Corpus, kind: Literal["exact", "near"], report: Report = silent, folder: Path | None = None
 ) -> Positions:
-    """Positions in `corpus.stream()` of the training documents to leave out, sorted.
+    """Return the sorted positions in `corpus.stream()` of the training documents to drop.
 
-    Those that equal (nearly equal) one of another split; and of a set of equal ones (of those connected by near
-    equality) all but the first.
+    These are the duplicates (near duplicates) of documents of another split, and all but the first of each group of
+    duplicates (of documents connected by near duplicates).
     """
     if kind == "near":
         return find_near(corpus, report=report, folder=folder).dropped
@@ -155,13 +149,13 @@ def find_dropped(
 
 @dataclass(frozen=True)
 class _Documents:
-    """What is known of every document, by its position in the stream."""
+    """Arrays over all documents, indexed by the position in the stream."""
 
     hashes: Hashes
     splits: NDArray[np.uint16]  # index into the splits of the corpus
     train: Mask
     first: Positions  # the first document of the split with this text
-    shared: Mask  # of train: the text stands in another split; of another split: in train
+    shared: Mask  # in train: the text is also in another split; in another split: it is also in train
 
     @staticmethod
     def of(corpus: Corpus, digests: bytearray, numbers: array[int]) -> _Documents:
@@ -174,7 +168,7 @@ class _Documents:
 
     @property
     def again(self) -> Mask:
-        """Which documents equal an earlier one of their split."""
+        """Whether each document equals an earlier one of its split."""
         return np.not_equal(self.first, np.arange(len(self.first)))
 
 
@@ -182,7 +176,7 @@ class _Documents:
 
 
 class Twins(NamedTuple):
-    """Two documents that are alike and not equal: numbers from 0 in their splits, the first characters of both."""
+    """A pair of near duplicates that are not equal: their numbers in their splits, from 0, and first characters."""
 
     splits: tuple[str, str]
     documents: tuple[int, int]
@@ -192,18 +186,18 @@ class Twins(NamedTuple):
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """What the pass found, and what it cost. Equal documents are near twins too."""
+    """The result of the search and its cost. Exact duplicates count as near duplicates."""
 
-    repeated: dict[str, Positions]  # of each split, numbers of the documents that have an earlier near twin in it
-    leaked: dict[str, Positions]  # of each split but train, numbers of the documents that have a near twin in train
-    dropped: Positions  # positions in the stream of training documents to leave out, as `find_dropped` says
+    repeated: dict[str, Positions]  # by split: numbers of the documents with an earlier near duplicate in the split
+    leaked: dict[str, Positions]  # by split except train: numbers of the documents with a near duplicate in train
+    dropped: Positions  # positions in the stream of the training documents to drop, see `find_dropped`
     pairs: Positions  # (n, 2), positions in the stream; of equal documents of a split only the first
     similarities: NDArray[np.float64]  # (n,), exact
     closest: list[Twins]
     threshold: float
     seconds: float
     megabytes_per_second: float
-    memory_bytes: int | None  # the most that the pass held after any batch; None where the system does not tell
+    memory_bytes: int | None  # the peak over all batches; None if the system does not report it
 
     @property
     def within(self) -> dict[str, int]:
@@ -214,13 +208,13 @@ class NearDuplicates:
         return {split: len(numbers) for split, numbers in self.leaked.items()}
 
     def as_json(self) -> dict[str, Any]:
-        figures = ("within", "across", "threshold", "seconds", "megabytes_per_second", "memory_bytes")
-        told = {figure: getattr(self, figure) for figure in figures}
-        return told | {"dropped": len(self.dropped), "closest": [pair._asdict() for pair in self.closest]}
+        names = ("within", "across", "threshold", "seconds", "megabytes_per_second", "memory_bytes")
+        values = {name: getattr(self, name) for name in names}
+        return values | {"dropped": len(self.dropped), "closest": [pair._asdict() for pair in self.closest]}
 
 
 class _Memory:
-    """How much more memory of its own (not pages of files) the process had, at most, than at the beginning."""
+    """The peak growth of the process's anonymous memory, without mapped files."""
 
     def __init__(self) -> None:
         self.begin = self.most = self._own()
@@ -244,12 +238,12 @@ class _Memory:
 def find_near(
     corpus: Corpus, threshold: float = 0.8, report: Report = silent, folder: Path | None = None
 ) -> NearDuplicates:
-    """Finds near twins within each split and between train and each other split, in two readings of the corpus.
+    """Find near duplicates within each split, and between train and each other split.
 
-    Shingles of likely twins go to a file without a name in `folder` (the system's own for such files, if none).
+    The shingles of candidate pairs go to an unnamed file in `folder` (default: the system's temporary folder).
     """
     if not 0.5 <= threshold <= 1:
-        what, fix = f"the threshold of similarity must be from 0.5 to 1, got {threshold}", "use 0.8"
+        what, fix = f"the similarity threshold must be from 0.5 to 1 (got {threshold})", "use 0.8"
         raise UserError(what, fix=fix, code="setting.value")
     from lilliput.kernels import minhash
 
@@ -276,9 +270,9 @@ def find_near(
     if len(pairs):
         try:
             pairs, similarities, closest = _compare(corpus, documents, pairs, threshold, report, memory, folder)
-        except OSError as error:  # mistakes of sources are UserErrors by now: what is left concerns the file
+        except OSError as error:  # errors in sources are UserErrors already; the rest concerns the temporary file
             raise cannot_write(error, (folder or Path(tempfile.gettempdir())) / "shingles of documents") from error
-    repeated, leaked, dropped = _judge(documents, pairs)
+    repeated, leaked, dropped = _classify(documents, pairs)
     memory.sample()
     seconds = time.perf_counter() - began
     numbers = {split: documents.splits == index for index, split in enumerate(corpus.splits)}
@@ -293,7 +287,7 @@ def _compare(
     corpus: Corpus, documents: _Documents, pairs: Positions, threshold: float,
     report: Report, memory: _Memory, folder: Path | None,
 ) -> tuple[Positions, NDArray[np.float64], list[Twins]]:  # fmt: skip
-    """The second reading: which pairs are as alike as the threshold, how much, and the closest that are not equal."""
+    """Read the corpus again; return the pairs at or above the threshold, their similarities, the closest unequal pairs."""
     from lilliput.kernels import minhash
 
     wanted = np.zeros(len(documents.splits), dtype=bool)
@@ -312,7 +306,7 @@ def _compare(
             memory.sample()
         places = np.flatnonzero(wanted)
         if len(all_ends) != len(places):
-            what, fix = "the source changed while it was read", "run it again when the source is complete"
+            what, fix = "the source changed while it was read", "wait until the source is complete, then run it again"
             raise UserError(what, corpus.name, fix=fix, code="data.changed", setting="data.source")
         sets.flush()
         openings.flush()
@@ -334,16 +328,16 @@ def _compare(
     return pairs, found, closest
 
 
-def _judge(documents: _Documents, pairs: Positions) -> tuple[Mask, Mask, Positions]:
-    """Which documents repeat an earlier one of their split, which have a twin across, and which of train are left out."""
+def _classify(documents: _Documents, pairs: Positions) -> tuple[Mask, Mask, Positions]:
+    """Return which documents repeat an earlier one of their split, which have a duplicate across, and which to drop."""
     from lilliput.kernels import minhash
 
     same = documents.splits[pairs[:, 0]] == documents.splits[pairs[:, 1]]
     repeated, shared = documents.again, documents.shared.copy()
     repeated[pairs[same, 1]] = True
     shared[pairs[~same]] = True
-    shared = shared[documents.first]  # what holds for a text holds for all that are equal to it
-    # Without those that go anyway: two documents that only a third one connects are then no twins of each other.
+    shared = shared[documents.first]  # equal documents share the result of the first
+    # Documents that are dropped anyway connect no others: two that only such a document connects both stay.
     stay = pairs[same & ~shared[pairs].any(axis=1) & documents.train[pairs[:, 1]]]
     cluster = minhash.clusters(len(shared), stay)
     later = documents.again | (cluster != np.arange(len(cluster)))

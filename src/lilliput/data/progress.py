@@ -1,6 +1,6 @@
-"""How long work tells of itself, to whoever shows it.
+"""Progress of long work.
 
-Owns: the one type of such a report, and telling while a stream of texts goes by. Does not own: bars
+Owns: the type of a progress callback, and reporting while a stream of texts is read. Does not own: progress bars
 (`cli.output`).
 """
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 
 STEP = 1 << 18
 
-# What is being done, bytes done, bytes in all (None: unknown). With 0 of 0 it is a sentence that is told once.
+# Arguments: phase, bytes done, bytes in total (None: unknown). 0 of 0 bytes: `phase` is a message to print once.
 Report = Callable[[str, int, int | None], None]
 
 
 def silent(phase: str, done: int, total: int | None) -> None:
-    """For callers who show no progress."""
+    """Ignore progress."""
 
 
-def told(texts: Iterable[str], phase: str, total: int | None, report: Report) -> Iterator[str]:
-    """The texts as they are, with a report every now and then and at the end."""
+def with_progress(texts: Iterable[str], phase: str, total: int | None, report: Report) -> Iterator[str]:
+    """Yield the texts unchanged; report every `STEP` characters and at the end."""
     done, last = 0, 0
     for text in texts:
         yield text
-        done += len(text)  # characters, which are bytes near enough for a bar
+        done += len(text)  # characters approximate bytes well enough for a progress bar
         if done - last > STEP:
             report(phase, done, total)
             last = done

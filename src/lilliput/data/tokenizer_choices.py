@@ -1,7 +1,7 @@
 """The kinds of tokenizers by name.
 
-Owns: the table of `tokenizer.kind`. Outside the package `tokenizers`, whose library takes time to import. Does not own: the
-tokenizers.
+Owns: the table of `tokenizer.kind`. It is outside the package `tokenizers`, whose library takes time to import.
+Does not own: the tokenizers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def unknown_size(settings: TokenizerSettings) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerChoice(Choice):
-    """Built with the tokenizer's settings and the documents of the training split; returns a `Tokenizer`."""
+    """A kind of tokenizer. `builds` takes its settings and the training documents, and returns a `Tokenizer`."""
 
-    learns: bool = True  # from the training split
+    learns: bool = True  # whether it is fitted to the training split
     vocab_size: Callable[[TokenizerSettings], int | None] = unknown_size
 
 

@@ -1,4 +1,4 @@
-"""Documents and splits: known answers, streaming, purity of the split, and the sentence for every bad source."""
+"""Documents and splits: known results, streaming, reproducible splits, and errors of bad sources."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def file(folder: Path, content: str | bytes, name: str = "text.txt") -> Path:
     return path
 
 
-# Cutting into documents ------------------------------------------------------------------------------------------
+# Splitting into documents ------------------------------------------------------------------------------------------
 
 
-def test_documents_end_at_the_mark_and_are_stripped(tmp_path: Path) -> None:
+def test_documents_end_at_the_separator_and_are_stripped(tmp_path: Path) -> None:
     path = file(tmp_path, f"\n one \n{END_OF_TEXT}\ntwo\n\nstill two{END_OF_TEXT}three\n")
     corpus = open_corpus(DataSettings(source=str(path)))
     assert sorted(both(path)) == ["one", "three", "two\n\nstill two"]
@@ -46,7 +46,7 @@ def test_documents_end_at_the_mark_and_are_stripped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 13, 14, 1000])
-def test_marks_that_straddle_chunks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_separators_across_chunks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(pieces, "CHUNK", chunk)
     path = file(tmp_path, f"é{END_OF_TEXT}<|endof{END_OF_TEXT}世界 x{END_OF_TEXT}\n")
     assert sorted(both(path)) == sorted(["é", "<|endof", "世界 x"])
@@ -70,13 +70,13 @@ def test_separators(tmp_path: Path, separator: str, expected: list[str]) -> None
 def test_empty_documents_are_dropped_and_counted_once(tmp_path: Path) -> None:
     path = file(tmp_path, f"a{END_OF_TEXT} \n{END_OF_TEXT}b{END_OF_TEXT}\u3000{END_OF_TEXT}\n")
     corpus = open_corpus(DataSettings(source=str(path)))
-    heard: list[str] = []
-    kept = list(corpus.documents("train", lambda: heard.append("train")))
-    kept += corpus.documents("validation", lambda: heard.append("validation"))
+    counted: list[str] = []
+    kept = list(corpus.documents("train", lambda: counted.append("train")))
+    kept += corpus.documents("validation", lambda: counted.append("validation"))
     assert sorted(kept) == [Document("a"), Document("b")]
-    assert heard == ["train", "train"]
-    assert len(list(corpus.stream(heard.append))) == 2
-    assert heard == ["train"] * 4
+    assert counted == ["train", "train"]
+    assert len(list(corpus.stream(counted.append))) == 2
+    assert counted == ["train"] * 4
 
 
 def test_line_ends_inside_a_document_and_a_byte_order_mark(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_first_documents_only(tmp_path: Path) -> None:
 def test_documents_stream(tmp_path: Path) -> None:
     path = file(tmp_path, b"good\n" * 300_000 + b"\xff\n")
     documents = open_corpus(DataSettings(source=str(path), separator="line")).documents("train")
-    assert next(documents) == Document("good")  # the broken end is a megabyte away
+    assert next(documents) == Document("good")  # the invalid byte is a megabyte later
     error = refused(lambda: list(documents))
     assert (error.code, error.setting) == ("file.not-utf8", "data.source")
     assert "byte 1500000" in (error.where or "")
@@ -145,10 +145,10 @@ def test_splits_are_disjoint_stable_and_moved_by_the_seed(tmp_path: Path) -> Non
     assert (train, validation) == (texts(path), texts(path, "validation"))
     assert validation != texts(path, "validation", seed=2)
     numbers = [int(text.split()[1]) for text in validation]
-    assert len({number % 10 for number in numbers}) == 10  # no fixed place in a block
+    assert len({number % 10 for number in numbers}) == 10  # not at a fixed position in a block
 
 
-def test_appended_documents_move_none(tmp_path: Path) -> None:
+def test_appending_documents_moves_none(tmp_path: Path) -> None:
     short = file(tmp_path, "\n".join(f"d{n}" for n in range(50)), "short.txt")
     long = file(tmp_path, "\n".join(f"d{n}" for n in range(90)), "long.txt")
     assert set(texts(short, "validation", separator="line")) < set(texts(long, "validation", separator="line"))
@@ -173,7 +173,7 @@ def test_few_documents_still_fill_both_splits(tmp_path: Path, count: int, share:
         ("a" * 50, "a character"),
     ],
 )
-def test_a_lone_document_loses_its_end(tmp_path: Path, text: str, border: str) -> None:
+def test_the_end_of_a_single_document_is_used_for_validation(tmp_path: Path, text: str, border: str) -> None:
     path = file(tmp_path, text)
     train, validation = texts(path, validation_share=0.3), texts(path, "validation", validation_share=0.3)
     assert len(train) == len(validation) == 1
@@ -203,7 +203,7 @@ def test_storybook() -> None:
 @pytest.mark.parametrize(
     "settings", [{"separator": "line"}, {"separator": "line", "documents": 20}, {"separator": "file"}]
 )
-def test_the_stream_is_all_splits_and_reads_each_source_once(
+def test_the_stream_contains_all_splits_and_reads_each_source_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
 ) -> None:
     path = file(tmp_path, "\n".join(f"{n} is here" for n in range(50)))
@@ -224,15 +224,15 @@ def test_the_stream_is_all_splits_and_reads_each_source_once(
     assert "; b-1: 1 file, " in corpus.describe
 
 
-def test_tests_take_all_documents_and_no_limit(tmp_path: Path) -> None:
+def test_test_sets_ignore_the_limit_of_documents(tmp_path: Path) -> None:
     path = file(tmp_path, "\n".join("abcdefgh"))
-    told = texts(path, "mine", separator="line", documents=3, tests=(f"mine={path}",))
-    assert told == list("abcdefgh")
+    found = texts(path, "mine", separator="line", documents=3, tests=(f"mine={path}",))
+    assert found == list("abcdefgh")
     error = refused(lambda: texts(path, tests=("mine=gone.txt",)))
     assert (error.code, error.setting, error.where) == ("file.missing", "data.tests", "gone.txt")
 
 
-def test_a_test_of_the_storybook_has_stories_of_its_own() -> None:
+def test_a_test_set_of_the_storybook_has_other_stories() -> None:
     corpus = open_corpus(DataSettings(documents=50, tests=("book=storybook",)))
     assert corpus.splits == ("train", "validation", "book")
     seen = [{document.text for document in corpus.documents(split)} for split in corpus.splits]
@@ -281,11 +281,11 @@ def test_real_stories(name: str, documents: int) -> None:
     assert len(train) + len(validation) == documents
     assert abs(len(validation) - documents / 10) <= 1
     assert not set(train) & set(validation)
-    # The files hold each story, a line end, the mark, a line end, and nothing else.
+    # The files contain each story, a line end, the separator, a line end, and nothing else.
     assert sum(len(text.encode()) for text in train + validation) + documents * 15 <= path.stat().st_size
 
 
-# Mistakes --------------------------------------------------------------------------------------------------------
+# Errors ----------------------------------------------------------------------------------------------------------
 
 GOOD = '{"text": "good"}\n'
 
@@ -353,7 +353,7 @@ def test_errors_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def forbidden(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("builtins.open", forbidden)  # the owner of the machine may read everything, so pretend
+    monkeypatch.setattr("builtins.open", forbidden)  # root may read every file
     error = refused(lambda: both(path))
     assert (error.code, error.where) == ("file.unreadable", str(path))
     monkeypatch.setattr("os.scandir", forbidden)

@@ -1,4 +1,4 @@
-"""Tables: columns by name, number and guess; quoting; parquet in row groups; and the sentence for every bad row."""
+"""Tables: columns by name, number and guess; quoting; parquet in row groups; errors of bad rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pairs(path: Path, **settings: object) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize(
-    ("content", "settings", "expected", "told"),
+    ("content", "settings", "expected", "description"),
     [
         ("id\ttext\n1\tone\n2\ttwo\n", {}, [("one", None), ("two", None)], "(column 'text')"),
         ("id\ttext\n1\tone\n", {"text_field": "1"}, [("id", None), ("1", None)], "no header: column 1 is the text"),
@@ -77,16 +77,16 @@ def pairs(path: Path, **settings: object) -> list[tuple[str, str | None]]:
     ],
 )  # fmt: skip
 def test_columns(
-    tmp_path: Path, content: str, settings: dict[str, Any], expected: list[tuple[str, str | None]], told: str
+    tmp_path: Path, content: str, settings: dict[str, Any], expected: list[tuple[str, str | None]], description: str
 ) -> None:
     path = table(tmp_path, "a.tsv", content)
     assert pairs(path, **settings) == expected
-    assert told in corpus_of(path, **settings).describe
+    assert description in corpus_of(path, **settings).describe
 
 
 @given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=1))
-def test_csv_gives_back_what_the_csv_module_wrote(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
-    def storable(cell: str) -> bool:  # NUL and half surrogates are no text; a BOM at the start is none of the text
+def test_csv_written_by_the_csv_module(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    def storable(cell: str) -> bool:  # NUL, unpaired surrogates and a BOM at the start cannot be stored
         return "\0" not in cell and not any("\ud800" <= c <= "\udfff" for c in cell) and not cell.startswith("\ufeff")
 
     rows = [row for row in rows if all(map(storable, row))]
@@ -96,7 +96,7 @@ def test_csv_gives_back_what_the_csv_module_wrote(tmp_path_factory: pytest.TempP
     assert [tuple(cells) for _, cells in csv_rows(path)] == rows
 
 
-def test_csv_cells_may_hold_anything(tmp_path: Path) -> None:
+def test_csv_cells_may_contain_anything(tmp_path: Path) -> None:
     content = 'label,text\r\n0,"one, ""two""\r\n\r\nthree"\r\n1,plain "quotes" inside\r\n"2",""\r\n'
     expected = [('one, "two"\r\n\r\nthree', "0"), ('plain "quotes" inside', "1")]
     assert pairs(table(tmp_path, "a.csv", content), labelled=True) == expected
@@ -118,10 +118,10 @@ def test_a_cell_of_a_megabyte(tmp_path: Path) -> None:
 def test_parquet_of_every_kind_of_string(tmp_path: Path, kind: pyarrow.DataType) -> None:
     texts = pyarrow.array([" one ", None, "", "zwei ü\nlines", "one"], pyarrow.string()).cast(kind)
     path = parquet(tmp_path, {"n": [1, 2, 3, 4, 5], "text": texts}, rows=2)
-    heard: list[str] = []
+    counted: list[str] = []
     corpus = corpus_of(path)
-    assert [document.text for _, document in corpus.stream(heard.append)] == ["one", "zwei ü\nlines", "one"] * 2
-    assert heard == ["train"] * 2 + ["validation"] * 2
+    assert [document.text for _, document in corpus.stream(counted.append)] == ["one", "zwei ü\nlines", "one"] * 2
+    assert counted == ["train"] * 2 + ["validation"] * 2
     assert "1 file, a document a row (column 'text')" in corpus.describe
 
 
@@ -138,7 +138,7 @@ def test_compressed_parquet(tmp_path: Path, form: str) -> None:
     assert refused_file(table(tmp_path, f"c.parquet{form}", raw)).code == "file.format"
 
 
-def test_parquet_is_read_by_pieces(tmp_path: Path) -> None:
+def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
     rows, noise = 8_000, random.Random(1)
     texts = [noise.randbytes(2_000).hex() for _ in range(rows)]  # 32 MB in one row group
     path = parquet(tmp_path, {"text": texts, "other": texts}, rows=rows)
@@ -149,7 +149,7 @@ def test_parquet_is_read_by_pieces(tmp_path: Path) -> None:
     assert most < 12_000_000
 
 
-# Mistakes --------------------------------------------------------------------------------------------------------
+# Errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_errors_of_parquet(
         assert fact in str(error)
 
 
-def test_parquet_that_is_cut_or_damaged(tmp_path: Path) -> None:
+def test_truncated_or_damaged_parquet(tmp_path: Path) -> None:
     texts = [f"text {n} " * 50 for n in range(2_000)]
     raw = parquet(tmp_path, {"text": texts}).read_bytes()
     assert refused_file(table(tmp_path, "b.parquet", raw[: len(raw) // 2])).code == "file.damaged"
@@ -230,7 +230,7 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
-def test_no_room_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_disk_space_for_decompression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet.gz"
     path.write_bytes(gzip.compress(b"PAR1 and so on"))
     monkeypatch.setattr("tempfile.TemporaryFile", functools.partial(open, "/dev/full", "r+b", 0))

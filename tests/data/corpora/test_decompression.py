@@ -1,4 +1,4 @@
-"""Bytes of files: decompression, cutting at marks, and the place that a mistake names."""
+"""Bytes of files: decompression, splitting at separators, and the places of errors."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def test_split_at_equals_split_of_the_whole(parts: list[bytes], size: int, mark:
 
 @forms
 @pytest.mark.parametrize("chunk", [1 << 16, 1000, 7])
-def test_decompressed_bytes_are_those_that_were_compressed(
+def test_decompression_restores_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, chunk: int
 ) -> None:
     monkeypatch.setitem(pieces.COMPRESSIONS, form, pieces.COMPRESSIONS[form]._replace(chunk=chunk))
     text = STORIES[:50_000]
     path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text))
     assert b"".join(read_bytes(path)) == text
-    # Members one after the other, as `cat` and parallel compressors make them.
+    # Several members, as written by `cat` and parallel compressors.
     path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text) + COMPRESS[form](b"more"))
     assert b"".join(read_bytes(path)) == text + b"more"
 
 
 @forms
-def test_compressed_and_plain_are_the_same_corpus(tmp_path: Path, form: str) -> None:
+def test_compressed_and_plain_files_give_the_same_corpus(tmp_path: Path, form: str) -> None:
     plain = write(tmp_path, "a.txt", b"\xef\xbb\xbf" + STORIES)
     packed = write(tmp_path, f"a.txt{form}", COMPRESS[form](b"\xef\xbb\xbf" + STORIES))
     found = [open_corpus(DataSettings(source=str(path), separator="line")) for path in (plain, packed)]
@@ -79,33 +79,33 @@ def test_compressed_and_plain_are_the_same_corpus(tmp_path: Path, form: str) -> 
     assert found[0].describe == found[1].describe
 
 
-def test_padding_after_a_member_is_no_text(tmp_path: Path) -> None:
+def test_padding_after_a_member_is_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "a.txt.gz", gzip.compress(b"one") + bytes(600) + gzip.compress(b" two") + bytes(9))
     assert b"".join(read_bytes(path)) == b"one two"
 
 
 @forms
-def test_archives_that_are_cut_short(tmp_path: Path, form: str) -> None:
+def test_truncated_archives(tmp_path: Path, form: str) -> None:
     packed = COMPRESS[form](STORIES)
     assert refused_file(write(tmp_path, f"a.txt{form}", packed[: len(packed) // 2])).code == "file.damaged"
 
 
 @forms
-def test_archives_that_are_damaged(tmp_path: Path, form: str) -> None:
+def test_damaged_archives(tmp_path: Path, form: str) -> None:
     packed = bytearray(COMPRESS[form](STORIES))
     packed[len(packed) // 2] ^= 0xFF
     assert refused_file(write(tmp_path, f"a.txt{form}", bytes(packed))).code == "file.damaged"
 
 
-def test_a_wrong_checksum_is_noticed(tmp_path: Path) -> None:
+def test_a_wrong_checksum_raises(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(STORIES))
     packed[-8] ^= 1
-    assert zlib.decompressobj(wbits=-15).decompress(bytes(packed[10:])) == STORIES  # all text is there
+    assert zlib.decompressobj(wbits=-15).decompress(bytes(packed[10:])) == STORIES  # the text is complete
     assert refused_file(write(tmp_path, "a.txt.gz", bytes(packed))).code == "file.damaged"
 
 
 @forms
-def test_names_that_lie_about_compression(tmp_path: Path, form: str) -> None:
+def test_suffixes_that_do_not_match_the_content(tmp_path: Path, form: str) -> None:
     for name, content, right in (
         ("a.txt", COMPRESS[form](STORIES), f"a.txt{form}"),
         (f"b.txt{form}", STORIES, "b.txt"),
@@ -118,7 +118,7 @@ def test_names_that_lie_about_compression(tmp_path: Path, form: str) -> None:
 
 
 @forms
-def test_places_are_those_of_the_decompressed_text(tmp_path: Path, form: str) -> None:
+def test_places_refer_to_the_decompressed_text(tmp_path: Path, form: str) -> None:
     pack = COMPRESS[form]
     error = refused_file(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \xe9\n")))
     assert error.code == "file.not-utf8"
@@ -143,7 +143,7 @@ def test_memory_is_bounded_by_chunks_and_documents(tmp_path: Path, form: str) ->
     text = (STORIES[:4000].replace(b"\r\n", b" ") + b"\n") * 3_000  # 12 MB in lines
     path = write(tmp_path, f"a.txt{form}", COMPRESS[form](text) if form else text)
     corpus = open_corpus(DataSettings(source=str(path), separator="line"))
-    # A chunk is held twice, and 64 KB of such a repetitive text may be megabytes.
+    # Two copies of a chunk are in memory, and 64 KB of repetitive text may decompress to megabytes.
     largest = max(map(len, read_bytes(path)))
     tracemalloc.start()
     count = sum(1 for _ in corpus.stream())
@@ -153,7 +153,7 @@ def test_memory_is_bounded_by_chunks_and_documents(tmp_path: Path, form: str) ->
     assert peak < 4 * largest + 300_000
 
 
-def test_an_archive_of_one_word_over_and_over_comes_in_parts(tmp_path: Path) -> None:
+def test_a_very_repetitive_archive_is_read_in_parts(tmp_path: Path) -> None:
     packer = zstandard.ZstdCompressor().compressobj()
     packed = b"".join(packer.compress(b"tick\n" * 200_000) for _ in range(200)) + packer.flush()
     path = write(tmp_path, "a.txt.zst", packed)  # 200 MB in 20 KB
@@ -164,7 +164,7 @@ def test_an_archive_of_one_word_over_and_over_comes_in_parts(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("character", "times"), [("x", 3), ("’", 5)])
 def test_a_document_of_one_huge_line_costs_a_few_times_its_size(tmp_path: Path, character: str, times: int) -> None:
-    text = character + " many words and no line end" * 400_000 + "\n"  # 11 MB; 100 MB behaves alike, in 3 s
+    text = character + " many words and no line end" * 400_000 + "\n"  # 11 MB; 100 MB gives the same ratio, in 3 s
     path = write(tmp_path, "a.txt", text.encode())
     tracemalloc.start()
     corpus = open_corpus(DataSettings(source=str(path)))

@@ -1,4 +1,4 @@
-"""Plain text and .jsonl, labelled and not; endings; and the sentence for every bad line."""
+"""Plain text and .jsonl, with and without labels; suffixes; errors of bad lines."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def refused_file(folder: Path, name: str, content: str | bytes, **settings: obje
     return refused(lambda: read(folder, name, content, **settings))
 
 
-def test_endings_are_found_below_compression() -> None:
+def test_suffixes_of_compressed_files() -> None:
     names = {"a.txt": ".txt", "a.TXT.GZ": ".txt", "a.b.jsonl.zst": ".jsonl", "a.parquet.xz": ".parquet"}
     assert {name: ending_of(Path(name)) for name in names} == names
     assert [ending_of(Path(name)) for name in ("a.gz", "txt", "a.txt.bz2", ".txt")] == [None] * 4
 
 
-def test_sizes_are_what_the_text_may_be(tmp_path: Path) -> None:
+def test_estimates_of_the_size_of_text(tmp_path: Path) -> None:
     for ending in FORMATS:
         for form in ("", ".gz", ".zst", ".xz"):
             path = tmp_path / f"a{ending}{form}"
@@ -60,13 +60,13 @@ def test_labelled_documents_of_several_lines(tmp_path: Path) -> None:
     assert "line 8" in (error.where or "")
 
 
-def test_empty_texts_after_a_label_are_noticed(tmp_path: Path) -> None:
+def test_empty_texts_after_a_label_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("a\t\n\nb\t  \nc\ttext\nc\tmore\n", "utf-8")
-    heard: list[str] = []
+    counted: list[str] = []
     corpus = open_corpus(DataSettings(source=str(path), labelled=True))
-    assert len(list(corpus.stream(heard.append))) == 2
-    assert heard == ["train"] * 3
+    assert len(list(corpus.stream(counted.append))) == 2
+    assert counted == ["train"] * 3
 
 
 def test_null_is_an_empty_document(tmp_path: Path) -> None:

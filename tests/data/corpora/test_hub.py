@@ -1,4 +1,4 @@
-"""TinyStories and other data sets: folders with the published names, a filled cache, a hub, and none that answers."""
+"""TinyStories and other data sets: folders with the published names, the cache, a hub, and no hub."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lilliput.data.corpora.hub import TINYSTORIES_ON_HUB, splits_by_name
 from lilliput.settings.tree import DataSettings
 
 COMMIT = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
-CLOSED = "http://127.0.0.1:9"  # the discard port: nobody listens
+CLOSED = "http://127.0.0.1:9"  # the discard port, where no server listens
 
 
 def shard(texts: list[str], column: str = "text") -> bytes:
@@ -98,7 +98,7 @@ def test_folders_with_the_published_names(
     assert splits_of(source, documents=1) == {"train": train[:1], "validation": validation}
 
 
-def test_published_splits_serve_where_they_are_wanted(tmp_path: Path) -> None:
+def test_published_splits_of_test_sets(tmp_path: Path) -> None:
     folder = fill(tmp_path / "stories", TEXTS)
     other = fill(tmp_path / "mine", {"a.txt": stories(["m1", "m2"])})
     expected = {"train": ["m1", "m2"], "validation": ["v1"], "held": ["v1"]}
@@ -106,12 +106,12 @@ def test_published_splits_serve_where_they_are_wanted(tmp_path: Path) -> None:
     assert splits_of(folder, validation_source=str(other)) == {"train": ["t1", "t2", "t3"], "validation": ["m1", "m2"]}
 
 
-def test_a_folder_without_the_pair_is_any_folder(tmp_path: Path) -> None:
+def test_a_folder_without_both_published_splits(tmp_path: Path) -> None:
     folder = fill(tmp_path, {"TinyStories-train.txt": TEXTS["TinyStories-train.txt"]})
     assert sorted(text for texts in splits_of(folder).values() for text in texts) == ["t1", "t2", "t3"]
 
 
-def test_a_missing_shard_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_shard_raises(tmp_path: Path) -> None:
     name = "data/train-00001-of-00002-5852b56a2bd28fd9.parquet"
     folder = fill(tmp_path, {key: content for key, content in SHARDS.items() if key != name})
     error = refused(lambda: corpus_of(folder))
@@ -149,7 +149,7 @@ def test_splits_by_the_names_of_files(names: list[str], expected: dict[str, list
         (["train-00000-of-00003.parquet"], "file.missing", ["train-00001-of-00003", "2 of 3"]),
     ],
 )
-def test_names_of_files_that_leave_questions(names: list[str], code: str, facts: list[str]) -> None:
+def test_ambiguous_names_of_files_raise(names: list[str], code: str, facts: list[str]) -> None:
     error = refused(lambda: splits_by_name(names, "owner/name"))
     assert (error.code, error.where) == (code, "owner/name")
     for fact in facts:
@@ -160,7 +160,7 @@ def test_names_of_files_that_leave_questions(names: list[str], code: str, facts:
 
 
 def fill_cache(cache: Path, name: str, files: dict[str, bytes]) -> Path:
-    """A cache as huggingface_hub lays it out: contents by hash, a snapshot of links, and the name of its commit."""
+    """Create a cache in huggingface_hub's layout: contents by hash, a snapshot of links, and the commit."""
     root = cache / f"datasets--{name.replace('/', '--')}"
     for path, content in files.items():
         blob = root / "blobs" / hashlib.sha256(content).hexdigest()
@@ -176,7 +176,7 @@ def fill_cache(cache: Path, name: str, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture(params=["offline", "unreachable"])
 def no_hub(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The library's own settings (its environment is read once, when it is imported): its cache is the folder."""
+    """Change the library's constants (it reads the environment only at import); return the cache folder."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", request.param == "offline")
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", CLOSED)
@@ -209,12 +209,12 @@ def test_other_data_sets_from_the_cache(no_hub: Path) -> None:
     assert (error.code, error.setting) == ("data.column", "data.text_field")
 
 
-def test_a_cache_of_which_a_shard_is_missing(no_hub: Path) -> None:
+def test_a_cache_without_one_shard(no_hub: Path) -> None:
     fill_cache(no_hub, TINYSTORIES_ON_HUB, dict(list(SHARDS.items())[1:]))
     assert refused(lambda: corpus_of("tinystories")).code == "file.missing"
 
 
-def test_nothing_here_and_no_hub(no_hub: Path) -> None:
+def test_no_files_and_no_hub(no_hub: Path) -> None:
     begin = time.perf_counter()
     error = refused(lambda: corpus_of("tinystories"))
     assert time.perf_counter() - begin < 30
@@ -227,12 +227,12 @@ def test_nothing_here_and_no_hub(no_hub: Path) -> None:
     assert "someone/stories" in error.what
 
 
-def test_no_name_of_a_data_set(no_hub: Path) -> None:
+def test_an_invalid_name_of_a_data_set(no_hub: Path) -> None:
     error = refused(lambda: corpus_of("someone/stories--2"))
     assert (error.code, error.setting) == ("data.source", "data.source")
 
 
-def test_by_environment_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_offline_by_environment_variables(tmp_path: Path) -> None:
     fill_cache(tmp_path / "hub", TINYSTORIES_ON_HUB, SHARDS)
     code = (
         "import sys; from lilliput.data.corpora import open_corpus; from lilliput.settings.tree import DataSettings\n"
@@ -251,13 +251,13 @@ def test_by_environment_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """What huggingface_hub asks a hub for: the facts of a data set, its tree, and its files."""
+    """The requests of huggingface_hub: the description of a data set, its tree, and its files."""
 
     files: dict[str, bytes]
     fetched: list[str]
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silence."""
+        """Write no log."""
 
     def answer(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
         self.send_response(status)
@@ -280,13 +280,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
             content = self.files[name]
             return self.answer(content, {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT})
         if "/tree/" in path:
-            told: Any = [
+            answer: Any = [
                 {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                 for name, content in self.files.items()
             ]
         else:
-            told = {"id": "someone/stories", "sha": COMMIT, "siblings": [{"rfilename": name} for name in self.files]}
-        return self.answer(json.dumps(told).encode(), {"Content-Type": "application/json"})
+            answer = {"id": "someone/stories", "sha": COMMIT, "siblings": [{"rfilename": name} for name in self.files]}
+        return self.answer(json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     do_HEAD = do_GET
 
@@ -309,29 +309,29 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     server.server_close()
 
 
-def test_a_data_set_is_fetched_once_and_then_lives_in_the_cache(
+def test_a_data_set_is_downloaded_once_and_cached(
     hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     expected = {"train": ["h1", "h2", "h3"], "validation": ["h4"]}
     assert splits_of("someone/stories") == expected
-    assert sorted(hub.fetched) == ["data/dev.txt", "data/train.txt"]  # and nothing that is no text
+    assert sorted(hub.fetched) == ["data/dev.txt", "data/train.txt"]  # only text files
     assert splits_of("someone/stories") == expected
     assert len(hub.fetched) == 2
     corpus = corpus_of("someone/stories")
     assert corpus.describe.startswith("someone/stories from the hub: 1 file, documents end at <|endoftext|>")
     assert all(tmp_path / "hub" in path.parents for path in corpus.sources)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", CLOSED)
-    assert splits_of("someone/stories") == expected  # a snapshot in part, as it was fetched
-    assert capfd.readouterr().err == ""  # no bar: this is no terminal
+    assert splits_of("someone/stories") == expected  # from a partial snapshot
+    assert capfd.readouterr().err == ""  # no progress bar, because stderr is not a terminal
 
 
-def test_only_what_is_wanted_is_fetched(hub: type[Hub], tmp_path: Path) -> None:
+def test_only_requested_splits_are_downloaded(hub: type[Hub], tmp_path: Path) -> None:
     mine = fill(tmp_path / "mine", {"a.txt": stories(["m1"])})
     assert splits_of(mine / "a.txt", validation_source="someone/stories")["validation"] == ["h4"]
     assert hub.fetched == ["data/dev.txt"]
 
 
-def test_data_sets_that_are_not_to_be_had(hub: type[Hub]) -> None:
+def test_unavailable_data_sets(hub: type[Hub]) -> None:
     error = refused(lambda: corpus_of("someone/storys"))
     assert (error.code, error.setting) == ("hub.missing", "data.source")
     assert "someone/storys" in error.what
@@ -341,7 +341,7 @@ def test_data_sets_that_are_not_to_be_had(hub: type[Hub]) -> None:
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_hub_cannot_point_outside(hub: type[Hub], tmp_path: Path, absolute: bool) -> None:
+def test_a_hub_cannot_name_files_outside_the_folder(hub: type[Hub], tmp_path: Path, absolute: bool) -> None:
     fill(tmp_path, {"secret-train.txt": b"a secret"})
     outside = f"{tmp_path if absolute else '../../../..'}/secret-train.txt"  # from a snapshot's folder
     hub.files = {outside: b"x", "notes.json": b"{}"}
@@ -351,10 +351,10 @@ def test_a_hub_cannot_point_outside(hub: type[Hub], tmp_path: Path, absolute: bo
     assert ".txt" not in error.what
 
 
-def test_a_download_that_breaks_off(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download(hub: type[Hub], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Hub) -> None:
         if "/resolve/" in self.path:
-            return self.answer(b"", {}, 403)  # not 500, which the library would ask for again and again
+            return self.answer(b"", {}, 403)  # not 500, which the library would retry
         return Hub.do_GET(self)
 
     monkeypatch.setattr(hub, "do_HEAD", fail)

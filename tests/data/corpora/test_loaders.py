@@ -1,4 +1,4 @@
-"""A loader in the user's own file: what it may yield, when it is called, and the sentence for every way it can fail."""
+"""User-defined loaders: what they may yield, when they are called, and their errors."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def refused_source(source: Path | str, **settings: object) -> UserError:
 def test_a_function_without_argument_is_shared_by_the_splits(tmp_path: Path) -> None:
     path = loader(tmp_path, "def documents():\n    for n in range(100):\n        yield f' text {n} '\n    yield ' '\n")
     corpus = corpus_of(path)
-    heard: list[str] = []
-    streamed = list(corpus.stream(heard.append))
+    counted: list[str] = []
+    streamed = list(corpus.stream(counted.append))
     assert {document.text for _, document in streamed} == {f"text {n}" for n in range(100)}
     assert sum(split == "validation" for split, _ in streamed) == 10
-    assert heard == ["train"]
+    assert counted == ["train"]
     assert corpus.sources == [path]
     assert corpus.name == "loader.py"
     assert corpus.describe == "documents() of loader.py; 10% of the documents are kept for validation"
 
 
-def test_a_function_with_an_argument_is_asked_for_each_split(tmp_path: Path) -> None:
+def test_a_function_with_an_argument_is_called_for_each_split(tmp_path: Path) -> None:
     path = loader(tmp_path, "def mine(which):\n    return [f'{which} {n}' for n in range(3)]\n")
     corpus = corpus_of(f"{path}:mine", tests=(f"extra={path}:mine",), documents=2)
     assert [(split, document.text) for split, document in corpus.stream()] == [
@@ -65,7 +65,7 @@ def test_labels(tmp_path: Path) -> None:
     assert list(corpus_of(path).documents("train")) == [Document("one"), Document("two")]
 
 
-def test_siblings_can_be_imported_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_a_loader_can_import_modules_of_its_folder(tmp_path: Path) -> None:
     loader(tmp_path, "TEXTS = ['a b', 'c d']\n", "sibling_at_the_top.py")
     loader(tmp_path, "MORE = ['e f']\n", "sibling_inside.py")
     code = (
@@ -82,8 +82,8 @@ def test_siblings_can_be_imported_and_nothing_is_left_behind(tmp_path: Path) -> 
     assert sys.path == before
 
 
-def test_an_edited_loader_is_read_anew(tmp_path: Path) -> None:
-    for text in ("one", "two"):  # same size, same second: bytecode would be taken for fresh
+def test_an_edited_loader_is_read_again(tmp_path: Path) -> None:
+    for text in ("one", "two"):  # same size, same second: cached bytecode would look current
         path = loader(tmp_path, f"def documents(split):\n    yield '{text}'\n")
         assert list(corpus_of(path).documents("train")) == [Document(text)]
     assert sorted(found.name for found in tmp_path.iterdir()) == ["loader.py"]

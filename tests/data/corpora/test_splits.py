@@ -1,4 +1,4 @@
-"""The draw of a split and the cut of a lone document, as properties."""
+"""Properties of the random split and of splitting a single document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of a split: the same whatever the batches, and bounded whatever the text."""
+"""Statistics of a split: independent of the batches, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lilliput.data.prepare import corpus_statistics as figures
-from lilliput.data.prepare.corpus_statistics import LONGEST, CorpusStatistics, most_frequent, tell_cut
+from lilliput.data.prepare.corpus_statistics import LONGEST, CorpusStatistics, most_frequent, truncation
 
 
 def add(found: CorpusStatistics, lengths: list[int], words: list[str]) -> None:
@@ -19,7 +19,7 @@ def add(found: CorpusStatistics, lengths: list[int], words: list[str]) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 29))
-def test_batches_make_no_difference(lengths: list[int], cut: int) -> None:
+def test_counts_do_not_depend_on_batches(lengths: list[int], cut: int) -> None:
     words = [f"word {length}" for length in lengths]
     whole, parts = CorpusStatistics(), CorpusStatistics()
     add(whole, lengths, words)
@@ -45,6 +45,6 @@ def test_equally_frequent_words_have_an_order() -> None:
     )
 
 
-def test_cut() -> None:
+def test_truncation() -> None:
     lengths = {"train": np.array([3, 4, 5, 12])}
-    assert tell_cut(lengths, 4) == {"context": 4, "documents": {"train": 0.5}, "tokens": {"train": 9 / 24}}
+    assert truncation(lengths, 4) == {"context": 4, "documents": {"train": 0.5}, "tokens": {"train": 9 / 24}}

@@ -1,4 +1,4 @@
-"""Workers: the same bytes however many there are, and no mess when one of them, or their parent, is gone."""
+"""Workers: the same bytes for any number of them, and a clean end if one of them or the parent dies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_batch(tokenizer: Tokenizer) -> None:
 
 
 def test_an_end_that_is_also_the_unknown_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in GPT-2's own tokenizer.json: the ends of documents are not unknown words."""
+    """As in GPT-2's tokenizer.json: end tokens of documents are not unknown words."""
     tokenizer = byte_tokenizer()
     monkeypatch.setattr(tokenizer, "unknown", tokenizer.end)
     assert encode(tokenizer, ["one", "two"]).unknown == 0
@@ -73,7 +73,7 @@ def test_order_is_kept(tokenizer: Tokenizer, workers: int) -> None:
         assert outcome == (encode(tokenizer, task.texts) if task.texts else None)
 
 
-def test_few_batches_are_on_their_way(tokenizer: Tokenizer) -> None:
+def test_few_batches_are_queued(tokenizer: Tokenizer) -> None:
     given = [0]
 
     def tasks() -> object:
@@ -87,7 +87,7 @@ def test_few_batches_are_on_their_way(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte", "word"])
-def test_the_same_bytes_whatever_the_workers_and_batches(
+def test_workers_and_batches_do_not_change_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     texts = some_texts(400)
@@ -114,7 +114,7 @@ def test_a_worker_that_is_killed(tokenizer: Tokenizer) -> None:
     assert "signal 9" in error.what
 
 
-def test_a_worker_that_cannot_begin(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Texts(some_texts(60, number)) for number in range(9)]
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [entry for entry in sys.path if entry.endswith((".zip", "python3.11"))])
@@ -135,8 +135,8 @@ def test_a_worker_that_cannot_begin(tokenizer: Tokenizer, monkeypatch: pytest.Mo
     assert encoding.usable_cores() == 1
 
 
-def test_an_error_in_a_worker_is_raised_as_it_is(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that raises a UserError on its own: a text that a tokenizer refuses. All its parts arrive."""
+def test_an_error_in_a_worker_is_raised_unchanged(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that raises a UserError, as for a text that a tokenizer cannot encode. All its parts are kept."""
     worker = encoding._Worker(tokenizer.to_json())
     try:
         parts = ["the tokenizer fails on this text", None, "use another", "tokenizer.invalid", "tokenizer.path"]
@@ -147,9 +147,7 @@ def test_an_error_in_a_worker_is_raised_as_it_is(tokenizer: Tokenizer, monkeypat
         worker.end(at_once=True)
 
 
-def test_a_message_that_cannot_be_sent_leaves_nobody_waiting(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_cannot_be_sent_raises(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = encoding._Worker(tokenizer.to_json())
     try:
         worker.ask(["text"])
@@ -159,16 +157,16 @@ def test_a_message_that_cannot_be_sent_leaves_nobody_waiting(
 
         monkeypatch.setattr(encoding.marshal, "dumps", refuse)
         with ThreadPoolExecutor(1) as threads:
-            asked = threads.submit(worker.ask, ["text"])
+            pending = threads.submit(worker.ask, ["text"])
             try:
-                assert refused(lambda: asked.result(timeout=240)).setting == "data.workers"
+                assert refused(lambda: pending.result(timeout=240)).setting == "data.workers"
             finally:
                 worker._process.kill()
     finally:
         worker.end(at_once=True)
 
 
-def test_what_is_too_large_for_a_message_is_encoded_here(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_encoded_in_this_process(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Texts(some_texts(60, number)) for number in range(6)]
     tasks.insert(3, Texts([" ".join(some_texts(2000))]))
     expected = [encode(tokenizer, task.texts) for task in tasks]
@@ -199,7 +197,7 @@ print(prepare(Config(data=data, tokenizer=TokenizerSettings(kind="byte"))).split
 
 
 def test_a_script_without_a_guard(tmp_path: Path) -> None:
-    """Nobody runs the user's script a second time, and what lies in the user's folder is not imported."""
+    """Workers do not run the user's script again, and import nothing from the user's folder."""
     source = write(tmp_path / "train.txt", some_texts(400))
     (tmp_path / "script.py").write_text(PROGRAM)
     (tmp_path / "elsewhere").mkdir()
@@ -250,7 +248,7 @@ def test_workers_end_with_their_parent(tokenizer: Tokenizer, tmp_path: Path, num
         assert time.monotonic() < deadline
         time.sleep(0.02)
     workers = children(process.pid)
-    os.killpg(process.pid, number)  # as a terminal does: all of the group
+    os.killpg(process.pid, number)  # the whole process group, as a terminal does
     out, err = process.communicate(timeout=240)
     assert out == ""
     if number == signal.SIGINT:

@@ -1,4 +1,4 @@
-"""Labels as classes: their order, and labels that were never trained on."""
+"""Labels as classes: their order, and labels that are not in the training split."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_classes_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert np.fromfile(targets["validation"], "<i4").tolist() == [1, 1, 2]
 
 
-def test_labels_that_were_never_trained_on(tmp_path: Path) -> None:
+def test_labels_outside_the_training_split_raise(tmp_path: Path) -> None:
     sources, targets = files(tmp_path, train=[0, 1], validation=[1], odd=[0, 2])
     error = refused(lambda: write_classes(["sad", "glad", "gald"], sources, targets))
     assert (error.code, error.setting) == ("data.label", "data.label_field")

@@ -1,4 +1,4 @@
-"""Prepared data: its layout, its figures, when it is reused or made again, and what is left when things go wrong."""
+"""Prepared data: layout, statistics, reuse, rebuilding, and the state after errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config(source: Path, tmp_path: Path) -> Config:
     return configure(source, tmp_path / "cache")
 
 
-# Layout and figures ----------------------------------------------------------------------------------------------
+# Layout and statistics ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
@@ -67,7 +67,7 @@ def test_layout(source: Path, tmp_path: Path, kind: str) -> None:
         max_size=12,
     )
 )
-def test_any_documents_come_back(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+def test_round_trip_of_any_documents(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     kept = [text.strip() for text in texts if text.strip()]
     if len(kept) < 2:
         return
@@ -83,7 +83,7 @@ def test_any_documents_come_back(tmp_path_factory: pytest.TempPathFactory, texts
     assert sum(prepared.report()["empty"].values()) == len(texts) - len(kept)
 
 
-def test_many_batches_are_one(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_change_the_result(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = prepare(configure(source, tmp_path / "a", "bpe"))
     monkeypatch.setattr(corpus_pass, "BATCH", 50)
     parts = prepare(configure(source, tmp_path / "b", "bpe"))
@@ -107,10 +107,10 @@ def test_report(tmp_path: Path) -> None:
     prepared = prepare(config)
     report = prepared.report(4)
     assert report == json.loads(json.dumps(report))
-    told = "1 file, documents end at <|endoftext|>"
+    description = "1 file, documents end at <|endoftext|>"
     zeros = {"train": 0, "validation": 0, "odd": 0}
     assert report == {
-        "source": f"{told}; validation: {told}; odd: {told}",
+        "source": f"{description}; validation: {description}; odd: {description}",
         "folder": str(prepared.folder),
         "tokenizer": "byte",
         "vocab_size": 257,
@@ -147,7 +147,7 @@ def test_report(tmp_path: Path) -> None:
     assert prepared.report()["cut"] is None
 
 
-def test_unknown_words_are_told_as_they_stand(tmp_path: Path) -> None:
+def test_unknown_words_are_reported_as_spelled(tmp_path: Path) -> None:
     train = write(tmp_path / "train.txt", ["the cat sat on the mat", "the cat is here"])
     validation = write(tmp_path / "validation.txt", ["the Dog sat", "the Dog is the Axolotl", "the cat"])
     config = configure(train, tmp_path / "cache", "word", validation_source=str(validation))
@@ -158,7 +158,7 @@ def test_unknown_words_are_told_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_without_an_end(tmp_path: Path) -> None:
-    """What separates documents is then no prediction, and counts nowhere."""
+    """The separator of documents is then not predicted and not counted."""
     source = write(tmp_path / "train.txt", ["a b c", "b c", "c"] * 4)
     config = configure(source, tmp_path / "cache", "word")
     config = replace(config, tokenizer=replace(config.tokenizer, sos_id=None, eos_id=None, pad_id=0, unk_id=1))
@@ -188,7 +188,7 @@ def test_labels_become_classes(tmp_path: Path) -> None:
         assert fact in error.what
 
 
-def test_dropped_documents_are_nowhere(tmp_path: Path) -> None:
+def test_dropped_documents_are_not_used(tmp_path: Path) -> None:
     train = write(tmp_path / "train.txt", ["one two", "secret", "one two", "three", "secret"])
     validation = write(tmp_path / "validation.txt", ["secret", "four"])
     config = configure(train, tmp_path / "cache", "word", validation_source=str(validation), drop_duplicates="exact")
@@ -198,7 +198,7 @@ def test_dropped_documents_are_nowhere(tmp_path: Path) -> None:
     assert report["duplicates"] == {"within": {"train": 0, "validation": 0}, "across": {"validation": 0}}
     texts = [prepared.tokenizer.decode(part) for part in np.split(file.tokens, file.offsets)[1:-1]]
     assert texts == ["one two", "three"]
-    # The tokenizer did not learn from them either.
+    # The tokenizer was not fitted to them.
     assert ["secret", 1] in report["unknown_words"]["validation"]
 
 
@@ -222,7 +222,7 @@ def test_the_tokenizer_sees_the_training_split_only(tmp_path: Path) -> None:
     assert (prepare(config).folder / "tokenizer.json").read_bytes() == first
 
 
-def test_a_given_tokenizer_is_used_as_it_is(source: Path, tmp_path: Path) -> None:
+def test_a_given_tokenizer_is_used_unchanged(source: Path, tmp_path: Path) -> None:
     given_one = train_bpe(["something else entirely"] * 3, 280)
     config = configure(source, tmp_path / "cache", "bpe")
     prepared = prepare(config, tokenizer=given_one)
@@ -248,16 +248,16 @@ def test_storybook(tmp_path: Path) -> None:
     assert was_built(replace(config, data=replace(config.data, seed=2)))
 
 
-def test_progress_is_told(source: Path, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
-    prepare(configure(source, tmp_path / "cache", "bpe"), lambda *what: told.append(what))
-    phases = list(dict.fromkeys(phase for phase, _, _ in told))
+def test_progress_is_reported(source: Path, tmp_path: Path) -> None:
+    reports: list[tuple[str, int, int | None]] = []
+    prepare(configure(source, tmp_path / "cache", "bpe"), lambda *progress: reports.append(progress))
+    phases = list(dict.fromkeys(phase for phase, _, _ in reports))
     assert phases == ["hashing the source", "fitting the tokenizer", "tokenizing"]
-    assert all(done <= total for _, done, total in told if total is not None)
-    assert {phase: done for phase, done, total in told if done == total}.keys() == {*phases}  # each is told to its end
+    assert all(done <= total for _, done, total in reports if total is not None)
+    assert {phase: done for phase, done, total in reports if done == total}.keys() == {*phases}  # each phase ends
 
 
-# Made again or reused --------------------------------------------------------------------------------------------
+# Rebuilt or reused ---------------------------------------------------------------------------------------------
 
 
 def test_nothing_changed(config: Config) -> None:
@@ -288,23 +288,25 @@ def test_settings_that_matter(
     monkeypatch.chdir(tmp_path)
     prepare(configure(source, tmp_path / "cache"))
     assert was_built(configure(source, tmp_path / "cache", **change))  # type: ignore[arg-type]
-    assert not was_built(configure(source, tmp_path / "cache"))  # both are kept
+    assert not was_built(configure(source, tmp_path / "cache"))  # both stay in the cache
 
 
 def test_settings_that_do_not_matter(
     config: Config, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(config)
-    assert not was_built(replace(config, tokenizer=replace(config.tokenizer, vocab_size=999)))  # bytes are bytes
+    assert not was_built(
+        replace(config, tokenizer=replace(config.tokenizer, vocab_size=999))
+    )  # a byte tokenizer does not use vocab_size
     assert not was_built(replace(config, name="other", seed=2, model=replace(config.model, dim=64)))
     assert not was_built(replace(config, data=replace(config.data, workers=3, windows="overlapping")))
     monkeypatch.chdir(tmp_path)
-    assert not was_built(configure(source.name, Path("cache")))  # another way to say the same path
+    assert not was_built(configure(source.name, Path("cache")))  # a relative form of the same path
     other = configure(source, tmp_path / "cache", validation_source=str(source))
     prepare(other)
     assert not was_built(
         replace(other, seed=9, data=replace(other.data, seed=9, validation_share=0.3))
-    )  # nothing is drawn
+    )  # there is no random split
 
 
 def test_versions_matter(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +324,7 @@ def test_content_matters_and_dates_do_not(config: Config, source: Path) -> None:
     text = source.read_bytes()
     stat = source.stat()
     source.write_bytes(text.replace(b"Story 7", b"Story 8"))
-    os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # the same size and date: a copy that keeps dates
+    os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # the same size and modification time
     assert was_built(config)
     second = prepare(config)
     assert second.folder == first.folder
@@ -367,7 +369,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "empty", "longer", "bit"])
-def test_damaged_files_are_made_again(config: Config, how: str) -> None:
+def test_damaged_files_are_rebuilt(config: Config, how: str) -> None:
     first = prepare(config)
     names = sorted(path.name for path in first.folder.iterdir())
     assert len(names) == 10
@@ -388,19 +390,19 @@ def test_every_bit_of_the_manifest_counts(config: Config) -> None:
         assert read_prepared(path.parent, recipe, corpus.sources) is None, bit
     path.write_bytes(raw)
     assert read_prepared(path.parent, recipe, corpus.sources)
-    assert json.loads(raw).popitem()[0] == "sha256"  # it ends with the hash of itself
+    assert json.loads(raw).popitem()[0] == "sha256"  # it ends with its own hash
 
 
-# Interrupted and at once -----------------------------------------------------------------------------------------
+# Interruption and concurrency -----------------------------------------------------------------------------------------
 
 
 def only(config: Config, prepared: Prepared) -> bool:
-    """Nothing is in the cache but the finished folder and its lock."""
+    """Return whether the cache contains only the finished folder and its lock."""
     left = {path.name for path in Path(config.data.cache).iterdir()}
     return left - {f"{prepared.folder.name}.lock"} == {prepared.folder.name}
 
 
-def test_open_maps_survive_a_new_edition(config: Config, source: Path) -> None:
+def test_open_memory_maps_survive_a_rebuild(config: Config, source: Path) -> None:
     first = prepare(config).split("train")
     before = first.tokens.tolist()
     write(source, ["something", "else"])
@@ -410,7 +412,7 @@ def test_open_maps_survive_a_new_edition(config: Config, source: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["keep_tokenizer", "open_splits", "close_splits", "put_folder"])
-def test_a_failure_leaves_what_was_there(
+def test_a_failure_keeps_the_earlier_folder(
     config: Config, source: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     first = prepare(config)
@@ -426,10 +428,10 @@ def test_a_failure_leaves_what_was_there(
             prepare(config)
     source.write_bytes(text)
     assert not was_built(config)
-    assert only(config, first)  # so little work is not worth keeping
+    assert only(config, first)  # too little work to keep
 
 
-def test_processes_at_once(source: Path, tmp_path: Path) -> None:
+def test_concurrent_processes(source: Path, tmp_path: Path) -> None:
     config = configure(source, tmp_path / "cache", "bpe")
     program = f"""
 from lilliput.data.prepare import prepare
@@ -441,18 +443,18 @@ found = prepare(config, lambda phase, done, total: phases.append(phase))
 print(found.fingerprint, "tokenizing" in phases, found.split("train").predictions)
 """
     processes = [run(program) for _ in range(4)]
-    told = [process.communicate()[0].split() for process in processes]
+    outputs = [process.communicate()[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
-    assert len({(fingerprint, predictions) for fingerprint, _, predictions in told}) == 1
-    assert sorted(built for _, built, _ in told) == ["False"] * 3 + ["True"]
+    assert len({(fingerprint, predictions) for fingerprint, _, predictions in outputs}) == 1
+    assert sorted(built for _, built, _ in outputs) == ["False"] * 3 + ["True"]
     assert not was_built(config)
     assert only(config, prepare(config))
 
 
-def test_waiting_is_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_reported(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     import filelock
 
-    told: list[str] = []
+    phases: list[str] = []
     acquire, calls = filelock.FileLock.acquire, [0]
 
     def busy_once(self: filelock.FileLock, **arguments: object) -> object:
@@ -462,11 +464,11 @@ def test_waiting_is_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> Non
         return acquire(self, **arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(filelock.FileLock, "acquire", busy_once)
-    prepare(config, lambda phase, done, total: told.append(phase))
-    assert told[0] == "waiting for another process that prepares the same data"
+    prepare(config, lambda phase, done, total: phases.append(phase))
+    assert phases[0] == "waiting for another process to prepare the same data"
 
 
-def test_a_cache_that_may_only_be_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(config)
 
     def forbidden(*arguments: object) -> None:
@@ -476,7 +478,7 @@ def test_a_cache_that_may_only_be_read(config: Config, monkeypatch: pytest.Monke
     assert not was_built(config)
 
 
-# Mistakes --------------------------------------------------------------------------------------------------------
+# Errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_folders_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,7 +506,7 @@ def test_a_full_disk(config: Config, source: Path, monkeypatch: pytest.MonkeyPat
     assert [path.suffix for path in Path(config.data.cache).iterdir()] in ([], [".lock"])
 
 
-def test_a_source_that_changes_meanwhile(config: Config, source: Path) -> None:
+def test_a_source_that_changes_while_it_is_read(config: Config, source: Path) -> None:
     def append(phase: str, done: int, total: int | None) -> None:
         if phase == "tokenizing":
             with open(source, "a") as file:
@@ -513,7 +515,7 @@ def test_a_source_that_changes_meanwhile(config: Config, source: Path) -> None:
     assert refused(lambda: prepare(config, append)).code == "data.changed"
 
 
-def test_a_mistake_deep_in_the_source_leaves_nothing(config: Config, source: Path) -> None:
+def test_an_error_late_in_the_source_leaves_no_files(config: Config, source: Path) -> None:
     source.write_bytes(source.read_bytes() + b"\xff")
     assert refused(lambda: prepare(config)).code == "file.not-utf8"
     assert [path.suffix for path in Path(config.data.cache).iterdir()] in ([], [".lock"])
@@ -546,7 +548,7 @@ def test_real_stories(tmp_path: Path) -> None:
     report = prepare(config).report()
     assert report["documents"] == {"train": 10_140, "validation": 3_117}
     assert report["duplicates"]["across"] == {"validation": 0}  # the two files are disjoint
-    # Each story is followed by a line end, the mark and a line end.
+    # Each story is followed by a line end, the separator and a line end.
     sizes = {
         split: (stories / f"mixed-{name}.txt").stat().st_size
         for split, name in zip(SPLITS, ("train", "heldout"), strict=True)

@@ -1,4 +1,4 @@
-"""Prepared folders: the seal, and when a folder is read again to be trusted."""
+"""Prepared folders: the checksum of the manifest, and when files are verified again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.li
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4), st.data())
-def test_the_seal(value: dict[str, object], data: st.DataObject) -> None:
+def test_the_checksum_of_the_manifest(value: dict[str, object], data: st.DataObject) -> None:
     raw = seal(value)
     assert unseal(raw) == value
     changed = bytearray(raw)
@@ -28,7 +28,7 @@ def test_the_seal(value: dict[str, object], data: st.DataObject) -> None:
         unseal(bytes(changed))
 
 
-def test_files_are_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_verified_once_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure(write(tmp_path / "a.txt", [f"text {n}" for n in range(30)]), tmp_path / "cache")
     prepared = prepare(config)
     read: list[str] = []
@@ -43,20 +43,20 @@ def test_files_are_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(read) == sorted(prepared.manifest["files"])
     prepare(config)
     assert len(read) == len(prepared.manifest["files"])
-    # Touched: not trusted any more, although it is the same.
+    # A new modification time: verified again, although the content is the same.
     os.utime(prepared.folder / "train.tokens")
     prepare(config)
     assert len(read) == 2 * len(prepared.manifest["files"])
 
 
-def test_hashes_are_of_texts(tmp_path: Path) -> None:
+def test_hashes_are_hashes_of_texts(tmp_path: Path) -> None:
     texts = [f"text {n}" for n in range(20)]
     prepared = prepare(configure(write(tmp_path / "a.txt", texts), tmp_path / "cache"))
     found = {*prepared.hashes("train").tolist(), *prepared.hashes("validation").tolist()}
     assert found == {int.from_bytes(hash_text(text.encode()), "little") for text in texts}
 
 
-def test_other_recipes_and_sources_are_not_taken(tmp_path: Path) -> None:
+def test_a_folder_of_other_recipes_or_sources_is_not_used(tmp_path: Path) -> None:
     source = write(tmp_path / "a.txt", ["one", "two"])
     prepared = prepare(configure(source, tmp_path / "cache"))
     recipe = prepared.manifest["recipe"]

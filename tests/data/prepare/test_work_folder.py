@@ -1,4 +1,4 @@
-"""An interrupted preparation goes on from its last shard, and its result is that of one that was never interrupted."""
+"""An interrupted preparation resumes after its last shard, with the same result as without interruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lilliput.settings.tree import Config
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by signals")
 
 SHARD = 4_000
-# Prepares with small shards, and kills itself at the n-th time that something is made durable or renamed.
+# Prepares with small shards, and kills itself at the n-th call that syncs or renames a file.
 PROGRAM = """
 import os, sys
 from lilliput.data.prepare import corpus_pass, encoding
@@ -42,9 +42,9 @@ def watched(function):
 
 os.fsync, os.replace, os.rename = watched(os.fsync), watched(os.replace), watched(os.rename)
 data = DataSettings(source=source, cache=cache, workers=int(workers), labelled=source.endswith(".tsv"))
-told = []
-found = prepare(Config(data=data, tokenizer=TokenizerSettings(kind=kind, vocab_size=300)), lambda *what: told.append(what))
-print(calls, found.fingerprint, any("going on after" in what for what, _, _ in told))
+reports = []
+found = prepare(Config(data=data, tokenizer=TokenizerSettings(kind=kind, vocab_size=300)), lambda *progress: reports.append(progress))
+print(calls, found.fingerprint, any("resuming after" in phase for phase, _, _ in reports))
 """
 
 
@@ -99,7 +99,7 @@ def test_killed_at_any_moment(source: Path, tmp_path: Path, kind: str, workers: 
 
 
 def test_killed_again_and_again(source: Path, tmp_path: Path) -> None:
-    """Each process is killed after some steps of its own; together they come to the same end."""
+    """Each process is killed after some steps; together they reach the same result."""
     whole = prepare(configure(source, tmp_path / "whole"))
     for steps in (20, 30):
         process = run(PROGRAM, str(source), str(tmp_path / "killed"), "byte", "1", str(steps))
@@ -110,11 +110,11 @@ def test_killed_again_and_again(source: Path, tmp_path: Path) -> None:
 
 
 class Stop(Exception):
-    """A failure in the middle."""
+    """A failure during the preparation."""
 
 
 def interrupt(config: Config, monkeypatch: pytest.MonkeyPatch, shards: int = 3) -> Path:
-    """Stops after some shards; the folder that is left."""
+    """Stop after some shards; return the folder that is left."""
     keep, kept = WorkFolder.keep_splits, [0]
 
     def stop(self: WorkFolder, mark: corpus_pass.Mark) -> None:
@@ -131,20 +131,20 @@ def interrupt(config: Config, monkeypatch: pytest.MonkeyPatch, shards: int = 3) 
     return left
 
 
-def sentences(config: Config) -> list[str]:
-    told: list[str] = []
-    prepare(config, lambda what, done, total: told.append(what) if done == total == 0 else None)
-    return told
+def messages(config: Config) -> list[str]:
+    found: list[str] = []
+    prepare(config, lambda phase, done, total: found.append(phase) if done == total == 0 else None)
+    return found
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_goes_on_and_says_so(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preparation_is_resumed_with_a_message(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure(source, tmp_path / "cache", "bpe")
     whole = prepare(configure(source, tmp_path / "whole", "bpe"))
     left = interrupt(config, monkeypatch)
     journal = json.loads((left / "journal.json").read_bytes())
     assert journal["characters"] >= 3 * SHARD
-    # What is done is not done again: neither the tokenizer nor the documents before the mark.
+    # Neither fitting the tokenizer nor encoding the documents before the mark is repeated.
     monkeypatch.setattr(module, "make_tokenizer", None)
     batches: list[str] = []
     tasks = corpus_pass.CorpusPass.tasks
@@ -155,7 +155,7 @@ def test_goes_on_and_says_so(source: Path, tmp_path: Path, monkeypatch: pytest.M
             yield task
 
     monkeypatch.setattr(corpus_pass.CorpusPass, "tasks", counted)
-    assert sentences(config) == ["going on after 0 MB"]
+    assert messages(config) == ["going on after 0 MB"]
     assert len(batches) == sum(bool(text.strip()) for text in documents()) - journal["documents"]
     assert everything(prepare(config)) == everything(whole)
     assert not left.exists()
@@ -163,7 +163,9 @@ def test_goes_on_and_says_so(source: Path, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("damage", ["source", "bit", "shorter", "missing", "journal", "tokenizer"])
-def test_begins_anew_where_it_cannot_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+def test_a_preparation_restarts_if_it_cannot_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
     source = write(tmp_path / "stories.txt", documents())
     config = configure(source, tmp_path / "cache", "word")
     left = interrupt(config, monkeypatch)
@@ -182,13 +184,13 @@ def test_begins_anew_where_it_cannot_go_on(tmp_path: Path, monkeypatch: pytest.M
             journal.write_bytes(journal.read_bytes().replace(b'"documents":1', b'"documents":2'))
         case "tokenizer":
             (left / "files" / "tokenizer.json").write_text("{}")
-    assert sentences(config) == []
+    assert messages(config) == []
     assert everything(prepare(config)) == everything(prepare(configure(source, tmp_path / "whole", "word")))
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_a_source_that_gives_other_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader is code: its file may be the same and its documents not."""
+def test_a_source_that_yields_other_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader may yield other documents although its file is unchanged."""
     source = write(tmp_path / "stories.txt", documents())
     config = configure(source, tmp_path / "cache")
     interrupt(config, monkeypatch)
@@ -206,7 +208,9 @@ def test_a_source_that_gives_other_documents(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_rebuild_ignores_what_is_there(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_ignores_an_unfinished_preparation(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = configure(source, tmp_path / "cache")
     interrupt(config, monkeypatch)
     assert was_built(config, rebuild=True)
@@ -224,7 +228,7 @@ def test_little_work_is_not_kept(source: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         prepare(config)
     assert not list((tmp_path / "cache").glob("*.partial"))
-    # But of a large corpus even the fitted tokenizer alone is worth it.
+    # But the fitted tokenizer of a large corpus is kept.
     monkeypatch.setattr(corpus_pass, "SHARD", 10_000)
     monkeypatch.setattr(WorkFolder, "open_splits", lambda self, names, tokenizer, labelled: stop(self))
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The handlers of chance.py against each other: what is enumerated, what is scored, and what is sampled must agree."""
+"""Probabilistic programs: enumeration, scores and samples agree."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lilliput.data.storybook.enumeration import enumerate_texts, narrow
 from lilliput.data.storybook.probabilistic_program import (
     ChoiceHandler,
     Program,
     Sampler,
     Scene,
     TextScore,
-    enumerate_texts,
-    narrow,
     sample,
     samples,
     score,
@@ -28,37 +27,37 @@ Facts = tuple[str, ...]
 Ending = tuple[Facts, Scene[Facts] | None]
 
 
-def early(teller: ChoiceHandler, facts: Facts) -> Ending:
-    """Two facts that show only two scenes later, one of them drawn with weights, and an option of no weight."""
-    sound = teller.choose(("moo", "baa", "quack", "never"), (3, 1, 0.5, 0))
-    (animal,) = teller.say("The ", ("cow", "cowbird", "ox"), teller.choose(("", " slept")))
+def early(handler: ChoiceHandler, facts: Facts) -> Ending:
+    """Two facts that appear two scenes later, one of them drawn with weights, and an option of weight zero."""
+    sound = handler.choose(("moo", "baa", "quack", "never"), (3, 1, 0.5, 0))
+    (animal,) = handler.say("The ", ("cow", "cowbird", "ox"), handler.choose(("", " slept")))
     return (sound, animal), middle
 
 
-def middle(teller: ChoiceHandler, facts: Facts) -> Ending:
-    if teller.choose((True, False), (1, 2)):
-        teller.say(" and", (" a", " ab", " abc"), ("", "b", "bc", "c"))
+def middle(handler: ChoiceHandler, facts: Facts) -> Ending:
+    if handler.choose((True, False), (1, 2)):
+        handler.say(" and", (" a", " ab", " abc"), ("", "b", "bc", "c"))
         return facts, middle_again
     return facts, late
 
 
-def middle_again(teller: ChoiceHandler, facts: Facts) -> Ending:
-    teller.say(("!", "?", "!!"), ("", "!"))
+def middle_again(handler: ChoiceHandler, facts: Facts) -> Ending:
+    handler.say(("!", "?", "!!"), ("", "!"))
     return facts, late
 
 
-def late(teller: ChoiceHandler, facts: Facts) -> Ending:
+def late(handler: ChoiceHandler, facts: Facts) -> Ending:
     sound, animal = facts
-    teller.say(f" {sound}, said the {animal}", (".", ".."))
+    handler.say(f" {sound}, said the {animal}", (".", ".."))
     return (), None
 
 
 PROGRAM: Program[Facts] = Program(early, ())
 
 
-def two_ways(teller: ChoiceHandler, facts: Facts) -> Ending:
-    teller.say(teller.choose(("a", "ab"), (1, 3)))
-    teller.say(teller.choose(("bc", "c"), (1, 1)))
+def two_ways(handler: ChoiceHandler, facts: Facts) -> Ending:
+    handler.say(handler.choose(("a", "ab"), (1, 3)))
+    handler.say(handler.choose(("bc", "c"), (1, 1)))
     return facts, None
 
 
@@ -85,21 +84,21 @@ def test_two_derivations_of_one_text_are_summed() -> None:
 
 
 def test_equal_options_are_two_derivations() -> None:
-    def scene(teller: ChoiceHandler, facts: Facts) -> Ending:
-        teller.say(("x", "y", "x"))
+    def scene(handler: ChoiceHandler, facts: Facts) -> Ending:
+        handler.say(("x", "y", "x"))
         return facts, None
 
     assert score(Program(scene, ()), "x").logprob == pytest.approx(math.log(2 / 3), abs=1e-15)
 
 
-def test_live_states_merge_so_that_ambiguity_does_not_multiply() -> None:
+def test_equal_states_are_merged() -> None:
     runs = Counter[str]()
 
     def link(left: int) -> Scene[Facts]:
-        def scene(teller: ChoiceHandler, facts: Facts) -> Ending:
+        def scene(handler: ChoiceHandler, facts: Facts) -> Ending:
             runs["scene"] += 1
-            teller.choose(range(2))
-            teller.say(("a", "aa"))
+            handler.choose(range(2))
+            handler.say(("a", "aa"))
             return facts, chain[left - 1] if left else None
 
         return scene
@@ -113,7 +112,7 @@ def test_live_states_merge_so_that_ambiguity_does_not_multiply() -> None:
     assert runs["scene"] < 10_000
 
 
-def test_sampled_frequencies_are_the_enumerated_probabilities() -> None:
+def test_sampled_frequencies_equal_the_enumerated_probabilities() -> None:
     texts = enumerate_texts(PROGRAM)
     count = 60_000
     drawn = Counter(islice(samples(PROGRAM, random.Random(3)), count))
@@ -123,14 +122,14 @@ def test_sampled_frequencies_are_the_enumerated_probabilities() -> None:
     assert distance < math.sqrt(len(texts) / count) / 2
 
 
-def test_samples_are_independent_of_what_came_before() -> None:
+def test_samples_do_not_depend_on_earlier_samples() -> None:
     generator = random.Random(5)
     singly = [sample(PROGRAM, generator) for _ in range(20)]
     assert singly == list(islice(samples(PROGRAM, random.Random(5)), 20))
 
 
 @given(st.text(alphabet="The cowbirdxslpan!?.,qukm", max_size=30))
-def test_position_is_the_farthest_agreement_with_any_text(given_text: str) -> None:
+def test_position_is_the_end_of_the_longest_matching_prefix(given_text: str) -> None:
     check_failure(given_text)
 
 
@@ -165,7 +164,7 @@ def check_failure(text: str) -> None:
         assert begun in ALL_TEXTS if continuation == "" else any(other.startswith(begun) for other in ALL_TEXTS)
 
 
-def test_narrowed_programs_are_programs() -> None:
+def test_narrowed_programs() -> None:
     def keep(scene: str, number: int, options: int) -> list[int]:
         return [options - 1] if scene == "middle_again" else list(range(min(options, 2)))
 
@@ -183,11 +182,9 @@ def test_narrowed_programs_are_programs() -> None:
     ("options", "weights"),
     [((), None), ((), ()), (("a",), (1, 2)), (("a", "b"), (0, 0)), (("a", "b"), (1, -1)), (("a",), (math.nan,))],
 )
-def test_impossible_choices_are_refused_by_every_handler(
-    options: tuple[str, ...], weights: tuple[float, ...] | None
-) -> None:
-    def scene(teller: ChoiceHandler, facts: Facts) -> Ending:
-        teller.choose(options, weights)
+def test_invalid_choices_raise_in_every_handler(options: tuple[str, ...], weights: tuple[float, ...] | None) -> None:
+    def scene(handler: ChoiceHandler, facts: Facts) -> Ending:
+        handler.choose(options, weights)
         return facts, None
 
     program: Program[Facts] = Program(scene, ())
@@ -199,7 +196,7 @@ def test_impossible_choices_are_refused_by_every_handler(
         enumerate_texts(program)
 
 
-def test_an_option_of_no_weight_is_never_drawn_even_at_the_edges() -> None:
+def test_an_option_of_weight_zero_is_never_drawn() -> None:
     class Edge(random.Random):
         def random(self) -> float:
             return self.value

@@ -1,4 +1,4 @@
-"""The storybook: its stories, its splits, its exact probabilities, and what it says of texts that are not its own."""
+"""The storybook: stories, splits, exact probabilities, and texts that are not stories."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import math
 import random
 import re
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lilliput.data import storybook
-from lilliput.data.storybook import BOOK, StoryFacts, floor_bits_per_byte, score, size, split_of, stories, validity
+from lilliput.data.storybook import BOOK, StoryFacts, floor_bits_per_byte, score, split_of, stories, validity
 from lilliput.data.storybook import probabilistic_program as chance
 from lilliput.data.storybook import word_lists as storybook_words
+from lilliput.data.storybook.enumeration import enumerate_texts, narrow
 from lilliput.data.storybook.probabilistic_program import Sampler
 from lilliput.data.storybook.word_lists import HELPERS, HERO_NAMES, HEROES, RELATIVES, SHADES, TREASURES
 
@@ -30,7 +32,7 @@ def book(split: str = "train", count: int = 2000) -> tuple[str, ...]:
 
 
 class Recorder(Sampler):
-    """A sampler that keeps the log-probability of its own derivation."""
+    """A sampler that records the log-probability of its derivation."""
 
     def __init__(self, generator: random.Random) -> None:
         super().__init__(generator)
@@ -54,7 +56,7 @@ def recorded(seed: int) -> tuple[str, float]:
 
 
 def reduced(seed: int) -> chance.Program[StoryFacts]:
-    """The book with one option for every choice but one in most scenes, which keeps two; a seed picks them."""
+    """The storybook with one option per choice, and two for one choice in most scenes; the seed selects them."""
     generator = random.Random(seed)
     options_kept: dict[tuple[str, int, int], list[int]] = {}
     wide = Counter[str]()
@@ -67,13 +69,13 @@ def reduced(seed: int) -> chance.Program[StoryFacts]:
             options_kept[key] = sorted(generator.sample(range(options), width))
         return options_kept[key]
 
-    return chance.narrow(BOOK, keep)
+    return narrow(BOOK, keep)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_reduced_book_sums_to_one_and_scores_as_enumerated(seed: int) -> None:
     program = reduced(seed)
-    texts = chance.enumerate_texts(program)
+    texts = enumerate_texts(program)
     assert 50 < len(texts) < 50_000
     assert abs(math.fsum(texts.values()) - 1) < 1e-12
     for text in random.Random(seed).sample(sorted(texts), 40):
@@ -83,17 +85,21 @@ def test_a_reduced_book_sums_to_one_and_scores_as_enumerated(seed: int) -> None:
 
 
 def test_score_is_the_log_probability_of_the_draws() -> None:
-    """Every story has one derivation; had it more, its score could only be higher than that of its draws."""
+    """Every story has one derivation; with more, its score would be higher than that of its draws."""
     for seed in range(500):
         text, logprob = recorded(seed)
         assert score(text).logprob == pytest.approx(logprob, abs=1e-9)
 
 
 def test_there_are_more_than_ten_to_the_twenty_stories() -> None:
-    assert 20 < size() < 100
+    """N stories have an entropy of at most log N. The estimate of the entropy is reduced by four standard errors."""
+    texts = islice(chance.samples(BOOK, random.Random("size of the storybook")), 200)
+    surprises = [-(score(text).logprob or 0.0) for text in texts]
+    error = statistics.stdev(surprises) / math.sqrt(len(surprises))
+    assert 20 < (statistics.fmean(surprises) - 4 * error) / math.log(10) < 100
 
 
-def test_the_floor_is_the_mean_surprise_over_bytes() -> None:
+def test_the_floor_is_the_mean_negative_log_probability_per_byte() -> None:
     texts = book("validation", 200)
     nats = -math.fsum(score(text).logprob or math.nan for text in texts)
     assert floor_bits_per_byte(iter(texts)) == pytest.approx(nats / math.log(2) / len("".join(texts)), rel=1e-12)
@@ -123,7 +129,7 @@ def test_seeds_differ() -> None:
 def test_splits_are_disjoint_by_construction() -> None:
     for split in ("train", "validation", "test"):
         assert {split_of(text) for text in book(split, 100)} == {split}
-    # One seed's train, validation and test streams share one sequence of draws, each story in exactly one of them.
+    # The train, validation and test streams of a seed share one sequence of draws; each story is in one of them.
     drawn = islice(chance.samples(BOOK, random.Random("storybook 1")), 4000)
     shares = Counter(map(split_of, drawn))
     assert 0.85 < shares["train"] / 4000 < 0.90
@@ -131,7 +137,7 @@ def test_splits_are_disjoint_by_construction() -> None:
     assert 0.05 < shares["test"] / 4000 < 0.075
 
 
-def test_an_unknown_split_is_refused() -> None:
+def test_an_unknown_split_raises() -> None:
     with pytest.raises(ValueError, match="no split 'dev': test, train, validation"):
         next(stories("dev", 0))
 
@@ -148,14 +154,14 @@ def test_lengths_and_characters() -> None:
         assert text.count("\n") == 2
 
 
-def test_no_story_comes_twice_and_the_vocabulary_is_small_but_rich() -> None:
+def test_stories_are_distinct_and_the_vocabulary_is_small() -> None:
     assert len(set(book())) == len(book())
     seen = Counter(word for text in book() for word in re.findall("[a-z]+", text.lower()))
     assert 300 <= len(seen) <= 700
-    assert min(seen.values()) >= 2  # no word so rare that it cannot be learnt
+    assert min(seen.values()) >= 2  # every word occurs often enough to be learned
 
 
-def test_lists_are_short_and_hold_no_option_twice() -> None:
+def test_lists_are_short_without_repeated_options() -> None:
     lists = {name: value for name, value in vars(storybook_words).items() if name.isupper() and type(value) is tuple}
     assert len(lists) > 50
     for name, options in lists.items():
@@ -166,8 +172,8 @@ def test_lists_are_short_and_hold_no_option_twice() -> None:
         assert not set(lists[name]) & set(lists[other])
 
 
-def test_every_list_is_used_evenly() -> None:
-    """A first sentence names one relative, one shade and one treasure, each as often as every other."""
+def test_options_are_drawn_uniformly() -> None:
+    """A first sentence contains one relative, one shade and one treasure, each drawn uniformly."""
     relatives, shades, treasures = Counter[str](), Counter[str](), Counter[str]()
     for text in book():
         relative, shade, treasure = promise(text)
@@ -204,7 +210,7 @@ def test_another_promise_is_not_kept() -> None:
         other = next(option for option in SHADES if option[0] != shade[0])
         judged = score(text[:place] + other + text[place + len(shade) :])
         assert (judged.logprob, judged.position, judged.scene) == (None, place, "promise_kept")
-        # Where one way of telling has parted from the others, only the promised thing is allowed.
+        # After the start of the sentence, only the promised treasure is valid.
         assert judged.expected == (shade,)
 
 
@@ -212,7 +218,7 @@ def test_articles_agree() -> None:
     for text in book():
         for article, letter in re.findall(r"\b([Aa]n?) ([a-z])", text):
             assert (article.lower() == "an") == (letter in "aeiou")
-    # "a unicorn", "an hour": spelling would choose wrongly.
+    # "a unicorn", "an hour": the rule by spelling would be wrong.
     for name, options in vars(storybook_words).items():
         if name.startswith(("A_", "AN_")):
             assert not any(re.match(r"an? (uni|use|eu|one|hour|honest|heir)", option) for option in options), name
@@ -242,12 +248,12 @@ def test_names_do_not_change_within_a_story() -> None:
             other = next(n for n in cast if n[0] != name[0] and cast[n].he == cast[name].he)
             for place in places[1:]:
                 judged = score(text[:place] + other + text[place + len(name) :])
-                # "Milo" for "Hugo" may agree one letter further, with "Most of all".
+                # "Milo" for "Hugo" may match one more letter, of "Most of all".
                 assert judged.position is not None
                 assert place <= judged.position <= place + 1
 
 
-# What is not a story
+# Texts that are not stories
 
 
 @settings(max_examples=150)
@@ -255,7 +261,7 @@ def test_names_do_not_change_within_a_story() -> None:
 def test_a_corrupted_story_is_rejected_where_it_is_corrupt(number: int, data: st.DataObject) -> None:
     text = book()[number]
     place = data.draw(st.integers(0, len(text) - 1))
-    # A character that the book never uses, so that no story can agree beyond it.
+    # A character that no story contains, so that no story matches beyond it.
     judged = score(text[:place] + data.draw(st.sampled_from("#Z9\t\u00e9\U0001f600")) + text[place + 1 :])
     assert (judged.logprob, judged.position) == (None, place)
     assert judged.expected
@@ -265,7 +271,7 @@ def test_a_corrupted_story_is_rejected_where_it_is_corrupt(number: int, data: st
 
 @settings(max_examples=100)
 @given(st.integers(0, 499), st.data())
-def test_a_story_cut_short_or_continued_is_not_a_story(number: int, data: st.DataObject) -> None:
+def test_a_truncated_or_continued_story_is_not_valid(number: int, data: st.DataObject) -> None:
     text = book()[number]
     place = data.draw(st.integers(0, len(text) - 1))
     cut = score(text[:place])
@@ -295,7 +301,7 @@ def test_empty_and_huge_texts_fail_fast() -> None:
     assert time.process_time() - began < 2
 
 
-def test_validity_counts_and_tells_where_texts_break() -> None:
+def test_validity_counts_texts_and_places_of_mismatch() -> None:
     good = book()[:6]
     cut = [text[:-3] for text in good[:3]]
     judged = validity(iter([*good, *cut, "Zebra"]))
@@ -310,7 +316,7 @@ def test_validity_counts_and_tells_where_texts_break() -> None:
 # Speed, with a wide margin for busy machines
 
 
-def test_writing_and_scoring_are_fast() -> None:
+def test_sampling_and_scoring_are_fast() -> None:
     def seconds(texts: Iterator[str]) -> tuple[float, int]:
         began = time.process_time()
         written = sum(map(len, islice(texts, 1000)))

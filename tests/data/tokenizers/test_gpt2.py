@@ -1,4 +1,4 @@
-"""GPT-2's tokenizer: the same from every form of its files, equal to tiktoken's, and damaged files refused."""
+"""GPT-2's tokenizer: the same from every form of its files, equal to tiktoken's; errors of damaged files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def whole() -> Tokenizer:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A vocabulary in GPT-2's form, of nobody."""
+    """A small vocabulary in GPT-2's format."""
     value = json.loads(train_bpe(["low lower lowest " * 9], 270).to_json())
     folder = tmp_path / "small"
     folder.mkdir()
@@ -66,7 +66,7 @@ def test_equal_to_tiktoken_on_the_whole_file(whole: Tokenizer, monkeypatch: pyte
 
 
 @needs_data
-def test_merges_come_out_of_the_ranks() -> None:
+def test_merges_are_computed_from_ranks() -> None:
     ranks = next(path for path in CACHE.iterdir() if path.read_bytes().startswith(b"IQ=="))
     vocabulary, merges = gpt2.merges_of_ranks(gpt2.read_ranks(ranks.read_text(), "ranks"))
     published = (FOLDER / "vocab.bpe").read_text().splitlines()[1:]
@@ -116,7 +116,7 @@ def test_transformers_reads_it(whole: Tokenizer, tmp_path: Path) -> None:
     assert theirs.eos_token_id == whole.end
 
 
-def test_other_vocabularies_of_that_form(small: Path) -> None:
+def test_other_vocabularies_in_gpt2s_format(small: Path) -> None:
     tokenizer = Tokenizer.load(small)
     assert (tokenizer.kind, tokenizer.end) == ("bpe", tokenizer.vocab_size - 1)
     assert [tokenizer.token(one) for one in tokenizer.encode("lower low")] == ["low", "e", "r", " low"]
@@ -127,7 +127,7 @@ def test_other_vocabularies_of_that_form(small: Path) -> None:
     assert tokenizer.encode("<s>") == [ids[character] for character in "<s>"]
 
 
-def test_ranks_and_merges_are_one_thing() -> None:
+def test_ranks_and_merges_are_equivalent() -> None:
     trained = json.loads(train_bpe(["low lower lowest newer newest " * 9, "aaaa aaaaaaa"], 300).to_json())["model"]
     by_id = sorted(trained["vocab"], key=trained["vocab"].__getitem__)
     pieces = [bytes(map(gpt2.CHARACTER_BYTES.__getitem__, piece)) for piece in by_id]
@@ -150,19 +150,19 @@ def test_ranks_and_merges_are_one_thing() -> None:
         ("merges.txt", b"x yy\n", "tokenizer.invalid", "vocab.json"),
     ],
 )
-def test_damaged_files_are_refused(small: Path, name: str, content: bytes, code: str, place: str) -> None:
+def test_damaged_files_raise(small: Path, name: str, content: bytes, code: str, place: str) -> None:
     (small / name).write_bytes(content)
     error = refused(lambda: Tokenizer.load(small))
     assert (error.code, error.where) == (code, str(small / place))
 
 
-def test_damaged_ranks_are_refused() -> None:
+def test_damaged_ranks_raise() -> None:
     for lines, place in (("IQ== 0\nIg== 2\n", "line 2"), ("IQ== 0\n????\n", "line 2"), ("!! 0", "line 1")):
         error = refused(lambda lines=lines: gpt2.read_ranks(lines, "ranks"))  # type: ignore[misc]
         assert (error.code, error.where) == ("tokenizer.invalid", f"ranks, {place}")
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, small: Path) -> None:
+def test_a_folder_without_a_tokenizer_raises(tmp_path: Path, small: Path) -> None:
     (tmp_path / "empty").mkdir()
     error = refused(lambda: make_tokenizer(TokenizerSettings(kind="gpt2", path=str(tmp_path / "empty")), ()))
     assert (error.code, error.setting) == ("tokenizer.missing", "tokenizer.path")
@@ -171,7 +171,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, small: Path) ->
     assert refused(lambda: Tokenizer.load(small)).code == "tokenizer.missing"
 
 
-def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+def test_an_unreachable_hub(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     program = (
         "from lilliput.data.tokenizers.gpt2 import find_gpt2\n"

@@ -1,4 +1,4 @@
-"""Tokenizers: exact round trips, ids that no text can forge, streams that equal the whole, files that are refused."""
+"""Tokenizers: exact round trips, no special ids from text, incremental decoding, and errors of bad files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BPE = train_bpe(STORIES, 320)
 BYTE = byte_tokenizer()
 
 every = pytest.mark.parametrize("tokenizer", [BPE, BYTE], ids=["bpe", "byte"])
-# White space of every kind, half of what regular expressions disagree about, and characters of 1 to 4 bytes.
+# White space of every kind, characters that regular expressions treat differently, characters of 1 to 4 bytes.
 awkward = (
     st.text(st.sampled_from(" \n\r\t\x1c\x85\xa0\u1680\u2028\u3000\u200b\ufeffaAé'世😀\u0301\x00<|>.1")) | st.text()
 )
@@ -54,7 +54,7 @@ def test_round_trip_is_exact(tokenizer: Tokenizer, text: str) -> None:
 
 
 @every
-def test_what_a_tokenizer_knows_of_itself(tokenizer: Tokenizer) -> None:
+def test_attributes_of_a_tokenizer(tokenizer: Tokenizer) -> None:
     assert tokenizer.end == tokenizer.vocab_size - 1
     assert not tokenizer.lossy
     assert tokenizer.unknown is None
@@ -64,14 +64,14 @@ def test_what_a_tokenizer_knows_of_itself(tokenizer: Tokenizer) -> None:
     assert tokenizer.token(tokenizer.vocab_size + 5) == f"<unused {tokenizer.vocab_size + 5}>"
 
 
-def test_bytes_are_their_own_ids() -> None:
+def test_ids_of_the_byte_tokenizer_are_bytes() -> None:
     assert (BYTE.kind, BYTE.vocab_size, BYTE.end) == ("byte", 257, 256)
     assert BYTE.encode("aé\n") == [97, 195, 169, 10]
     assert [BYTE.token(one) for one in (97, 195, 10)] == ["a", "<0xC3>", "\n"]
 
 
 @given(awkward)
-def test_the_short_cut_for_bytes_is_what_the_library_does(text: str) -> None:
+def test_the_fast_path_for_bytes_equals_the_library(text: str) -> None:
     inner = library.Tokenizer.from_str(BYTE.to_json())
     inner.encode_special_tokens = True
     assert inner.encode(text, add_special_tokens=False).ids == BYTE.encode(text)
@@ -87,7 +87,7 @@ def test_bpe_learns_gpt2_words() -> None:
 
 
 @every
-def test_end_of_text_in_a_text_is_text(tokenizer: Tokenizer) -> None:
+def test_end_of_text_in_a_text_is_encoded_as_text(tokenizer: Tokenizer) -> None:
     text = f"He wrote {END_OF_TEXT} and went on. {END_OF_TEXT}"
     ids = tokenizer.encode(text)
     assert tokenizer.end not in ids
@@ -98,7 +98,7 @@ def test_end_of_text_in_a_text_is_text(tokenizer: Tokenizer) -> None:
 
 
 @every
-def test_half_a_surrogate_pair_becomes_the_replacement_character(tokenizer: Tokenizer) -> None:
+def test_an_unpaired_surrogate_becomes_the_replacement_character(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a\ud83db")) == "a\ufffdb"
     with pytest.raises((TypeError, AttributeError)):
         tokenizer.encode(3)  # type: ignore[arg-type]
@@ -106,12 +106,12 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character(tokenizer: Toke
 
 @every
 @given(texts=st.lists(awkward, max_size=5))
-def test_a_batch_is_its_texts(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_a_batch_equals_single_texts(tokenizer: Tokenizer, texts: list[str]) -> None:
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
 
 
 @given(st.lists(awkward, min_size=1, max_size=12))
-def test_long_texts_have_the_tokens_of_the_whole(parts: list[str]) -> None:
+def test_pieces_of_long_texts_give_the_same_tokens(parts: list[str]) -> None:
     text = " ".join(parts)
     whole = BPE._inner.encode(text, add_special_tokens=False).ids
     with pytest.MonkeyPatch.context() as patch:
@@ -122,7 +122,7 @@ def test_long_texts_have_the_tokens_of_the_whole(parts: list[str]) -> None:
         assert BPE.encode_batch([text, "", text]) == [whole, [], whole]
 
 
-def test_a_giant_word_is_cut_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_giant_word_is_split_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "PIECE", 100)
     monkeypatch.setattr(cutting, "LONGEST_PIECE", 1000)
     for text in ("a" * 5000, " " * 5000, "世" * 5000):
@@ -130,12 +130,12 @@ def test_a_giant_word_is_cut_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> No
         assert BPE.decode(BPE.encode(text)) == text
     assert train_bpe(["ab" * 200_000], 300).decode(BPE.encode("x")) == BPE.decode(
         BPE.encode("x")
-    )  # and is quickly learnt
+    )  # and training on it is fast
 
 
 @every
 @given(data=st.data())
-def test_a_stream_equals_the_whole(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_incremental_decoding_equals_decode(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3)))
     decoder = TokenDecoder(tokenizer)
     parts = [decoder.push(one) for one in ids]
@@ -144,7 +144,7 @@ def test_a_stream_equals_the_whole(tokenizer: Tokenizer, data: st.DataObject) ->
 
 @every
 @given(text=awkward)
-def test_a_stream_holds_back_half_characters_only(tokenizer: Tokenizer, text: str) -> None:
+def test_incremental_decoding_delays_only_incomplete_characters(tokenizer: Tokenizer, text: str) -> None:
     decoder, given_so_far, seen = TokenDecoder(tokenizer), "", b""
     for one in tokenizer.encode(text):
         given_so_far += decoder.push(one)
@@ -153,13 +153,13 @@ def test_a_stream_holds_back_half_characters_only(tokenizer: Tokenizer, text: st
     assert decoder.flush() == ""
 
 
-def test_a_stream_of_words() -> None:
+def test_incremental_decoding_of_words() -> None:
     inner = library.Tokenizer(models.WordLevel({"<unk>": 0, "once": 1, "upon": 2, END_OF_TEXT: 3}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = Tokenizer.from_json(inner.to_str())
     assert (tokenizer.kind, tokenizer.lossy, tokenizer.unknown, tokenizer.end) == ("wordlevel", True, 0, 3)
     assert tokenizer.encode("once upon never") == [1, 2, 0]
-    assert tokenizer.decode([1, 2, 3]) == "once upon"  # known only as a word there, special from now on
+    assert tokenizer.decode([1, 2, 3]) == "once upon"  # a word in this vocabulary, a special token after loading
     decoder = TokenDecoder(tokenizer)
     parts = [decoder.push(one) for one in (1, 2, 1)]
     assert parts[0] == ""
@@ -206,11 +206,11 @@ strangers = pytest.mark.parametrize("kind", STRANGERS)
             (1, 1, 0, 2),
             "a b </s>b",
             [3, 5, 4, 5, 2, 4],
-        ),  # its model knows </s> as a piece: text all the same
+        ),  # </s> is a piece of its model, but encoded as text
         ("bpe", (1, 2, None, 0), "a é", [5, 3, 6 + 0xC3, 6 + 0xA9]),
     ],
 )
-def test_special_tokens_of_other_tokenizers_are_known_by_name(
+def test_special_tokens_of_other_tokenizers_are_found_by_name(
     kind: str, specials: tuple[int | None, ...], text: str, ids: list[int]
 ) -> None:
     tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
@@ -221,14 +221,14 @@ def test_special_tokens_of_other_tokenizers_are_known_by_name(
 
 @strangers
 @given(data=st.data())
-def test_a_stream_of_a_stranger_equals_the_whole(kind: str, data: st.DataObject) -> None:
+def test_incremental_decoding_of_other_tokenizers_equals_decode(kind: str, data: st.DataObject) -> None:
     tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=12))
     decoder = TokenDecoder(tokenizer)
     assert "".join([decoder.push(one) for one in ids]) + decoder.flush() == tokenizer.decode(ids)
 
 
-def test_a_learned_piece_that_looks_special_is_not() -> None:
+def test_a_learned_piece_with_the_name_of_a_special_token_is_not_special() -> None:
     trained = train_bpe(["<s>struck</s> <pad> [SEP]"] * 9, 400)
     assert trained._inner.token_to_id("<s>") is None or trained.start == trained.end
     value = json.loads(trained.to_json())
@@ -238,14 +238,14 @@ def test_a_learned_piece_that_looks_special_is_not() -> None:
     assert (again.start, again.end, again.pad) == (again._inner.token_to_id(END_OF_TEXT),) * 2 + (None,)
 
 
-def test_dropout_of_a_file_is_not_obeyed() -> None:
+def test_dropout_in_a_file_is_ignored() -> None:
     again = Tokenizer.from_json(changed(lambda value: value["model"].update(dropout=0.9)))  # type: ignore[attr-defined]
     assert again.encode(STORIES[0]) == BPE.encode(STORIES[0])
 
 
 @every
 @given(texts=st.lists(awkward, max_size=4))
-def test_arrays_are_the_lists(tokenizer: Tokenizer, texts: list[str]) -> None:
+def test_arrays_equal_lists(tokenizer: Tokenizer, texts: list[str]) -> None:
     arrays = tokenizer.encode_arrays(texts, Counter())
     assert all(found.dtype == np.uint32 for found in arrays)
     assert [found.tolist() for found in arrays] == tokenizer.encode_batch(texts)
@@ -278,8 +278,8 @@ def test_transformers_reads_it(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert theirs.decode(tokenizer.encode(STORIES[1])) == STORIES[1]
 
 
-def test_training_is_the_same_every_time() -> None:
-    # Threads and hash seeds of another process must not show.
+def test_training_is_deterministic() -> None:
+    # Threads and hash seeds of another process must not matter.
     program = f"from lilliput.data.tokenizers import train_bpe; print(train_bpe({STORIES!r}, 320).sha256)"
     for threads in ("1", "3"):
         environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -289,13 +289,13 @@ def test_training_is_the_same_every_time() -> None:
         assert found.stdout.strip() == BPE.sha256
 
 
-def test_a_small_text_makes_a_small_vocabulary() -> None:
+def test_a_small_text_gives_a_small_vocabulary() -> None:
     assert train_bpe(["ab"], 5000).vocab_size == 257
     assert train_bpe([], 300).vocab_size == 257
     assert train_bpe(["aaaa aaaa"] * 2, 5000).vocab_size < 270
 
 
-def test_settings_choose(tmp_path: Path) -> None:
+def test_settings_choose_the_tokenizer(tmp_path: Path) -> None:
     assert make_tokenizer(TokenizerSettings(kind="bpe", vocab_size=300), iter(STORIES)).vocab_size == 300
     assert make_tokenizer(TokenizerSettings(kind="byte"), iter([])).sha256 == BYTE.sha256
     BPE.save(tmp_path / "mine.json")
@@ -303,7 +303,7 @@ def test_settings_choose(tmp_path: Path) -> None:
     assert set(TOKENIZERS) == {"bpe", "byte", "character", "gpt2", "word"}
 
 
-def test_a_mistake_in_the_text_reaches_its_user_through_training() -> None:
+def test_an_error_in_the_documents_passes_through_training() -> None:
     def documents() -> object:
         yield "good"
         raise UserError("bad", "file, line 2", code="file.not-utf8")
@@ -312,7 +312,7 @@ def test_a_mistake_in_the_text_reaches_its_user_through_training() -> None:
     assert (error.code, error.where) == ("file.not-utf8", "file, line 2")
 
 
-def test_truncation_padding_and_templates_of_a_file_are_not_obeyed() -> None:
+def test_truncation_padding_and_templates_in_a_file_are_ignored() -> None:
     inner = library.Tokenizer.from_str(BPE.to_json())
     inner.enable_truncation(2)
     inner.enable_padding(length=50)
@@ -351,7 +351,7 @@ def changed(change: Callable[[dict[str, object]], object]) -> str:
         ),  # type: ignore[attr-defined]
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, content: str | bytes, code: str) -> None:
+def test_bad_files_raise(tmp_path: Path, content: str | bytes, code: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     error = refused(lambda: make_tokenizer(TokenizerSettings(path=str(path)), iter([])))
@@ -360,7 +360,7 @@ def test_bad_files_are_refused(tmp_path: Path, content: str | bytes, code: str) 
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
-def test_a_model_that_cannot_say_unknown_is_refused(kind: str) -> None:
+def test_a_model_without_an_unknown_token_raises(kind: str) -> None:
     value = json.loads(STRANGERS[kind]().to_str())
     value["model"].update({"unk_id": None} if kind == "unigram" else {"unk_token": "<nothing>"})
     assert refused(lambda: Tokenizer.from_json(json.dumps(value))).code == "tokenizer.invalid"
@@ -383,24 +383,22 @@ def with_pattern(part: str, pattern: str) -> str:
         ("pre_tokenizer", "a" * 5000),
     ],
 )
-def test_regular_expressions_without_end_are_refused(
-    part: str, pattern: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_slow_regular_expressions_raise(part: str, pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
     begin = time.monotonic()
     error = refused(lambda: Tokenizer.from_json(with_pattern(part, pattern), "evil.json"))
     assert (error.code, error.where) == ("tokenizer.unsafe", "evil.json")
     assert time.monotonic() - begin < 120
-    assert capfd.readouterr().err == ""  # the engine's own cry stays in the other process
+    assert capfd.readouterr().err == ""  # the engine's message stays in the other process
 
 
-def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_a_pattern_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrusted, "PATIENCE", 0.001)
     error = refused(lambda: Tokenizer.from_json(with_pattern("pre_tokenizer", "never seen")))
     assert error.code == "tokenizer.unsafe"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's own")
-def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
+def test_a_fixed_memory_limit_rejects_no_pattern() -> None:
     program = (
         "import resource\n"
         "from lilliput.data.tokenizers import untrusted_files as untrusted\n"
@@ -411,8 +409,8 @@ def test_a_limit_of_memory_that_cannot_be_raised_refuses_no_pattern() -> None:
     assert (found.stdout, found.stderr) == ("True\n", "")
 
 
-def test_honest_regular_expressions_are_taken() -> None:
-    # Words, numbers of up to three digits, marks and white space, as in the files of large models.
+def test_normal_regular_expressions_are_accepted() -> None:
+    # Words, numbers of up to three digits, punctuation and white space, as in the files of large models.
     pattern = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -421,8 +419,8 @@ def test_honest_regular_expressions_are_taken() -> None:
     assert tokenizer.decode(tokenizer.encode(STORIES[1])) == STORIES[1]
 
 
-def test_a_pattern_that_slips_through_costs_a_sentence(tmp_path: Path) -> None:
-    # In a process of its own: the library writes its panic to the error stream, past Python.
+def test_a_panic_of_the_library_raises_a_user_error(tmp_path: Path) -> None:
+    # In another process, because the library writes its panic to stderr directly.
     program = (
         "import sys, tokenizers as library\n"
         "from tokenizers import Regex, models, pre_tokenizers\n"
@@ -437,12 +435,12 @@ def test_a_pattern_that_slips_through_costs_a_sentence(tmp_path: Path) -> None:
     assert found.stdout.split() == ["UserError", "tokenizer.invalid"]
 
 
-def test_missing_closed_and_huge_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_unreadable_and_huge_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.json"
     error = refused(lambda: Tokenizer.load(path))
     assert (error.code, error.where) == ("file.missing", str(path))
     with open(path, "wb") as file:
-        file.truncate(50_000_001)  # a hole: takes no place
+        file.truncate(50_000_001)  # a sparse file: uses no disk space
     error = refused(lambda: Tokenizer.load(path))
     assert error.code == "file.too-large"
     assert "50,000,001" in error.what
@@ -456,7 +454,7 @@ def test_missing_closed_and_huge_files_are_refused(tmp_path: Path, monkeypatch: 
 
 
 @needs_data
-def test_real_stories_come_back() -> None:
+def test_round_trip_of_real_stories() -> None:
     text = (DATA / "tinystories" / "mixed-heldout.txt").read_text()[:1_000_000]
     tokenizer = train_bpe([text[:300_000]], 1024)
     assert tokenizer.vocab_size == 1024

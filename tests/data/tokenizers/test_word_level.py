@@ -1,4 +1,4 @@
-"""Words and characters: what a token is, which tokens get which id, and text that reads as it did."""
+"""Word and character tokenizers: splitting, ids, decoding, and vocabulary files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ awkward = (
 )
 
 
-# ---- what a word is
+# ---- splitting into words
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ awkward = (
         ("'tis -5 a- ''", ["'", "tis", "-", "5", "a", "-", "'", "'"]),
     ],
 )
-def test_words_and_marks(text: str, tokens: list[str]) -> None:
+def test_words_and_punctuation(text: str, tokens: list[str]) -> None:
     assert words_of(made(text), text) == tokens
     assert words_of(made(text, punctuation="strip"), text) == [
         one for one in tokens if any(character.isalnum() for character in one)
     ]
 
 
-def test_tokenised_text_is_touched_nowhere_else() -> None:
+def test_split_spaces_changes_only_white_space() -> None:
     text = "I 'm\na don't ... ``\tquote '' ( 3.5\u3000%"
     assert words_of(made(text, split="spaces"), text) == text.split()
     assert words_of(made(text, split="spaces", punctuation="strip"), text) == ["I", "'m", "a", "don't", "quote", "3.5"]
@@ -103,11 +103,11 @@ def test_lowercase() -> None:
     assert not any(token != token.lower() for token in json.loads(LOWER.to_json())["model"]["vocab"])
 
 
-# ---- text that reads as it did
+# ---- decoding
 
 
 @pytest.mark.parametrize("text", PROSE)
-def test_prose_comes_back(text: str) -> None:
+def test_round_trip_of_prose(text: str) -> None:
     assert WORD.decode(WORD.encode(text)) == text
 
 
@@ -132,18 +132,18 @@ def test_spaces_of_prose(tokens: str, text: str) -> None:
 
 
 @needs_data
-def test_real_stories_come_back() -> None:
+def test_round_trip_of_real_stories() -> None:
     stories = [one.strip() for one in (DATA / "tinystories" / "mixed-heldout.txt").read_text().split("<|endoftext|>")]
     tokenizer = made(*stories)
     encoded = tokenizer.encode_batch(stories)
     assert not any(tokenizer.unknown in ids for ids in encoded)
-    # Line ends are white space: words only separate there.
+    # Line ends are white space, which only separates words.
     same = sum(tokenizer.decode(ids) == " ".join(story.split()) for story, ids in zip(stories, encoded, strict=True))
     assert same / len(stories) > 0.99
 
 
 @given(awkward)
-def test_characters_come_back(text: str) -> None:
+def test_round_trip_of_characters(text: str) -> None:
     tokenizer = made(text or "x", kind="character")
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -153,21 +153,21 @@ def test_characters_are_code_points() -> None:
     assert CHARACTER.decode(CHARACTER.encode("a\n x")) == "a\n <unk>"
 
 
-# ---- which tokens get which id
+# ---- ids
 
 
 @every
-def test_special_tokens_have_their_ids(tokenizer: Tokenizer) -> None:
+def test_special_tokens_have_the_ids_of_the_settings(tokenizer: Tokenizer) -> None:
     assert (tokenizer.start, tokenizer.end, tokenizer.pad, tokenizer.unknown) == (0, 1, 2, 3)
     assert tokenizer.ends
     assert tokenizer.lossy
     assert not tokenizer.byte_level
     assert tokenizer.kind in ("word", "character")
     assert tokenizer.decode([0, 1, 2]) == ""
-    assert tokenizer.decode([3]) == "<unk>"  # part of a text, unlike the others
+    assert tokenizer.decode([3]) == "<unk>"  # part of a text, unlike other special tokens
 
 
-def test_ids_go_by_frequency_then_by_the_word() -> None:
+def test_ids_are_ordered_by_frequency_then_by_word() -> None:
     tokenizer = made("b b a a c c c d", sos_id=2, eos_id=None, pad_id=5, unk_id=0)
     assert [tokenizer.token(one) for one in range(tokenizer.vocab_size)] == [
         "<unk>",
@@ -184,7 +184,7 @@ def test_ids_go_by_frequency_then_by_the_word() -> None:
     assert (characters.start, characters.end, characters.pad) == (0, 0, None)
 
 
-def test_how_many_words_stay() -> None:
+def test_size_of_the_vocabulary() -> None:
     text = "a a a b b c"
     assert made(text, max_vocabulary=6).vocab_size == 6
     assert words_of(made(text, max_vocabulary=6), text) == ["a"] * 3 + ["b"] * 2 + ["<unk>"]
@@ -194,14 +194,14 @@ def test_how_many_words_stay() -> None:
 
 
 @given(st.lists(awkward, max_size=4))
-def test_the_counts_are_those_of_the_words_that_are_encoded(documents: list[str]) -> None:
+def test_fitting_counts_the_encoded_words(documents: list[str]) -> None:
     counts = Counter(word for text in [*documents, "x"] for word, _ in WORD._inner.pre_tokenizer.pre_tokenize_str(text))
     expected = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     tokenizer = made(*documents, "x")
     assert [tokenizer.token(one) for one in range(4, tokenizer.vocab_size)] == [word for word, _ in expected]
 
 
-def test_fitting_is_the_same_every_time() -> None:
+def test_fitting_is_deterministic() -> None:
     program = (
         "from lilliput.data.tokenizers import make_tokenizer as make\n"
         "from lilliput.settings.tree import TokenizerSettings as Settings\n"
@@ -218,18 +218,18 @@ def test_fitting_is_the_same_every_time() -> None:
     assert found.stdout.strip() == expected
 
 
-# ---- promises of every tokenizer
+# ---- guarantees of every tokenizer
 
 
 @every
 @given(text=awkward)
-def test_no_text_makes_a_special_id(tokenizer: Tokenizer, text: str) -> None:
+def test_no_text_gives_a_special_id(tokenizer: Tokenizer, text: str) -> None:
     for one in (text, f"{text} <eos> <sos> <EOS> <pad> {text}", f"<eos>{text}"):
         assert not {tokenizer.start, tokenizer.end, tokenizer.pad} & {*tokenizer.encode(one)}
     assert SPACES.encode("<eos> <unk>") == [3, 3]
 
 
-def test_a_special_token_in_the_training_text_is_no_word() -> None:
+def test_a_special_token_in_the_training_text_is_not_a_word() -> None:
     tokenizer = made("<eos> <eos> a <unk>", split="spaces")
     assert tokenizer.vocab_size == 5
     assert tokenizer.encode("a <eos> <unk>") == [4, 3, 3]
@@ -237,7 +237,7 @@ def test_a_special_token_in_the_training_text_is_no_word() -> None:
 
 @every
 @given(data=st.data())
-def test_a_stream_equals_the_whole(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_incremental_decoding_equals_decode(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
     decoder = TokenDecoder(tokenizer)
     assert "".join([decoder.push(one) for one in ids]) + decoder.flush() == tokenizer.decode(ids)
@@ -245,7 +245,7 @@ def test_a_stream_equals_the_whole(tokenizer: Tokenizer, data: st.DataObject) ->
 
 @every
 @given(parts=st.lists(awkward, min_size=1, max_size=8))
-def test_pieces_have_the_tokens_of_the_whole(tokenizer: Tokenizer, parts: list[str]) -> None:
+def test_pieces_give_the_tokens_of_the_whole_text(tokenizer: Tokenizer, parts: list[str]) -> None:
     text = " ".join(parts)
     whole = tokenizer.encode(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -312,7 +312,7 @@ def test_the_published_vocabulary_of_the_speeches() -> None:
         assert int((ids == tokenizer.unknown).sum()) == found.total() == unknown
 
 
-def test_names_in_a_vocabulary_file_decide(tmp_path: Path) -> None:
+def test_special_tokens_of_a_vocabulary_file_are_found_by_name(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbfa\r\n</s>\r\nb\r\n[UNK]\r\n<s>\r\n\r\n")
     tokenizer = make_tokenizer(settings(vocabulary=str(path), sos_id=7, eos_id=8), ())
@@ -321,7 +321,7 @@ def test_names_in_a_vocabulary_file_decide(tmp_path: Path) -> None:
     assert tokenizer.decode([4, 2, 0, 1]) == "b a"
 
 
-# ---- mistakes
+# ---- errors
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_names_in_a_vocabulary_file_decide(tmp_path: Path) -> None:
         (None, "file.missing", ""),
     ],
 )
-def test_bad_vocabulary_files_are_refused(tmp_path: Path, content: bytes | None, code: str, place: str) -> None:
+def test_bad_vocabulary_files_raise(tmp_path: Path, content: bytes | None, code: str, place: str) -> None:
     path = tmp_path / "vocab.txt"
     if content is not None:
         path.write_bytes(content)
@@ -346,14 +346,14 @@ def test_bad_vocabulary_files_are_refused(tmp_path: Path, content: bytes | None,
     assert (error.code, error.setting, error.where) == (code, "tokenizer.vocabulary", f"{path}{place}")
 
 
-def test_what_is_no_file_is_no_vocabulary(tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_not_a_small_file_raises(tmp_path: Path) -> None:
     assert refused(lambda: make_tokenizer(settings(vocabulary=str(tmp_path)), ())).code == "file.is-folder"
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         error = refused(lambda path=path: make_tokenizer(settings(vocabulary=str(path)), ()))  # type: ignore[misc]
         assert error.code == "file.format"
     with open(tmp_path / "huge", "wb") as file:
-        file.truncate(50_000_001)  # a hole: takes no place
+        file.truncate(50_000_001)  # a sparse file: uses no disk space
     error = refused(lambda: make_tokenizer(settings(vocabulary=str(tmp_path / "huge")), ()))
     assert error.code == "file.too-large"
     assert "50,000,001" in error.what
@@ -369,19 +369,19 @@ def test_what_is_no_file_is_no_vocabulary(tmp_path: Path) -> None:
         ({"eos_id": None, "pad_id": None}, "tokenizer.invalid", "tokenizer.eos_id"),
     ],
 )
-def test_settings_that_cannot_be_met(changes: dict[str, Any], code: str, setting: str) -> None:
+def test_impossible_settings(changes: dict[str, Any], code: str, setting: str) -> None:
     error = refused(lambda: made("a b a", **changes))
     assert (error.code, error.setting) == (code, setting)
 
 
-def test_a_text_of_no_words() -> None:
+def test_a_text_without_words() -> None:
     assert refused(lambda: made(" \n ")).code == "data.empty"
     assert refused(lambda: made("... !", punctuation="strip")).code == "data.empty"
     assert refused(lambda: made("", kind="character")).code == "data.empty"
 
 
-def test_every_pair_of_settings_is_told_from_others() -> None:
-    # Two tokenizers that differ in a rule differ in their hash, which is the key of prepared data.
+def test_different_settings_give_different_hashes() -> None:
+    # The hash is part of the key of prepared data.
     found = {
         made("A a. b's", split=split, punctuation=marks, lowercase=small).sha256
         for split, marks, small in itertools.product(("words", "spaces"), ("keep", "strip"), (False, True))

@@ -1,4 +1,4 @@
-"""FastText's binary format beside gensim, which trains and writes the files, and what is refused."""
+"""FastText's binary format: the same vectors as gensim, which writes the files, and errors."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def read(path: Path, words: list[str]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("shortest", "longest"), [(3, 6), (1, 2), (1, 1), (5, 5)])
-def test_vectors_are_gensims(tmp_path: Path, shortest: int, longest: int) -> None:
+def test_vectors_equal_gensims(tmp_path: Path, shortest: int, longest: int) -> None:
     path, model = train(tmp_path, shortest, longest)
     known = list(model.wv.index_to_key)
     unknown = ["bears", "lanterns", "Zoës", "научный", "科", "unbearable", "x" * 40]
     unknown = [word for word in unknown if ngram_hashes(word.encode(), shortest, longest)]
-    assert isinstance(open_vectors(path), FastTextFile)  # told by its content
+    assert isinstance(open_vectors(path), FastTextFile)  # recognised by its content
     found = read(path, known + unknown)
     assert found.keys() == {*known, *unknown}
     for word in known + unknown:
@@ -67,8 +67,8 @@ def test_only_wanted_words_are_found(trained: tuple[Path, FastText]) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12), st.integers(1, 4), st.integers(0, 4))
-def test_hashes_of_ngrams_are_gensims(word: str, shortest: int, more: int) -> None:
-    # gensim takes them modulo the bucket; with the largest one it takes them as they are.
+def test_hashes_of_ngrams_equal_gensims(word: str, shortest: int, more: int) -> None:
+    # gensim returns hashes modulo the bucket; the largest bucket leaves them unchanged.
     theirs = ft_ngram_hashes(word, shortest, shortest + more, 2**32 - 1)
     ours = ngram_hashes(word.encode(), shortest, shortest + more)
     assert [value % (2**32 - 1) for value in ours] == list(theirs)
@@ -78,7 +78,7 @@ def numbers(rows: int, width: int = 4) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, width)).astype(np.float32)
 
 
-def test_ngrams_that_were_pruned_are_left_out_and_moved(tmp_path: Path) -> None:
+def test_pruned_ngrams_are_skipped_and_renumbered(tmp_path: Path) -> None:
     hashes = [value % 5000 for value in ngram_hashes(b"bear", 3, 6)]
     kept = {hashes[0]: 1, hashes[1]: 0}
     matrix = numbers(3)
@@ -88,7 +88,7 @@ def test_ngrams_that_were_pruned_are_left_out_and_moved(tmp_path: Path) -> None:
     assert "zzzzzz" not in read(path, ["zzzzzz"])
 
 
-def test_the_end_of_a_sentence_has_no_ngrams_and_labels_are_no_words(tmp_path: Path) -> None:
+def test_the_end_of_a_sentence_has_no_ngrams_and_labels_are_not_words(tmp_path: Path) -> None:
     matrix = numbers(52)
     path = write_model(tmp_path / "s.bin", [b"</s>", b"sea"], matrix, bucket=50, labels=[b"__label__x"])
     found = read(path, ["</s>", "__label__x"])
@@ -102,7 +102,7 @@ def test_an_old_classifier_has_no_ngrams(tmp_path: Path) -> None:
     assert np.array_equal(read(path, ["sea"])["sea"], matrix[0])
 
 
-def test_every_cut_is_noticed(trained: tuple[Path, FastText], tmp_path: Path) -> None:
+def test_every_truncation_raises(trained: tuple[Path, FastText], tmp_path: Path) -> None:
     whole, short = trained[0].read_bytes(), tmp_path / "short.bin"
     for size in [5, 40, 80, 100, 200, *range(400, len(whole), 2999), len(whole) - 1]:
         short.write_bytes(whole[:size])
@@ -111,7 +111,7 @@ def test_every_cut_is_noticed(trained: tuple[Path, FastText], tmp_path: Path) ->
         assert str(short) in (error.where or "") and "byte" in (error.where or "")
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unsupported_files_raise(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     quantized = write_model(path, [b"sea"], numbers(1), quantized=True)
     assert refused(lambda: read(quantized, ["sea"])).code == "vectors.invalid"

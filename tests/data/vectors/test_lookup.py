@@ -1,4 +1,4 @@
-"""A vector for each token: the order of what is tried, the figures, and words of every kind of tokenizer."""
+"""Lookup of vectors: the order of forms, the statistics, and words of every kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL, EXACT = VectorSettings(), VectorSettings(case=False, apostrophes=False)
 
 
 class InMemory:
-    """Vectors as a file has them: in its order, words perhaps twice; composes what begins with a z."""
+    """A vector file in memory, possibly with repeated words; composes words that begin with z."""
 
     kind, width, notes = "memory", 2, list[str]()
 
@@ -68,14 +68,14 @@ def test_forms_in_their_order(word: str, settings: VectorSettings, expected: lis
     assert [order for order, _ in found] == sorted({order for order, _ in found})
 
 
-def test_the_best_form_wins_wherever_it_stands() -> None:
+def test_the_best_form_is_used_in_any_order() -> None:
     words = ["Bear", "bear", None, "Tim’s", "owl", "zebra", "Zoo"]
     file = InMemory(("tim", 5, 5), ("bear", 1, 1), ("Tim", 4, 4), ("Bear", 2, 2), ("Bear", 9, 9), ("zoo", 3, 3))
     found = look_up(file, words, ALL, silent)
     assert found.table.tolist() == [[2, 2], [1, 1], [0, 0], [4, 4], [0, 0], [7, 7], [3, 3]]
     assert found.covered.tolist() == [True, True, False, True, False, True, True]
     assert [int(order) // 16 if order != NONE else None for order in found.order] == [0, 0, None, 2, None, 3, 1]
-    assert file.parsed == ["tim", "bear", "Tim", "Bear", "zoo"]  # the second Bear is not even parsed
+    assert file.parsed == ["tim", "bear", "Tim", "Bear", "zoo"]  # the second Bear is not parsed
 
     plain = look_up(file, words, EXACT, silent)
     assert plain.covered.tolist() == [True, True, False, False, False, True, False]
@@ -85,9 +85,12 @@ def test_coverage_is_counted_by_type_and_by_token() -> None:
     words = ["Bear", "bear", None, "Tim’s", "owl", "zebra", "Zoo", None]
     counts = np.array([10, 20, 1000, 5, 40, 1, 4, 20])
     found = look_up(InMemory(("Bear", 2, 2), ("tim", 1, 1), ("zoo", 3, 3)), words, ALL, silent)
-    told = coverage(found, words, counts, unknown=7)
-    assert (told["words"], told["occurrences"]) == (6, 100)  # the unknown are words of the text, separators are not
-    assert told["coverage"] == {
+    report = coverage(found, words, counts, unknown=7)
+    assert (report["words"], report["occurrences"]) == (
+        6,
+        100,
+    )  # unknown words count as words of the text, separators do not
+    assert report["coverage"] == {
         "exact": {"types": 1 / 6, "tokens": 0.10},
         "case": {"types": 3 / 6, "tokens": 0.34},
         "apostrophes": {"types": 4 / 6, "tokens": 0.39},
@@ -100,10 +103,10 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
     words = ["garden", "Garden", "lantern", "window", "of", None, "castle"]
     file = InMemory(("garden", 1, 0), ("lantern", 0.9, 0.1), ("window", 0, 2), ("of", 1, 0.01), ("castle", -1, 0))
     found = look_up(file, words, ALL, silent)
-    told = neighbours(found, words, np.array([9, 8, 7, 6, 100, 500, 1]))
-    assert list(told) == ["garden", "lantern", "window", "castle"]  # frequent, long enough, and each once
-    assert [name for name, _ in told["garden"]] == ["of", "lantern", "window", "castle"]
-    assert told["garden"][1][1] == pytest.approx(0.9 / np.hypot(0.9, 0.1), abs=1e-4)
+    report = neighbours(found, words, np.array([9, 8, 7, 6, 100, 500, 1]))
+    assert list(report) == ["garden", "lantern", "window", "castle"]  # frequent, long enough, without repetition
+    assert [name for name, _ in report["garden"]] == ["of", "lantern", "window", "castle"]
+    assert report["garden"][1][1] == pytest.approx(0.9 / np.hypot(0.9, 0.1), abs=1e-4)
 
 
 def test_tokens_are_counted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,4 +130,4 @@ def test_words_of_subwords() -> None:
     assert pieces[" "] is None
     assert words[0xC3] is None or len(words[0xC3]) == 1
     assert words[tokenizer.end] is None
-    assert not any(word and "<0x" in word for word in words)  # half a character is no word
+    assert not any(word and "<0x" in word for word in words)  # an incomplete character is not a word

@@ -1,4 +1,4 @@
-"""Vectors as text and in word2vec's binary format: equal to gensim's, and every mistake with its place."""
+"""Vectors as text and in word2vec's binary format: equal to gensim's; errors with their place."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def write(path: Path, *lines: str) -> Path:
 
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("suffix", [".vec", ".txt", ".bin"])
-def test_a_file_of_gensim_is_read_as_gensim_reads_it(
-    vectors: KeyedVectors, tmp_path: Path, binary: bool, suffix: str
-) -> None:
+def test_vectors_equal_gensims(vectors: KeyedVectors, tmp_path: Path, binary: bool, suffix: str) -> None:
     path = tmp_path / f"vectors{suffix}"
     vectors.save_word2vec_format(str(path), binary=binary)
     theirs = KeyedVectors.load_word2vec_format(str(path), binary=binary)
@@ -78,8 +76,8 @@ def test_line_ends_after_the_rows_of_a_binary_file(tmp_path: Path) -> None:
     }
 
 
-def test_text_as_others_write_it(tmp_path: Path) -> None:
-    # FastText ends its lines with a space, Windows with CR; some use tabs; words of GloVe may have spaces.
+def test_variants_of_the_text_format(tmp_path: Path) -> None:
+    # FastText's lines end with a space, Windows' with CR; some files use tabs; GloVe's words may contain spaces.
     lines = ["sea 1 2 3 ", "bee\t4\t5\t6", ". . . 7 8 9", "at name@x.org 1 1 1", "bee 9 9 9", "fox  1e-3 -.5 +2\r", ""]
     path = write(tmp_path / "mixed.vec", "6 3", *lines)
     found = [(word, row().tolist()) for word, row in open_vectors(path).find({b"sea", b"bee", b"fox"}, silent)]
@@ -98,7 +96,7 @@ def test_a_byte_order_mark_before_the_header(tmp_path: Path) -> None:
     assert read(write(tmp_path / "bom.vec", "\ufeff1 2", "sea 1 2"), "sea")["sea"].tolist() == [1, 2]
 
 
-def test_more_rows_than_promised_are_noted(tmp_path: Path) -> None:
+def test_more_rows_than_in_the_header_give_a_note(tmp_path: Path) -> None:
     file = open_vectors(write(tmp_path / "more.vec", "1 2", "sea 1 2", "bee 3 4"))
     assert len(list(file.find({b"bee"}, silent))) == 1
     assert file.rows == 2
@@ -136,7 +134,7 @@ def test_bad_text(tmp_path: Path, case: str) -> None:
     assert fact in error.what
 
 
-def test_a_text_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_truncated_text_file(tmp_path: Path) -> None:
     path = tmp_path / "cut.vec"
     path.write_bytes(b"3 4\nsea 1 2 3 4\nbee 1 2")
     error = refused(lambda: read(path, "sea"))
@@ -144,7 +142,7 @@ def test_a_text_that_was_cut_off(tmp_path: Path) -> None:
     assert "2 of 4" in error.what
 
 
-def test_an_endless_line_is_no_text(tmp_path: Path) -> None:
+def test_a_very_long_line_raises(tmp_path: Path) -> None:
     path = tmp_path / "long.vec"
     path.write_bytes(b"2 2\nsea 1 2\n" + b"a" * 3_000_000)
     error = refused(lambda: read(path, "sea"))
@@ -153,7 +151,7 @@ def test_an_endless_line_is_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_archives_that_are_cut_off(vectors: KeyedVectors, tmp_path: Path, suffix: str) -> None:
+def test_truncated_archives(vectors: KeyedVectors, tmp_path: Path, suffix: str) -> None:
     plain, path = tmp_path / "plain.vec", tmp_path / f"cut.vec{suffix}"
     vectors.save_word2vec_format(str(plain))
     pack = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
@@ -186,7 +184,7 @@ def test_bad_binary_files(vectors: KeyedVectors, tmp_path: Path) -> None:
     assert refused(lambda: read(packed)).code == "file.format"
 
 
-def test_what_is_no_file_of_vectors(tmp_path: Path) -> None:
+def test_paths_that_are_not_vector_files(tmp_path: Path) -> None:
     assert refused(lambda: open_vectors(tmp_path)).code == "file.is-folder"
     path = write(tmp_path / "wiki.vec", "")
     assert refused(lambda: open_vectors(path)).code == "vectors.invalid"

@@ -66,7 +66,7 @@ def by_word(vectors: Vectors, prepared: Prepared) -> dict[str, np.ndarray]:
 # From a file ----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_the_files_and_the_report_tells_of_them(tmp_path: Path) -> None:
+def test_rows_equal_the_file_and_the_report_describes_them(tmp_path: Path) -> None:
     source = write_vectors(tmp_path / "mini.vec")
     found, prepared = make(configure(tmp_path, source=source))
     rows = by_word(found, prepared)
@@ -78,20 +78,20 @@ def test_rows_are_the_files_and_the_report_tells_of_them(tmp_path: Path) -> None
     assert not found.table[~found.covered].any()
     for special in (prepared.tokenizer.start, prepared.tokenizer.end, prepared.tokenizer.unknown):
         assert not found.covered[special]
-    told = found.report
-    assert (told["source"], told["kind"], told["rows"], told["width"]) == (source, "text", 5, 3)
+    report = found.report
+    assert (report["source"], report["kind"], report["rows"], report["width"]) == (source, "text", 5, 3)
     text = " ".join(STORIES).replace(".", " .").replace(",", " ,").split()
     exact = sum(word in ROWS for word in text) / len(text)
     either = sum(word.lower() in ROWS for word in text) / len(text)
-    assert told["occurrences"] == len(text)
-    assert told["coverage"]["exact"]["tokens"] == pytest.approx(exact)
-    assert told["coverage"]["case"]["tokens"] == pytest.approx(either)
-    assert told["uncovered"] == int((~found.covered).sum())
-    assert told["most_frequent_uncovered"][0] == [".", text.count(".")]
-    assert told["neighbours"]["garden"][0][0] == "lantern"
+    assert report["occurrences"] == len(text)
+    assert report["coverage"]["exact"]["tokens"] == pytest.approx(exact)
+    assert report["coverage"]["case"]["tokens"] == pytest.approx(either)
+    assert report["uncovered"] == int((~found.covered).sum())
+    assert report["most_frequent_uncovered"][0] == [".", text.count(".")]
+    assert report["neighbours"]["garden"][0][0] == "lantern"
 
 
-def test_vectors_are_made_once_and_again_when_anything_changed(tmp_path: Path) -> None:
+def test_vectors_are_cached_until_something_changes(tmp_path: Path) -> None:
     config = configure(tmp_path, source=write_vectors(tmp_path / "mini.vec"))
     phases: list[str] = []
 
@@ -102,14 +102,14 @@ def test_vectors_are_made_once_and_again_when_anything_changed(tmp_path: Path) -
 
     assert was_read(config)
     assert not was_read(config)
-    # What becomes of uncovered rows is decided later, and makes no new vectors.
+    # The treatment of uncovered rows does not change the vectors.
     assert not was_read(replace(config, vectors=replace(config.vectors, uncovered="average", frozen=False)))
     assert was_read(replace(config, vectors=replace(config.vectors, case=False)))
     write_vectors(tmp_path / "mini.vec", ROWS | {"quiet": (3, 3, 3)})
     assert was_read(config)
     assert "quiet" in by_word(*make(config))
     folders = [path for path in (tmp_path / "cache").iterdir() if path.name.startswith("vectors-") and path.is_dir()]
-    assert len(folders) == 2  # what a changed file gave took the place of the old
+    assert len(folders) == 2  # the vectors of the changed file replaced the old ones
     for name in ("table.npy", "covered.npy", "manifest.json"):
         for folder in folders:
             damaged = bytearray((folder / name).read_bytes())
@@ -119,7 +119,7 @@ def test_vectors_are_made_once_and_again_when_anything_changed(tmp_path: Path) -
         assert not was_read(config)
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_raises(tmp_path: Path) -> None:
     config = configure(tmp_path, source=write_vectors(tmp_path / "mini.vec"))
     prepared = prepare(config)
 
@@ -138,7 +138,7 @@ def test_settings_that_follow_from_the_vectors(tmp_path: Path) -> None:
     config = replace(config, model=ModelSettings(vocab_size=size + 2, dim=16, heads=2, hidden=32, kv_heads=2))
     missing = int((~found.covered).sum())
     fitted = fit_vectors(config, found).vectors
-    assert (fitted.width, fitted.rows) == (3, missing + 2)  # of a vocabulary larger than the tokenizer's
+    assert (fitted.width, fitted.rows) == (3, missing + 2)  # the vocabulary is larger than the tokenizer's
     assert fit_vectors(fit_vectors(config, found), found).vectors == fitted
     for changes in ({"frozen": False}, {"uncovered": "average"}):
         assert fit_vectors(replace(config, vectors=replace(config.vectors, **changes)), found).vectors.rows == 0
@@ -152,7 +152,7 @@ def test_settings_that_follow_from_the_vectors(tmp_path: Path) -> None:
     assert {(error.code, error.setting) for error in caught.value.errors} == {("setting.conflict", "model.tied")}
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_conflicting_settings_raise(tmp_path: Path) -> None:
     source = write_vectors(tmp_path / "mini.vec")
     other = write_vectors(tmp_path / "other.vec", {"maison": (1, 2), "jardin": (3, 4)})
     for config, code, setting in (
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 # From the training split ----------------------------------------------------------------------------------------------
 
 
-def test_trained_vectors_come_from_the_training_split_alone(tmp_path: Path) -> None:
+def test_vectors_are_trained_on_the_training_split_only(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -176,7 +176,7 @@ def test_trained_vectors_come_from_the_training_split_alone(tmp_path: Path) -> N
     write_stories(second / "held-out.txt", ["Unheard words of a castle, and the garden by the window."] * 30)
     seen: list[str] = []
     (here, prepared), (there, _) = make(one, seen), make(two)
-    assert seen.count("training vectors") == 3  # the words are counted, then two epochs
+    assert seen.count("training vectors") == 3  # one pass to count words, then two epochs
     assert prepared.tokenizer.sha256 == prepare(two).tokenizer.sha256
     np.testing.assert_array_equal(here.table, there.table)
     assert here.report["coverage"]["exact"] == {"types": 1.0, "tokens": 1.0}
@@ -188,7 +188,7 @@ def test_trained_vectors_come_from_the_training_split_alone(tmp_path: Path) -> N
     assert not np.array_equal(make(three)[0].table, here.table)
 
 
-def test_trained_vectors_are_gensims_own(tmp_path: Path) -> None:
+def test_trained_vectors_equal_gensims(tmp_path: Path) -> None:
     from gensim.models import FastText
 
     config = configure(tmp_path, source="train", width=8, epochs=2)
@@ -226,9 +226,9 @@ print(most - before, found.table.nbytes)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="own memory is told by Linux's /proc only")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="requires /proc (Linux)")
 @pytest.mark.parametrize("kind", ["text", "word2vec", "fasttext"])
-def test_a_large_file_needs_little_memory(tmp_path: Path, kind: str) -> None:
+def test_a_large_file_requires_little_memory(tmp_path: Path, kind: str) -> None:
     rows, width = 200_000, 100
     names = [f"word{n}".encode() for n in range(rows)]
     path = tmp_path / "large.vec"
@@ -259,9 +259,9 @@ def test_real_vectors_cover_real_stories(tmp_path: Path) -> None:
     source = str(DATA / "word-vectors" / "googlenews-300d-first10000.vec")
     config = Config(data=data, tokenizer=TokenizerSettings(kind="word"), vectors=VectorSettings(source=source))
     found, prepared = make(config)
-    told = found.report
-    assert (told["rows"], told["width"]) == (10_000, 300)
-    shares = told["coverage"]
+    report = found.report
+    assert (report["rows"], report["width"]) == (10_000, 300)
+    shares = report["coverage"]
     assert 0.4 < shares["exact"]["types"] < shares["case"]["types"] <= shares["apostrophes"]["types"] < 1
     assert 0.5 < shares["exact"]["tokens"] < shares["case"]["tokens"] <= shares["apostrophes"]["tokens"] < 1
     from gensim.models import KeyedVectors

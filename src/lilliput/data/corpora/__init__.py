@@ -1,10 +1,10 @@
-"""A corpus: documents in named splits, from whatever the settings name as their source.
+"""A corpus: the documents of the sources in the settings, in named splits.
 
-Owns: which splits there are, which document goes to which of them, and reading each source once for all of
-its splits. Does not own: finding and reading sources (`sources`), the draw of a split (`splits`), tokens,
-hashes or caches (`prepare`), nor the stories themselves (`storybook`).
+Owns: the list of splits, assigning documents to splits, and reading each source once for all its splits. Does not own:
+finding and reading sources (`sources`), drawing a split (`splits`), tokens, hashes or caches (`prepare`), or the
+stories (`storybook`).
 
-Everything streams: one document is in memory at a time.
+Documents are streamed: one is in memory at a time.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from lilliput.settings.tree import DataSettings
 __all__ = ["END_OF_TEXT", "STORYBOOK", "Corpus", "Document", "Notice", "Part", "ignore", "open_corpus"]
 
 STORYBOOK_DOCUMENTS = 20_000
-STORY_BYTES = 1_100  # the mean of a story
+STORY_BYTES = 1_100  # mean size of a story
 
 Route = Callable[[int, Document], Iterable[tuple[str, Document]]]
 
 
 def ignore_split(split: str) -> None:
-    """For callers who do not count the empty documents of a stream."""
+    """Ignore an empty document of a split."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A source that is read once, and where its documents go. The first of its splits hears of empty ones."""
+    """A source that is read once, and the route of its documents. Empty documents count for the first split."""
 
     splits: tuple[str, ...]
     read: Reader
-    route: Route  # position of the document, the document -> what becomes of it, split by split
+    route: Route  # (position, document) -> the (split, document) pairs that it becomes
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Named splits of documents, each read anew from its source whenever it is asked for."""
+    """Named splits of documents. Each iteration reads the source again."""
 
     name: str
-    sources: list[Path]  # the files whose content decides the documents, for hashing
+    sources: list[Path]  # the files whose content determines the documents, for hashing
     describe: str  # one sentence: what was found, and what was guessed
-    size: int  # about how many bytes of text all splits have together, at most; 0 where nobody knows (a loader)
+    size: int  # upper estimate of the bytes of text in all splits; 0 if unknown (a loader)
     parts: tuple[Part, ...] = field(repr=False)
 
     @property
@@ -60,9 +60,9 @@ class Corpus:
         return tuple(split for part in self.parts for split in part.splits)
 
     def documents(self, split: str, on_empty: Notice = ignore) -> Iterator[Document]:
-        """The documents of a split, in order, stripped of surrounding white space; `on_empty` hears of dropped ones.
+        """Yield the documents of a split in order, without surrounding white space; call `on_empty` for empty ones.
 
-        Where splits share a source, its empty documents are told with the training split only.
+        If splits share a source, its empty documents count for the training split only.
         """
         part = next(part for part in self.parts if split in part.splits)
         for index, document in enumerate(part.read(on_empty if split == part.splits[0] else ignore)):
@@ -71,9 +71,9 @@ class Corpus:
                     yield routed
 
     def stream(self, on_empty: Callable[[str], None] = ignore_split) -> Iterator[tuple[str, Document]]:
-        """Every document of every split with the split's name, each source read once, always in the same order.
+        """Yield (split, document) for all splits in a fixed order, reading each source once.
 
-        Of each split, the order is that of `documents`. `on_empty` hears the split that counts a dropped document.
+        Within a split the order is that of `documents`. `on_empty` gets the split of each empty document.
         """
         for part in self.parts:
             for index, document in enumerate(part.read(functools.partial(on_empty, part.splits[0]))):
@@ -81,9 +81,9 @@ class Corpus:
 
 
 def open_corpus(settings: DataSettings) -> Corpus:
-    """Finds the sources, looks at their first documents, and decides how they are split."""
-    apart = settings.validation_source is not None
-    readings = _open("data.source", settings.source, ("train",) if apart else ("train", "validation"), settings)
+    """Find the sources, read their first documents, and choose the splits."""
+    separate = settings.validation_source is not None
+    readings = _open("data.source", settings.source, ("train",) if separate else ("train", "validation"), settings)
     readings["train"] = _first(readings["train"], None if settings.source == STORYBOOK else settings.documents)
     if settings.validation_source is not None:
         readings |= _open("data.validation_source", settings.validation_source, ("validation",), settings)
@@ -91,14 +91,14 @@ def open_corpus(settings: DataSettings) -> Corpus:
         parts, sentence = [_whole("train", readings), _whole("validation", readings)], readings["train"].describe
         sentence += f"; validation: {readings['validation'].describe}"
     else:
-        part, told = _share(readings["train"], settings)
-        parts, sentence = [part], f"{readings['train'].describe}; {told}"
+        part, split_sentence = _share(readings["train"], settings)
+        parts, sentence = [part], f"{readings['train'].describe}; {split_sentence}"
     for test in settings.tests:
         name, _, source = test.partition("=")
         readings |= _open("data.tests", source, (name,), settings)
         parts.append(_whole(name, readings))
         sentence += f"; {name}: {readings[name].describe}"
-    # The same file may serve twice; it decides the documents once.
+    # A file may be used by two splits.
     sources = list(dict.fromkeys(path for reading in readings.values() for path in reading.files))
     size = sum(reading.size for reading in readings.values())
     name = settings.source if is_hub_name(settings.source) else Path(settings.source).name
@@ -128,19 +128,19 @@ def _open_storybook(split: str, settings: DataSettings) -> Reading:
     from lilliput.data.storybook import word_lists as storybook_words
 
     if settings.labelled:
-        what, fix = "the stories of the storybook have no labels", "set data.labelled to false"
+        what, fix = "data.labelled requires a source with labels (got storybook)", "set data.labelled to false"
         raise UserError(what, STORYBOOK, fix=fix, code="data.label", setting="data.labelled")
     count = settings.documents or STORYBOOK_DOCUMENTS
     if split != "train":
-        # Validation stories cost time at every full evaluation, and 500 already give the bits per byte of the book to
-        # 0.35% (95% interval, measured with its exact scores); never more of them than of training stories.
+        # Validation stories cost time at every full evaluation. 500 measure bits per byte to within 0.35% (95%
+        # confidence interval, from exact scores). Never more validation than training stories.
         count = min(count, max(500, count // 20))
     chapter = split if split in ("train", "validation") else "test"
 
     def read(on_empty: Notice) -> Iterator[Document]:
         return (Document(text) for text in islice(storybook.stories(chapter, settings.seed), count))
 
-    # The program is the source: a new edition of the book makes other documents.
+    # The program files are the source: another version may generate other documents.
     files = [Path(str(module.__file__)) for module in (chance, storybook, storybook_words)]
     return Reading(files, f"{count:,} stories of the built-in storybook", count * STORY_BYTES, read)
 
@@ -148,12 +148,12 @@ def _open_storybook(split: str, settings: DataSettings) -> Reading:
 def _first(reading: Reading, limit: int | None) -> Reading:
     if limit is None:
         return reading
-    told = f"the first {limit:,} documents" if limit > 1 else "the first document"
+    part = f"the first {limit:,} documents" if limit > 1 else "the first document"
 
     def read(on_empty: Notice) -> Iterator[Document]:
         return islice(reading.read(on_empty), limit)
 
-    return Reading(reading.files, f"{reading.describe}; {told}", reading.size, read)
+    return Reading(reading.files, f"{reading.describe}; {part}", reading.size, read)
 
 
 def _whole(split: str, readings: dict[str, Reading]) -> Part:
@@ -161,10 +161,10 @@ def _whole(split: str, readings: dict[str, Reading]) -> Part:
 
 
 def _share(reading: Reading, settings: DataSettings) -> tuple[Part, str]:
-    """A source that serves both splits, and how that is told."""
+    """Split a source into train and validation; return the part and a sentence that describes it."""
     share, splits = settings.validation_share, ("train", "validation")
     percent = f"{100 * share:.3g}%"
-    # The first block must be seen whole to promise a document to each split.
+    # The first block is read whole, so that each split gets a document.
     seen = sum(1 for _ in islice(reading.read(ignore), block_length(share)))
     if seen > 1:
         member = member_of_validation(settings.seed, share, seen)
@@ -172,11 +172,11 @@ def _share(reading: Reading, settings: DataSettings) -> tuple[Part, str]:
         def send(index: int, document: Document) -> Iterable[tuple[str, Document]]:
             return [(splits[member(index)], document)]
 
-        return Part(splits, reading.read, send), f"{percent} of the documents are kept for validation"
+        return Part(splits, reading.read, send), f"{percent} of the documents are used for validation"
 
     def cut(index: int, document: Document) -> Iterable[tuple[str, Document]]:
         first, second, _ = cut_document(document.text, share, settings.source)
         return [("train", Document(first, document.label)), ("validation", Document(second, document.label))]
 
     border = cut_document(next(reading.read(ignore)).text, share, settings.source)[2]
-    return Part(splits, reading.read, cut), f"its last {percent} are kept for validation, cut at {border}"
+    return Part(splits, reading.read, cut), f"its last {percent} are used for validation, split at {border}"

@@ -1,10 +1,10 @@
-"""Tables as documents, a row each: .csv, .tsv and .parquet.
+"""Read .csv, .tsv and .parquet files, one document per row.
 
-Owns: which column holds the text and which the label, by name, by number or by a guess that is said; and the
-mistakes of rows. Does not own: bytes and encodings (`decompression`).
+Owns: choosing the columns of text and label (by name, by number, or by a guess that is reported), and errors in rows.
+Does not own: bytes and encodings (`decompression`).
 
-A .csv may quote a cell, and a quoted cell may hold anything. A .tsv may not: a quotation mark in it is text,
-as in the label TAB text files that people write by hand, and a cell ends at a tab.
+Cells of a .csv may be quoted and then contain anything. Quotation marks in a .tsv are text (as in hand-written label
+TAB text files), and a cell ends at a tab.
 """
 
 from __future__ import annotations
@@ -23,77 +23,77 @@ from lilliput.errors import UserError, nearest
 from lilliput.settings.tree import DataSettings
 
 DEFAULTS = DataSettings()
-LONGEST_CELL = 2**31 - 1  # what a C long holds everywhere
+LONGEST_CELL = 2**31 - 1  # the largest C long on every platform
 ROWS = 256  # rows of a .parquet file in memory at once
 BUFFER = 1 << 20
 
-Row = tuple[int, list[str]]  # the line on which it begins, its cells
+Row = tuple[int, list[str]]  # the line on which the row begins, its cells
 Rows = Callable[[Path], Iterator[Row]]
 
 
 class Columns(NamedTuple):
-    """Which cells of a row matter, counted from 0."""
+    """The columns of text and label, from 0. `description` is printed."""
 
     text: int
     label: int | None
     width: int
     header: bool
-    told: str
+    description: str
 
 
 def choose_columns(first: list[str], settings: DataSettings, where: str) -> Columns:
-    """From the first row. It is a header where it names the text or the label; else columns go by number, or by guess."""
+    """Choose the columns from the first row. It is a header if it contains the name of the text or label column."""
     names = [cell.strip() for cell in first]
     header = settings.text_field in names or settings.label_field in names
     if header:
         text = _find(settings.text_field, names, "text", where)
         label = _find(settings.label_field, names, "label", where) if settings.labelled else None
-        told = f"column {names[text]!r}" + (f", label in column {names[label]!r}" if label is not None else "")
+        chosen = f"column {names[text]!r}" + (f", label in column {names[label]!r}" if label is not None else "")
     else:
         guess = len(names) - 1 if len(names) <= 2 and settings.text_field == DEFAULTS.text_field else None
         text = _find(settings.text_field, names, "text", where) if guess is None else guess
         label = _label_by_number(text, names, settings, where) if settings.labelled else None
-        told = f"no header: column {text + 1} is the text"
+        chosen = f"no header: column {text + 1} is the text"
         if label is not None:
-            told += f", column {label + 1} the label"
+            chosen += f", column {label + 1} the label"
         elif guess == 1:
-            told += ", column 1 is left out"
+            chosen += ", column 1 is ignored"
     if text == label:
-        what, fix = (
-            "text and label are the same column",
-            "set data.text_field and data.label_field to different columns",
-        )
+        what = f"text and label must be in different columns (got column {text + 1} for both)"
+        fix = "set data.text_field and data.label_field to different columns"
         raise UserError(what, where, fix=fix, code="data.column", setting="data.label_field")
-    return Columns(text, label, len(names), header, f"a document a row ({told})")
+    return Columns(text, label, len(names), header, f"one document per row ({chosen})")
 
 
 def _label_by_number(text: int, names: list[str], settings: DataSettings, where: str) -> int:
     if settings.label_field == DEFAULTS.label_field and len(names) == 2:
         return 1 - text
     if len(names) == 1:
-        what, fix = "the row has one column, expected a label and a text", "add labels, or set data.labelled to false"
+        what, fix = "a row must have a label and a text (got one column)", "add labels, or set data.labelled to false"
         raise UserError(what, where, fix=fix, code="data.label", setting="data.labelled")
     return _find(settings.label_field, names, "label", where)
 
 
 def _find(field: str, names: list[str], setting: str, where: str) -> int:
-    """The column of this name, or of this number from 1."""
+    """Return the index of the column with this name, or with this number from 1."""
     if field in names:
         return names.index(field)
     if field.isdecimal():
         if 1 <= int(field) <= len(names):
             return int(field) - 1
-        what, fix = f"there is no column {field}, the row has {len(names)}", f"set data.{setting}_field to 1"
+        what = f"data.{setting}_field must be a column from 1 to {len(names)} (got {field})"
+        fix = f"set data.{setting}_field to 1"
         raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
     shown = [repr(name)[1:-1][:30] for name in names[:8]]
     longest = max(range(len(names)), key=lambda index: len(names[index])) + 1
-    what = f"there is no column {field!r}; the first row is {', '.join(shown)}" + (" …" if len(names) > 8 else "")
+    columns = ", ".join(shown) + (" …" if len(names) > 8 else "")
+    what = f"data.{setting}_field must be a column of the first row: {columns} (got {field!r})"
     fix = f"set data.{setting}_field to {nearest(field, shown) or longest} (a name, or a number from 1)"
     raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
-    # The limit is the process's own: any program that wants a smaller one would refuse documents that we may not.
+    # The limit is global in the process: a smaller one set by another library would reject long documents.
     csv.field_size_limit(LONGEST_CELL)
     lines = (decode(path, piece) + "\n" for piece in split_at(read_chunks(path), b"\n"))
     reader, line = csv.reader(lines, strict=True), 1
@@ -102,8 +102,8 @@ def csv_rows(path: Path) -> Iterator[Row]:
             cells = next(reader, None)
         except csv.Error as error:
             ends, returns = "end of data" in str(error), "new-line character" in str(error)
-            what = "a quoted cell has no end" if ends else f"the row is not valid CSV: {error}"
-            what = "the row ends with a carriage return and no line feed" if returns else what
+            what = "a quoted cell has no closing quotation mark" if ends else f"the row is not valid CSV: {error}"
+            what = "rows must end with a line feed (got a carriage return)" if returns else what
             fix = "write a quotation mark in a quoted cell twice, or rename the file to .tsv or .txt"
             fix = f"run tr '\\r' '\\n' < {path.name} > new-{path.name}" if returns else fix
             raise UserError(what, place(path, line), fix=fix, code="file.syntax") from error
@@ -132,8 +132,8 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
             if columns.header:
                 continue
         if len(cells) != columns.width:
-            what = f"the row must have {columns.width} columns, as the first row, got {len(cells)}"
-            fix = "quote cells that contain the separator, in a .csv file"
+            what = f"the row must have {columns.width} columns, as the first row (got {len(cells)})"
+            fix = "write quotation marks around cells of a .csv file that contain the separator"
             raise UserError(what, place(path, line), fix=fix, code="file.syntax")
         text = cells[columns.text]
         if columns.label is not None and text.strip():
@@ -142,7 +142,7 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
             yield Document(text)
 
 
-def _tell_rows(rows: Rows, files: list[Path], settings: DataSettings) -> str:
+def _describe_rows(rows: Rows, files: list[Path], settings: DataSettings) -> str:
     firsts = (
         choose_columns(cells, settings, place(path, line))
         for path in files
@@ -150,23 +150,23 @@ def _tell_rows(rows: Rows, files: list[Path], settings: DataSettings) -> str:
         if not _is_blank(cells)
     )
     columns = next(firsts, None)
-    return columns.told if columns else "a document a row"
+    return columns.description if columns else "one document per row"
 
 
 def read_csv(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
     return _read_rows(csv_rows, path, settings, labels)
 
 
-def tell_csv(files: list[Path], settings: DataSettings) -> str:
-    return _tell_rows(csv_rows, files, settings)
+def describe_csv(files: list[Path], settings: DataSettings) -> str:
+    return _describe_rows(csv_rows, files, settings)
 
 
 def read_tsv(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
     return _read_rows(tsv_rows, path, settings, labels)
 
 
-def tell_tsv(files: list[Path], settings: DataSettings) -> str:
-    return _tell_rows(tsv_rows, files, settings)
+def describe_tsv(files: list[Path], settings: DataSettings) -> str:
+    return _describe_rows(tsv_rows, files, settings)
 
 
 def read_parquet(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Document]:
@@ -176,13 +176,13 @@ def read_parquet(path: Path, settings: DataSettings, labels: Labels) -> Iterator
         number = 0
         for batch in file.iter_batches(batch_size=ROWS, columns=names, use_threads=False):
             texts = batch.column(text).to_pylist()
-            marks = batch.column(label).to_pylist() if label is not None else [None] * len(texts)
-            for found, mark in zip(texts, marks, strict=True):
+            values = batch.column(label).to_pylist() if label is not None else [None] * len(texts)
+            for found, value in zip(texts, values, strict=True):
                 number += 1
                 if label is not None and found and not found.isspace():
-                    yield Document(found, labels.take(mark, functools.partial(_row, path, number)))
+                    yield Document(found, labels.take(value, functools.partial(_row, path, number)))
                 else:
-                    yield Document(found or "")  # a null is an empty document
+                    yield Document(found or "")  # null is an empty document
 
 
 def _row(path: Path, number: int) -> str:
@@ -191,16 +191,16 @@ def _row(path: Path, number: int) -> str:
 
 @contextlib.contextmanager
 def _open_parquet(path: Path) -> Iterator[Any]:
-    """The file, read as it is needed and never whole; what is wrong with it is told as a mistake of its user."""
+    """Open the file for reading in parts; convert its errors to UserErrors."""
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
-        what, fix = "reading .parquet files needs pyarrow", 'run pip install "lilliput[data]"'
+        what, fix = "reading .parquet files requires pyarrow (not installed)", 'run pip install "lilliput[data]"'
         raise UserError(what, str(path), fix=fix, code="package.missing") from error
     with contextlib.ExitStack() as stack:
         source: str | IO[bytes] = str(path)
-        if compression_of(path):  # its directory is at its end, so that it cannot be read as a stream
+        if compression_of(path):  # the index is at the end of the file, so it cannot be read as a stream
             source = stack.enter_context(tempfile.TemporaryFile())
             try:
                 for chunk in read_bytes(path):
@@ -208,22 +208,22 @@ def _open_parquet(path: Path) -> Iterator[Any]:
                 source.flush()
             except OSError as error:
                 what = f"cannot decompress the file into {tempfile.gettempdir()}: {error.strerror}"
-                fix = "set TMPDIR to a folder with more space, or decompress it before"
+                fix = "set TMPDIR to a folder with more space, or decompress the file first"
                 raise UserError(what, str(path), fix=fix, code="file.not-written") from error
         try:
-            # Without the two, a whole row group would be read ahead.
+            # Without these arguments, a whole row group is read at once.
             yield stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False))
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, PermissionError):
                 what = f"cannot read the file: {error.strerror}"
                 raise UserError(what, str(path), fix="check its permissions", code="file.unreadable") from error
             reason = str(error).strip().splitlines()[0][:150]
-            what = f"not a complete .parquet file: {reason}"
+            what = f"the .parquet file is damaged: {reason}"
             raise UserError(what, str(path), fix="copy or download it again", code="file.damaged") from error
 
 
 def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str, str | None]:
-    """Names of the columns of text and of labels."""
+    """Return the names of the columns of text and label."""
     import pyarrow.types as kinds  # type: ignore[import-untyped]
 
     def holds_text(kind: Any) -> bool:
@@ -241,20 +241,20 @@ def _parquet_columns(file: Any, path: Path, settings: DataSettings) -> tuple[str
             return str(names[int(field) - 1])
         shown = [repr(name)[1:-1][:30] for name in names[:8]]
         meant = nearest(field, among) or (among[0] if among else None)
-        what = f"there is no column {field!r}, the file has {', '.join(shown) or 'none'}"
-        fix = f"set data.{setting}_field to {meant}" if meant else "give a file with text in it"
+        what = f"data.{setting}_field must be a column of the file: {', '.join(shown) or 'none'} (got {field!r})"
+        fix = f"set data.{setting}_field to {meant}" if meant else "give a file with a column of text"
         raise UserError(what, str(path), fix=fix, code="data.column", setting=f"data.{setting}_field")
 
     text = find(settings.text_field, "text", texts)
     if text not in texts:
         meant = nearest(settings.text_field, texts) or (texts[0] if texts else None)
-        what = f"column {text!r} must contain text, got {schema.field(text).type}"
-        fix = f"set data.text_field to {meant}" if meant else "give a file with text in it"
+        what = f"column {text!r} must contain text (got {schema.field(text).type})"
+        fix = f"set data.text_field to {meant}" if meant else "give a file with a column of text"
         raise UserError(what, str(path), fix=fix, code="data.column", setting="data.text_field")
     return text, find(settings.label_field, "label", names) if settings.labelled else None
 
 
-def tell_parquet(files: list[Path], settings: DataSettings) -> str:
+def describe_parquet(files: list[Path], settings: DataSettings) -> str:
     with _open_parquet(files[0]) as file:
         text, label = _parquet_columns(file, files[0], settings)
-    return f"a document a row (column {text!r}" + (f", label in column {label!r})" if label is not None else ")")
+    return f"one document per row (column {text!r}" + (f", label in column {label!r})" if label is not None else ")")

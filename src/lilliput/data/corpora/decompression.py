@@ -1,9 +1,9 @@
-"""The bytes of a text file, decompressed, in pieces of bounded size, and where in the file a mistake stands.
+"""Read the bytes of a text file, decompressed, in pieces of bounded size.
 
-Owns: the compressed forms, refusing what is no UTF-8 text (with its line and byte), and cutting bytes at a
-mark. Does not own: what a piece means (`formats`, `csv_tsv_parquet`).
+Owns: the compression formats, errors for input that is not UTF-8 text (with line and byte), and splitting bytes at a
+separator. Does not own: the meaning of a piece (`formats`, `csv_tsv_parquet`).
 
-Lines and bytes are counted in the decompressed text, and the mistake says so.
+Lines and bytes are counted in the decompressed text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Piece = tuple[int, bytearray]  # offset of its first byte in the text, its bytes
 
 
 class Decompressor(Protocol):
-    """What zlib, lzma and zstandard agree on: one member of an archive."""
+    """The common interface of zlib, lzma and zstandard; decodes one member of an archive."""
 
     @property
     def eof(self) -> bool: ...
@@ -41,8 +41,8 @@ class Codec(NamedTuple):
 class Compression(NamedTuple):
     name: str
     magic: bytes  # the first bytes of every such file
-    expansion: int  # how often larger a text is, generously: for bars and estimates
-    chunk: int  # compressed bytes at a time: at the best ratio (1,000, 30,000 and 7,000) about 100 MB of text
+    expansion: int  # upper estimate of text size / file size, for progress bars and estimates
+    chunk: int  # compressed bytes read at a time: at the best ratio (1,000, 30,000 and 7,000) about 100 MB of text
     codec: Callable[[], Codec]
 
 
@@ -58,14 +58,14 @@ def _zstandard() -> Codec:
     try:
         import zstandard
     except ImportError as error:
-        what, fix = "reading .zst files needs zstandard", 'run pip install "lilliput[data]"'
+        what, fix = "reading .zst files requires zstandard (not installed)", 'run pip install "lilliput[data]"'
         raise UserError(what, fix=fix, code="package.missing") from error
     return Codec(lambda: cast(Decompressor, zstandard.ZstdDecompressor().decompressobj()), zstandard.ZstdError)
 
 
 COMPRESSIONS = {
     ".gz": Compression("gzip", b"\x1f\x8b", 4, 1 << 16, _gzip),
-    ".zst": Compression("zstandard", b"\x28\xb5\x2f\xfd", 5, 1 << 12, _zstandard),
+    ".zst": Compression("zstd", b"\x28\xb5\x2f\xfd", 5, 1 << 12, _zstandard),
     ".xz": Compression("xz", b"\xfd7zXZ\x00", 6, 1 << 14, _xz),
 }
 
@@ -75,7 +75,7 @@ def compression_of(path: Path) -> Compression | None:
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
-    """The file in parts, decompressed where its name says that it is compressed."""
+    """Yield the bytes of the file in parts, decompressed if its suffix is one of `COMPRESSIONS`."""
     compression = compression_of(path)
     size = compression.chunk if compression else CHUNK
     try:
@@ -91,16 +91,16 @@ def read_bytes(path: Path) -> Iterator[bytes]:
 
 def _check_magic(path: Path, first: bytes, compression: Compression | None) -> None:
     if compression and not first.startswith(compression.magic):
-        what = f"the file is not compressed by {compression.name}, unlike its name"
+        what = f"a {path.suffix} file must be compressed with {compression.name} (got other content)"
         raise UserError(what, str(path), fix=f"rename it to {path.stem}, or download it again", code="file.format")
     for suffix, other in COMPRESSIONS.items():
         if not compression and first.startswith(other.magic):
-            what = f"the file is compressed by {other.name}, unlike its name"
+            what = f"a file without the suffix {suffix} must not be compressed (got {other.name} data)"
             raise UserError(what, str(path), fix=f"rename it to {path.name}{suffix}", code="file.format")
 
 
 def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[bytes]:
-    """Members one after the other (all three forms allow that), with or without zeros between them."""
+    """Yield the text of all members. All three formats allow several members, with or without zeros between them."""
     decoder, done = codec.new(), 0
     try:
         for data in parts:
@@ -117,19 +117,19 @@ def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[by
         what = f"the archive is damaged after byte {done} of the decompressed text: {error}"
         raise UserError(what, str(path), fix="copy or download it again", code="file.damaged") from error
     if not decoder.eof:
-        what = f"the archive is incomplete, it ends after byte {done} of the decompressed text"
+        what = f"the archive is truncated after byte {done} of the decompressed text"
         raise UserError(what, str(path), fix="copy or download it again", code="file.damaged")
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """The text in parts, refused where it is no text."""
+    """Yield the bytes of a text file in parts; raise if it is UTF-16 or binary."""
     position = 0
     for chunk in read_bytes(path):
         if position == 0 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            what, where = "the file is UTF-16, expected UTF-8", place(path, offset=0)
+            what, where = "the file must be UTF-8 (got UTF-16)", place(path, offset=0)
             raise UserError(what, where, fix=_convert(path, "utf-16"), code="file.not-utf8")
         if (zero := chunk.find(b"\0")) >= 0:
-            what, where = "the file is binary, not text: it contains a NUL byte", place(path, offset=position + zero)
+            what, where = "the file must be text (got binary data: a NUL byte)", place(path, offset=position + zero)
             raise UserError(what, where, fix="give a UTF-8 text file", code="file.binary")
         yield chunk
         position += len(chunk)
@@ -146,7 +146,7 @@ def place(path: Path, line: int | None = None, offset: int | None = None) -> str
 
 
 def line_at(path: Path, offset: int) -> int:
-    """The line, from 1, of a byte: read again, because counting all lines ahead would cost every good file."""
+    """Return the line, from 1, of a byte. Reads the file again, so that valid files need no line count."""
     lines, position = 1, 0
     for chunk in read_bytes(path):
         lines += chunk.count(b"\n", 0, offset - position)
@@ -157,13 +157,13 @@ def line_at(path: Path, offset: int) -> int:
 
 
 def _convert(path: Path, encoding: str) -> str:
-    if compression_of(path):
-        return f"decompress it, then run iconv -f {encoding} -t utf-8 {path.stem} > utf8-{path.stem}"
+    if compression := compression_of(path):
+        return f"run {compression.name} -dc {path.name} | iconv -f {encoding} -t utf-8 > utf8-{path.stem}"
     return f"run iconv -f {encoding} -t utf-8 {path.name} > utf8-{path.name}"
 
 
 def trim(piece: Piece) -> Piece:
-    """The piece without the white space around it. Stripping its text would copy that, four times its bytes at worst."""
+    """Remove surrounding white space from a piece. Stripping the decoded text would copy up to four times the bytes."""
     start, raw = piece
     del raw[len(raw.rstrip()) :]
     leading = len(raw) - len(raw.lstrip())
@@ -172,49 +172,49 @@ def trim(piece: Piece) -> Piece:
 
 
 def decode(path: Path, piece: Piece) -> str:
-    """The text of a piece, which is used up: a document may be so large that its bytes must go when its text comes."""
+    """Decode a piece and clear its bytes, because a document may be too large to keep both in memory."""
     start, raw = piece
-    # `utf-8-sig` would move the offsets of mistakes.
+    # `utf-8-sig` would shift the offsets of errors.
     skip = len(BYTE_ORDER_MARK) if start == 0 and raw.startswith(BYTE_ORDER_MARK) else 0
     try:
         text = (raw[skip:] if skip else raw).decode("utf-8")
     except UnicodeDecodeError as error:
         offset = start + skip + error.start
-        what = f"the file is not UTF-8: unexpected byte 0x{raw[skip + error.start]:02x}"
+        what = f"the file must be UTF-8 (got the invalid byte 0x{raw[skip + error.start]:02x})"
         where = place(path, line_at(path, offset), offset)
-        fix = f"if it is Latin-1, {_convert(path, 'latin1')}"
+        fix = f"{_convert(path, 'latin1')} (if the file is Latin-1)"
         raise UserError(what, where, fix=fix, code="file.not-utf8") from error
     raw.clear()
     return text
 
 
 def join(chunks: Iterable[bytes]) -> Iterator[Piece]:
-    """Everything as one piece."""
+    """Yield everything as one piece."""
     whole = bytearray()
     for chunk in chunks:
         whole += chunk
     yield 0, whole
 
 
-def split_at(chunks: Iterable[bytes], mark: bytes) -> Iterator[Piece]:
-    """What stands between marks. White space after the last mark is the end of the file, not a document."""
+def split_at(chunks: Iterable[bytes], separator: bytes) -> Iterator[Piece]:
+    """Yield the pieces between separators. White space after the last separator is not a piece."""
     held, start, searched = bytearray(), 0, 0
     for chunk in chunks:
         held += chunk
         cursor = 0
-        while (found := held.find(mark, max(cursor, searched))) >= 0:
+        while (found := held.find(separator, max(cursor, searched))) >= 0:
             yield start + cursor, held[cursor:found]
-            cursor = found + len(mark)
+            cursor = found + len(separator)
         del held[:cursor]
         start += cursor
-        # A mark may straddle two chunks; what was searched is never searched again, however long the document.
-        searched = max(0, len(held) - len(mark) + 1)
+        # A separator may span two chunks. No byte is searched twice, however long the document.
+        searched = max(0, len(held) - len(separator) + 1)
     if held and not held.isspace():
-        yield start, held  # itself and no copy: a file of one document may be all that memory holds
+        yield start, held  # no copy: a file of one document may fill the memory
 
 
 def split_paragraphs(chunks: Iterable[bytes]) -> Iterator[Piece]:
-    """What stands between blank lines."""
+    """Yield the pieces between blank lines."""
     start, paragraph = 0, bytearray()
     for offset, line in split_at(chunks, b"\n"):
         if line and not line.isspace():

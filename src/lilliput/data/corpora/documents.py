@@ -1,8 +1,7 @@
-"""What every reader of documents shares: the document, its label, and what may be neither.
+"""Documents and labels, as all readers return them.
 
-Owns: `Document`, `Reading` (documents that are read together), the checks of a text and of a label, and
-leaving out what is empty. Does not own: where documents come from (`formats`, `loaders`, `hub`) or which
-split they go to (`corpora`).
+Owns: `Document`, `Reading` (documents that are read together), the checks of a text and of a label, and removing empty
+documents. Does not own: sources (`formats`, `loaders`, `hub`) or splits (`corpora`).
 """
 
 from __future__ import annotations
@@ -30,33 +29,30 @@ Reader = Callable[[Notice], Iterator[Document]]
 
 
 def ignore() -> None:
-    """For callers who do not count empty documents."""
+    """Ignore an empty document."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Documents that are read together, from their beginning whenever they are asked for."""
+    """Documents that are read together. Each call of `read` starts at the first."""
 
-    files: list[Path]  # whose content decides the documents
+    files: list[Path]  # whose content determines the documents
     describe: str  # what was found, and what was guessed
-    size: int  # about how many bytes of text, at most; 0 where nobody knows
+    size: int  # upper estimate of the bytes of text; 0 if unknown
     read: Reader = field(repr=False)
 
 
 class Labels:
-    """The labels that a source has used so far: a column of something else is noticed before it has been read whole."""
+    """The labels of a source so far. Too many or too long labels (a wrong column) raise early."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
     def take(self, label: object, place: Callable[[], str]) -> str:
-        """A label as text, or a refusal; `place` is asked only then."""
+        """Return the label as text, or raise. `place` returns the place for the error."""
         if isinstance(label, bool) or not isinstance(label, str | int):
-            what = (
-                "the label is missing"
-                if label is None
-                else f"the label must be a string or an integer, got {type(label).__name__}"
-            )
+            kind = "nothing" if label is None else type(label).__name__
+            what = f"the label must be a string or an integer (got {kind})"
             fix = "set data.label_field to the field of the labels"
             raise UserError(what, place(), fix=fix, code="data.label", setting="data.label_field")
         name = label.strip() if isinstance(label, str) else str(label)
@@ -65,31 +61,31 @@ class Labels:
             fix = "give each text a label, or set data.labelled to false"
             raise UserError("the label is empty", place(), fix=fix, code="data.label", setting="data.labelled")
         if len(name) > LONGEST_LABEL:
-            what = f"the label has {len(name):,} characters, at most {LONGEST_LABEL:,} are allowed: {name[:30]!r}…"
+            what = f"a label must have at most {LONGEST_LABEL:,} characters (got {len(name):,}: {name[:30]!r}…)"
             raise UserError(what, place(), fix=fix, code="data.label", setting="data.label_field")
         if name not in self.seen:
             if len(self.seen) == MOST_LABELS:
-                what = f"more than {MOST_LABELS:,} different labels, the last is {name!r}"
+                what = f"a source must have at most {MOST_LABELS:,} different labels (got one more: {name!r})"
                 raise UserError(what, place(), fix=fix, code="data.label", setting="data.label_field")
             self.seen.add(name)
         return name
 
 
 def check_text(text: str, name: str, place: Callable[[], str]) -> str:
-    """The text itself, unless no file could hold it: JSON and Python have strings that are no Unicode text."""
+    """Return the text; raise if it is not valid Unicode, which strings of JSON and Python need not be."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        what = f"{name} contains half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is not valid Unicode"
+        what = f"{name} must be valid Unicode (got the unpaired surrogate \\u{ord(text[error.start]):04x})"
         raise UserError(what, place(), fix="correct the program that wrote it", code="file.not-utf8") from error
     return text
 
 
 def without_empty(documents: Iterable[Document], on_empty: Notice) -> Iterator[Document]:
-    """Documents stripped of surrounding white space; `on_empty` hears of those that were nothing else.
+    """Yield the documents without surrounding white space; call `on_empty` for those that are empty then.
 
-    Line ends inside a document stay as they are: decoding then gives the user's own text back, and bits per byte keep
-    counting the user's own bytes. Only what surrounds a document goes, CR included.
+    Line ends inside a document are unchanged, so that decoding returns the original text and bits per byte count its
+    original bytes.
     """
     for document in documents:
         if stripped := document.text.strip():

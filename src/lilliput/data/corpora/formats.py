@@ -1,7 +1,7 @@
-"""Files as documents: one entry of `FORMATS` for each ending, of which each may also be compressed.
+"""File formats: one entry of `FORMATS` per suffix. Each format may also be compressed.
 
-Owns: plain text and .jsonl, and which file is read by whom. Does not own: tables (`csv_tsv_parquet`), bytes,
-decompression and encodings (`decompression`), finding files (`sources`).
+Owns: plain text and .jsonl, and the table of formats. Does not own: tables (`csv_tsv_parquet`), decompression and
+encodings (`decompression`), finding files (`sources`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from lilliput.settings.tree import DataSettings
 from lilliput.storage.atomic_files import parse_json
 
 SEPARATORS = {
-    "line": "documents are lines",
+    "line": "one document per line",
     "blank-line": "documents end at a blank line",
-    "file": "one document a file",
+    "file": "one document per file",
 }
 
 
 class Format(NamedTuple):
     read: Callable[[Path, DataSettings, Labels], Iterator[Document]]
-    tell: Callable[[list[Path], DataSettings], str]  # how such files are cut into documents, guesses included
-    expansion: int = 1  # how often larger the text is than the file, generously
+    describe: Callable[[list[Path], DataSettings], str]  # how such files are split into documents, guesses included
+    expansion: int = 1  # upper estimate of text size / file size
 
 
 def separator_of(settings: DataSettings) -> str:
-    """What ends a document of a .txt file; labels stand at the beginning of lines unless told otherwise."""
+    """Return the separator of a .txt file. With labels, `auto` is `line`."""
     return "line" if settings.labelled and settings.separator == "auto" else settings.separator
 
 
@@ -58,7 +58,7 @@ def read_text(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Do
             pieces = split_at(chunks, b"\n")
         case "blank-line":
             pieces = split_paragraphs(chunks)
-        case _:  # `auto` is `endoftext`: where the mark does not occur, the file is one piece
+        case _:  # `auto` is `endoftext`: without a separator in it, the file is one piece
             pieces = split_at(chunks, END_OF_TEXT.encode())
     if settings.labelled:
         yield from (_labelled_text(path, piece[0], decode(path, piece), labels) for piece in pieces)
@@ -68,38 +68,38 @@ def read_text(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Do
 
 def _labelled_text(path: Path, start: int, text: str, labels: Labels) -> Document:
     def where() -> str:
-        leading = len(text) - len(text.lstrip())  # a document may begin after the line on which the last one ended
+        leading = len(text) - len(text.lstrip())  # blank lines may precede the document
         return place(path, line_at(path, start + len(text[:leading].encode())))
 
     if not text.strip():
         return Document("")
     label, tab, rest = text.lstrip("\r\n").partition("\t")
     if not tab:
-        what = "the line has no tab between label and text"
+        what = "a labelled line must have a tab between label and text (got no tab)"
         fix = "write label TAB text on each line, or set data.labelled to false"
         raise UserError(what, where(), fix=fix, code="data.label", setting="data.labelled")
     return Document(rest, labels.take(label, where)) if rest.strip() else Document("")
 
 
-def tell_text(files: list[Path], settings: DataSettings) -> str:
+def describe_text(files: list[Path], settings: DataSettings) -> str:
     labelled = ", label TAB text" if settings.labelled else ""
     separator = separator_of(settings)
     if separator in SEPARATORS:
         return SEPARATORS[separator] + labelled
     if len(files) > 1:
-        return f"documents end at {END_OF_TEXT} or with their file{labelled}"
-    if _holds(files[0], END_OF_TEXT.encode()):
+        return f"documents end at {END_OF_TEXT} or at the end of a file{labelled}"
+    if _contains(files[0], END_OF_TEXT.encode()):
         return f"documents end at {END_OF_TEXT}{labelled}"
-    return f"one document (no {END_OF_TEXT} in it; data.separator line or blank-line would split it)"
+    return f"one document (it contains no {END_OF_TEXT}; set data.separator to line or blank-line to split it)"
 
 
-def _holds(path: Path, mark: bytes) -> bool:
-    """Whether the mark occurs: reads to the first one only, and holds no more than a chunk."""
+def _contains(path: Path, separator: bytes) -> bool:
+    """Return whether the separator occurs. Reads up to the first one, chunk by chunk."""
     tail = b""
     for chunk in read_chunks(path):
-        if mark in tail + chunk:
+        if separator in tail + chunk:
             return True
-        tail = (tail + chunk)[1 - len(mark) :]
+        tail = (tail + chunk)[1 - len(separator) :]
     return False
 
 
@@ -110,9 +110,9 @@ def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[D
         where = place(path, number)
         value = _parse(decode(path, piece), settings.text_field, where)
         text = _field(value, settings.text_field, "text", where)
-        text = "" if text is None else text  # an empty document, as null is in a .parquet file
+        text = "" if text is None else text  # null is an empty document, as in a .parquet file
         if not isinstance(text, str):
-            what = f"field {settings.text_field!r} must be a string, got {type(text).__name__}"
+            what = f"field {settings.text_field!r} must be a string (got {type(text).__name__})"
             fix = "set data.text_field to a field of text"
             raise UserError(what, where, fix=fix, code="data.column", setting="data.text_field")
         at = functools.partial(place, path, number)
@@ -127,10 +127,10 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except ValueError as error:
-        fix = "write one JSON object a line, or rename the file to .txt"
+        fix = "write one JSON object per line, or rename the file to .txt"
         raise UserError(f"the line is not valid JSON: {error}", where, fix=fix, code="file.syntax") from error
     if not isinstance(value, dict):
-        what, fix = f"the line must be a JSON object, got {type(value).__name__}", f'write {{"{name}": "…"}}'
+        what, fix = f"the line must be a JSON object (got {type(value).__name__})", f'write {{"{name}": "…"}}'
         raise UserError(what, where, fix=fix, code="file.syntax")
     return value
 
@@ -138,42 +138,42 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
 def _field(value: dict[str, Any], name: str, setting: str, where: str) -> Any:
     if name in value:
         return value[name]
-    fields = [repr(key)[1:-1][:40] for key in list(value)[:8]]  # a name may hold line ends
+    fields = [repr(key)[1:-1][:40] for key in list(value)[:8]]  # a name may contain line ends
     meant = nearest(name, fields) or (fields[0] if fields else None)
-    what = f"the line has no field {name!r}, only {', '.join(fields) or 'an empty object'}"
+    what = f"each line must have the field {name!r} (got {', '.join(fields) or 'an empty object'})"
     fix = f"set data.{setting}_field to {meant}" if meant else f"add the field {name!r}"
     raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
 
 
-def tell_jsonl(files: list[Path], settings: DataSettings) -> str:
+def describe_jsonl(files: list[Path], settings: DataSettings) -> str:
     labelled = f", label in field {settings.label_field!r}" if settings.labelled else ""
-    return f"a document a line (field {settings.text_field!r}{labelled})"
+    return f"one document per line (field {settings.text_field!r}{labelled})"
 
 
 FORMATS: dict[str, Format] = {
-    ".txt": Format(read_text, tell_text),
-    ".jsonl": Format(read_jsonl, tell_jsonl),
-    ".csv": Format(tables.read_csv, tables.tell_csv),
-    ".tsv": Format(tables.read_tsv, tables.tell_tsv),
-    ".parquet": Format(tables.read_parquet, tables.tell_parquet, expansion=4),
+    ".txt": Format(read_text, describe_text),
+    ".jsonl": Format(read_jsonl, describe_jsonl),
+    ".csv": Format(tables.read_csv, tables.describe_csv),
+    ".tsv": Format(tables.read_tsv, tables.describe_tsv),
+    ".parquet": Format(tables.read_parquet, tables.describe_parquet, expansion=4),
 }
 
 
 def ending_of(path: Path) -> str | None:
-    """The ending that decides how a file is read: `.txt` of `story.txt` and of `story.TXT.gz`; None for others."""
+    """Return the suffix of a file's format: `.txt` for `story.txt` and `story.TXT.gz`; None if unknown."""
     name = path.with_suffix("") if compression_of(path) else path
     ending = name.suffix.lower()
     return ending if ending in FORMATS else None
 
 
 def endings() -> str:
-    """What is understood, for sentences."""
+    """Return the supported file types as a phrase."""
     known = list(FORMATS)
     return f"{', '.join(known[:-1])} or {known[-1]} (or one of them with {', '.join(COMPRESSIONS)})"
 
 
 def text_size(path: Path) -> int:
-    """About how many bytes of text a file holds, at most."""
+    """Return an upper estimate of the bytes of text in a file."""
     compression, ending = compression_of(path), ending_of(path)
     expansion = (compression.expansion if compression else 1) * (FORMATS[ending].expansion if ending else 1)
     return path.stat().st_size * expansion

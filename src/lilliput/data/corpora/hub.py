@@ -1,8 +1,8 @@
-"""Data sets of the hub: which of their files hold which split, and how they come here.
+"""Data sets of the Hugging Face hub.
 
-Owns: the published names of TinyStories, splits by the names of files, listing a data set and fetching its
-files through huggingface_hub (resumable, cached, with its own bar), and what to do where the hub cannot be
-reached. Does not own: reading the files (`formats`). Files stay in the hub's own cache.
+Owns: the published file names of TinyStories, splits by file names, listing a data set and downloading its files with
+huggingface_hub (resumable, cached, with a progress bar), and offline use. Does not own: reading the files (`formats`).
+Files stay in huggingface_hub's cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TINYSTORIES = "tinystories"
 TINYSTORIES_ON_HUB = "roneneldan/TinyStories"
 LISTING_SECONDS = 5.0
 
-# The forms in which TinyStories was published, the hub's own first: a copy of the data set holds all of them.
+# The published forms of TinyStories, the hub's first, because a copy of the data set contains all of them.
 PUBLISHED = tuple(
     {split: re.compile(pattern + r"(\.(gz|zst|xz))?") for split, pattern in form.items()}
     for form in (
@@ -52,7 +52,7 @@ Splits = dict[str, list[str]]  # split -> names of its files, relative to their 
 
 
 def published_splits(names: Iterable[str], where: str) -> Splits:
-    """The files of a data set that was published in splits; empty where both splits are not among the names."""
+    """Return the files of TinyStories by split; empty if the names do not include both splits."""
     listed = sorted(names)
     for form in PUBLISHED:
         found = {split: [name for name in listed if pattern.fullmatch(name)] for split, pattern in form.items()}
@@ -64,7 +64,7 @@ def published_splits(names: Iterable[str], where: str) -> Splits:
 
 
 def check_shards(names: list[str], where: str) -> None:
-    """Refuses a set of shards of which one is missing: train-00000-of-00004 promises three more."""
+    """Raise if a shard is missing: train-00000-of-00004 requires three more."""
     sets: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if match := SHARD.match(name):
@@ -73,22 +73,23 @@ def check_shards(names: list[str], where: str) -> None:
         if missing := sorted(set(range(total)) - found):
             what = f"{len(missing)} of {total} shards {'is' if len(missing) == 1 else 'are'} missing"
             first = f"{before}{missing[0]:05}-of-{total:05}"
-            fix = "download the data set again; complete files are kept"
+            fix = "add the missing files, or delete the copy to download it again"
             raise UserError(f"{what}, first {first}", where, fix=fix, code="file.missing")
 
 
 def splits_by_name(names: Iterable[str], where: str) -> Splits:
-    """The texts of any data set, by the words train, validation, test … in their paths; without such words all is train.
+    """Return the files of a data set by split, from words such as train and test in their paths (none: all are train).
 
-    A data set often has its texts in several forms: one is taken, so that nothing is read twice.
+    A data set often contains its texts in several formats; only one is used, so that no text is read twice.
     """
     listed = sorted(name for name in names if PurePosixPath(name).name.split(".")[0].lower() not in NO_TEXTS)
     by_ending = {ending: [name for name in listed if ending_of(Path(name)) == ending] for ending in FORMATS}
     ending = next((each for each in (".parquet", ".jsonl", ".csv", ".tsv", ".txt") if by_ending[each]), None)
     if ending is None:
         others = sorted({PurePosixPath(name).suffix for name in listed} - {""})[:5]
-        what = "the data set has no files of a known type" + (f", only {', '.join(others)}" if others else "")
-        raise UserError(what, where, fix=f"download it and convert it to {endings()}", code="file.format")
+        found = f" (got {', '.join(others)})" if others else ""
+        what = f"the data set contains no files of a supported type{found}"
+        raise UserError(what, where, fix=f"save it as {endings()} and give the path", code="file.format")
     files: Splits = {}
     roots: dict[str, set[str]] = {}
     for name in by_ending[ending]:
@@ -98,12 +99,12 @@ def splits_by_name(names: Iterable[str], where: str) -> Splits:
     if "train" not in files and "" in files:
         files["train"] = files[""]
     elif "train" not in files:
-        what = f"the data set has no files for training, only for {' and '.join(sorted(files))}"
-        raise UserError(what, where, fix="download the file that you want and give its path", code="data.source")
+        what = f"the data set must have a training split (got {' and '.join(sorted(files))} only)"
+        raise UserError(what, where, fix="give the path of a downloaded file of it", code="data.source")
     if len(parts := sorted(roots.get("train", set()))) > 1:
         shown = ", ".join(part or "its root" for part in parts[:6]) + (" …" if len(parts) > 6 else "")
-        what = f"the data set has {len(parts)} parts: {shown}"
-        raise UserError(what, where, fix="download the part that you want and give its folder", code="data.source")
+        what = f"the data set must have one configuration (got {len(parts)}: {shown})"
+        raise UserError(what, where, fix="give the path of a downloaded folder of one of them", code="data.source")
     files.pop("", None)
     for shards in files.values():
         check_shards(shards, where)
@@ -111,7 +112,7 @@ def splits_by_name(names: Iterable[str], where: str) -> Splits:
 
 
 def _split_of(name: str) -> tuple[str, str]:
-    """The split that a path names, the file's own name first ("" if none), and the folder that this belongs to."""
+    """Return the split that a path names ("" if none), and the folder above it. The file name has priority."""
     parts = PurePosixPath(name).parts
     for index in range(len(parts) - 1, -1, -1):
         for word in reversed(re.split(r"[^a-z0-9]+", parts[index].lower())):
@@ -122,15 +123,15 @@ def _split_of(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What the hub, or its cache here, has of a data set."""
+    """The files of a data set on the hub or in its local cache."""
 
     name: str
     splits: Splits
-    revision: str | None  # the commit of the listing
-    offline: bool  # listed from the cache, because the hub could not be asked
+    revision: str | None  # the commit that was listed
+    offline: bool  # listed from the cache, because the hub could not be reached
 
     def fetch(self, names: list[str]) -> list[Path]:
-        """The files on this disk; what the cache has is not fetched again, and what broke off goes on."""
+        """Return the local paths of the files. Downloads missing files and resumes partial downloads."""
         folder = _cached(self.name)
         if folder is None or folder.name != self.revision or not all((folder / name).exists() for name in names):
             folder = self._download(names)
@@ -140,17 +141,20 @@ class DataSet:
         library = _library()
         try:
             with _bar_on_terminals(library):
-                # Of the main branch, not of the commit that was listed: only then the cache is found without the hub.
+                # The main branch, not the listed commit: otherwise the cache is not found offline.
                 patterns = [glob.escape(name) for name in names]
                 return Path(library.snapshot_download(self.name, repo_type="dataset", allow_patterns=patterns))
-        except Exception as error:  # of whichever transport the library uses: requests, httpx, xet
-            what, fix = f"the download of {self.name} failed: {_reason(error)}", "run it again; complete files are kept"
+        except Exception as error:  # depends on the library's transport: requests, httpx, xet
+            what, fix = (
+                f"the download of {self.name} failed: {_reason(error)}",
+                "run it again (complete files are kept)",
+            )
             raise UserError(what, "the hub", fix=fix, code="hub.offline") from error
 
 
 @contextlib.contextmanager
 def _bar_on_terminals(library: Any) -> Iterator[None]:
-    """The library draws its bar wherever standard error goes; in a file it would be litter."""
+    """Disable the library's progress bar if stderr is not a terminal."""
     hide = not sys.stderr.isatty() and not library.utils.are_progress_bars_disabled()
     if hide:
         library.utils.disable_progress_bars()
@@ -162,39 +166,36 @@ def _bar_on_terminals(library: Any) -> Iterator[None]:
 
 
 def find_data_set(name: str) -> DataSet:
-    """Asks the hub what a data set holds; where it cannot be reached, what its cache on this disk holds."""
+    """Return the files of a data set on the hub, or in its local cache if the hub cannot be reached."""
     library = _library()
     try:
         info = library.HfApi().dataset_info(name, timeout=LISTING_SECONDS)
         names, revision, offline = [file.rfilename for file in info.siblings or ()], info.sha, False
     except library.errors.GatedRepoError as error:
-        what, fix = f"the data set {name} needs permission", "request access on its page, then run hf auth login"
+        what, fix = f"the data set {name} requires permission", "ask for access on its page, then run hf auth login"
         raise UserError(what, "the hub", fix=fix, code="hub.missing") from error
     except library.errors.RepositoryNotFoundError as error:
-        what, fix = (
-            f"the hub has no data set {name}, or it is private",
-            "check the name; no file or folder has it either",
-        )
-        raise UserError(what, "the hub", fix=fix, code="hub.missing") from error
+        what = f"{name} is neither a file or folder nor a public data set on the hub"
+        raise UserError(what, "the hub", fix="check the name", code="hub.missing") from error
     except library.errors.HFValidationError as error:
-        what = f"{name} is neither a file or folder nor the name of a data set: {_reason(error)}"
+        what = f"{name} is neither a file or folder nor a valid name of a data set: {_reason(error)}"
         raise UserError(what, name, fix="give a path, or owner/name", code="data.source") from error
-    except Exception as error:  # of whichever transport the library uses
+    except Exception as error:  # depends on the library's transport
         if (folder := _cached(name)) is None:
             raise _unreachable(name, error) from error
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         revision, offline = folder.name, True
-    # A hub may not point at other files here.
+    # Names from the hub must not point outside the folder.
     inside = [each for each in names if not {"..", "/"} & {*PurePosixPath(each).parts}]
     splits = published_splits(inside, name) or splits_by_name(inside, name)
     return DataSet(name, splits, revision, offline)
 
 
 def _cached(name: str) -> Path | None:
-    """The snapshot of a data set in the hub's cache, whatever part of it is there."""
+    """Return the snapshot of a data set in the hub's cache, complete or not; None if there is none."""
     library = _library()
     try:
-        # Without a pattern, newer versions refuse a snapshot that was fetched in part, as ours are.
+        # Without a pattern, newer versions reject a partial snapshot.
         return Path(library.snapshot_download(name, repo_type="dataset", local_files_only=True, allow_patterns=[]))
     except library.errors.LocalEntryNotFoundError:
         return None
@@ -204,10 +205,10 @@ def _unreachable(name: str, error: Exception) -> UserError:
     what = f"cannot reach the hub for the data set {name}: {_reason(error)}"
     if name == TINYSTORIES_ON_HUB:
         files = "TinyStories-train.txt and TinyStories-valid.txt"
-        fix = f"put {files} into $LILLIPUT_DATA/tinystories, or give the path of their folder, or set HF_HOME"
+        fix = f"copy {files} into $LILLIPUT_DATA/tinystories, or give the path of their folder, or set HF_HOME"
     else:
-        fix = "give the path of a folder with its files, or set HF_HOME to a cache that has it"
-    return UserError(what, "neither a file or folder, nor in the hub's cache", fix=fix, code="hub.offline")
+        fix = "give the path of a folder with its files, or set HF_HOME to a cache that contains it"
+    return UserError(what, "not a file or folder, and not in the hub's cache", fix=fix, code="hub.offline")
 
 
 def _reason(error: Exception) -> str:
@@ -219,21 +220,21 @@ def _library() -> Any:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError as error:
-        what, fix = "data sets of the hub need huggingface_hub", 'run pip install "lilliput[data]"'
+        what, fix = "data sets of the hub require huggingface_hub (not installed)", 'run pip install "lilliput[data]"'
         raise UserError(what, fix=fix, code="package.missing") from error
     return huggingface_hub
 
 
 def local_tinystories() -> Path | None:
-    """The folder in which someone put the published files, if there is one."""
+    """Return the folder of the TinyStories files in LILLIPUT_DATA; None if there is none."""
     data = os.environ.get("LILLIPUT_DATA")
     return Path(data, TINYSTORIES) if data and folder_splits(Path(data, TINYSTORIES)) else None
 
 
 def folder_splits(folder: Path) -> Splits:
-    """The splits of a folder that holds a data set as it was published; empty for any other folder."""
+    """Return the splits of a folder with the published files of TinyStories; empty for any other folder."""
     try:
         inside = [path for parent in (folder, folder / "data") if parent.is_dir() for path in parent.iterdir()]
     except OSError:
-        return {}  # whoever reads the folder next tells what is wrong with it
+        return {}  # reading the folder raises the error later
     return published_splits((path.relative_to(folder).as_posix() for path in inside if path.is_file()), str(folder))

@@ -1,10 +1,9 @@
-"""A loader of the user's own: `path/loader.py`, or `path/loader.py:function`, one function that yields documents.
+"""User-defined loaders: `path/loader.py` or `path/loader.py:function`, a function that yields documents.
 
-Owns: importing that file, calling the function, and telling what is wrong with either in three lines. Does
-not own: what becomes of the documents (`corpora`).
+Owns: importing the file, calling the function, and their errors. Does not own: the use of the documents (`corpora`).
 
-The function takes no argument, or one: the name of the split that is asked for. It yields texts, or (label,
-text). Only the .py file counts as its source: what it reads elsewhere is not watched for changes.
+The function takes no argument or the name of the requested split. It yields texts or (label, text). Only changes of
+the .py file are detected, not changes of files that it reads.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from lilliput.settings.tree import DataSettings
 
 FUNCTION = "documents"
 PATTERN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:/\\]*))?")
-EXAMPLE = f"define it, as in def {FUNCTION}(): yield 'a text'"
-PARAMETERS = "take no argument, or one: the name of the split"
+EXAMPLE = f"add it, as in def {FUNCTION}(): yield 'a text'"
+PARAMETERS = "remove all required parameters except split"
 
 
 def as_loader(source: str) -> tuple[Path, str] | None:
-    """The file and the function that a source names, if it is a loader."""
+    """Return the file and the function of a loader; None if the source is not a loader."""
     match = PATTERN.fullmatch(source)
     return (Path(match["file"]), match["function"] or FUNCTION) if match else None
 
 
 def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
-    """A reading for each split where the function tells splits apart; else one, as the first of them."""
+    """Return a reading for each split if the function takes a split, else one for the first split."""
     function = _function(_load(path), name, path)
     takes_split = _takes_split(function, name, path)
     readings = {}
@@ -48,14 +47,14 @@ def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSe
         read = functools.partial(_read, path, function, name, arguments, settings)
         called = f"{name}({', '.join(map(repr, arguments))})"
         if next(read(ignore), None) is None:
-            fix = "yield a text for each document" + (", or set a data.validation_source" if takes_split else "")
+            fix = "make it yield a text per document" + (", or set data.validation_source" if takes_split else "")
             raise UserError(f"the loader yields no documents: {called}", str(path), fix=fix, code="data.empty")
         readings[split] = Reading([path], f"{called} of {path.name}", 0, read)
     return readings
 
 
 class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Compiles anew: bytecode beside the file would be stale after an edit within a second, and litter."""
+    """Compiles without a bytecode cache, which would be stale after an edit within a second."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -67,7 +66,7 @@ def _load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # a dataclass in the file looks its own module up
+    sys.modules[name] = module  # a dataclass in the file looks up its module
     with _guarded(path):
         spec.loader.exec_module(module)
     return module
@@ -75,7 +74,7 @@ def _load(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _guarded(path: Path) -> Iterator[None]:
-    """While the user's code runs: its folder can be imported from, and what it raises becomes a mistake of its user."""
+    """While the user's code runs, allow imports from its folder, and convert its exceptions to UserErrors."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
@@ -86,7 +85,7 @@ def _guarded(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         message = next(iter(str(error).splitlines()), "")[:200]
         frames = traceback.extract_tb(error.__traceback__)
-        # The innermost line of the user's own file: below it is a library's business.
+        # The innermost line of the user's file, not of a library that it calls.
         own = [frame for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f"{path}, line {own[-1].lineno}" if own else str(path)
         raised = f"{type(error).__name__}: {message}" if message else type(error).__name__
@@ -111,10 +110,11 @@ def _takes_split(function: Callable[..., Any], name: str, path: Path) -> bool:
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [each for each in parameters.values() if each.default is each.empty and each.kind not in optional]
     if len(needed) > 1:
-        what = f"{name} needs {len(needed)} arguments, {', '.join(each.name for each in needed)}, expected at most one"
+        names = ", ".join(each.name for each in needed)
+        what = f"{name} must require at most one argument (got {len(needed)}: {names})"
         raise UserError(what, str(path), fix=PARAMETERS, code="data.loader")
     if "split" in parameters and next(iter(parameters)) != "split":
-        what = f"{name} must take split as its first argument, got {next(iter(parameters))}"
+        what = f"the first argument of {name} must be split (got {next(iter(parameters))})"
         raise UserError(what, str(path), fix=PARAMETERS, code="data.loader")
     return len(needed) == 1 or "split" in parameters
 
@@ -136,8 +136,8 @@ def _documents(
     with _guarded(path):
         found = function(*arguments)
     if isinstance(found, str | bytes) or not isinstance(found, Iterable):
-        what = f"{name} must yield documents, got {type(found).__name__}"
-        raise UserError(what, str(path), fix="yield a text for each document", code="data.loader")
+        what = f"{name} must yield documents (got {type(found).__name__})"
+        raise UserError(what, str(path), fix="make it yield a text per document", code="data.loader")
     labels, iterator, nothing = Labels(), iter(found), object()
     for number in range(1, sys.maxsize):
         with _guarded(path):
@@ -154,12 +154,13 @@ def _document(item: object, labels: Labels, settings: DataSettings, where: str) 
     label, text = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
     if not isinstance(text, str):
         found = f"a tuple of {len(text)}" if isinstance(text, tuple) else type(text).__name__
-        what = f"the loader must yield texts, got {found}"
-        raise UserError(what, where, fix="yield a str, or (label, text)", code="data.loader")
+        what = f"the loader must yield texts (got {found})"
+        raise UserError(what, where, fix="make it yield str, or (label, text)", code="data.loader")
     check_text(text, "the text", place)
     if not settings.labelled or not text.strip():
         return Document(text)
     if not isinstance(item, tuple):
-        what, fix = "the loader yields a text without a label", "yield (label, text), or set data.labelled to false"
+        what = "the loader must yield labels with the texts (got a text only)"
+        fix = "make it yield (label, text), or set data.labelled to false"
         raise UserError(what, where, fix=fix, code="data.label", setting="data.labelled")
     return Document(text, labels.take(label, place))

@@ -1,8 +1,7 @@
-"""From the name of a source to readings: a file, a folder, a loader, TinyStories, or a data set of the hub.
+"""Open a source by its name: a file, a folder, a loader, TinyStories, or a data set of the hub.
 
-Owns: telling these apart, finding the files of a folder, the splits that a source brings itself, and the
-mistakes of a path. Does not own: reading a file (`formats`), the hub (`hub`), a user's loader (`loaders`),
-nor what becomes of a source without splits (`corpora`).
+Owns: recognising the kind of source, finding the files of a folder, using the splits of a source, and errors in paths.
+Does not own: reading a file (`formats`), the hub (`hub`), loaders (`loaders`), or splitting a source (`corpora`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ STORYBOOK = "storybook"
 
 
 def open_source(source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
-    """Readings of those of `splits` that the source tells apart; where it tells none apart, all of it as the first."""
+    """Return a reading for each of `splits` that the source has; if it has no splits, one for the first of them."""
     if loader := as_loader(source):
         if not loader[0].is_file():
             raise _missing(source, loader[0])
@@ -34,24 +33,24 @@ def open_source(source: str, splits: tuple[str, ...], settings: DataSettings) ->
     path = local or Path(source)
     if (source == TINYSTORIES and local is None) or (is_hub_name(source) and not path.exists()):
         data_set = find_data_set(TINYSTORIES_ON_HUB if source == TINYSTORIES else source)
-        told = f"{data_set.name} from the hub" + ("'s cache" if data_set.offline else "")
+        prefix = f"{data_set.name} from the hub" + ("'s cache: " if data_set.offline else ": ")
         return {
-            split: _read_together(data_set.fetch(names), f"{told}: ", source, settings)
+            split: _read_together(data_set.fetch(names), prefix, source, settings)
             for split, names in choose_splits(data_set.splits, splits).items()
         }
     if path.is_dir() and (found := folder_splits(path)):
         return {
-            split: _read_together([path / name for name in names], "by their published names: ", source, settings)
+            split: _read_together([path / name for name in names], "TinyStories by file names: ", source, settings)
             for split, names in choose_splits(found, splits).items()
         }
     files, ignored = find_files(source)
     reading = _read_together(files, "", source, settings)
-    told = f"; {ignored:,} other file{'s' if ignored > 1 else ''} ignored" if ignored else ""
-    return {splits[0]: Reading(files, reading.describe + told, reading.size, reading.read)}
+    others = f"; {ignored:,} other file{'s' if ignored > 1 else ''} ignored" if ignored else ""
+    return {splits[0]: Reading(files, reading.describe + others, reading.size, reading.read)}
 
 
 def choose_splits(found: Mapping[str, list[str]], wanted: tuple[str, ...]) -> dict[str, list[str]]:
-    """The files of the wanted splits. What is wanted for measuring and is not there is taken from test, or validation."""
+    """Return the files of the wanted splits. If none exists, use test or validation, or else all files."""
     chosen = {split: found[split] for split in wanted if split in found}
     if not chosen:
         held_out = found.get("test") or found.get("validation")
@@ -60,21 +59,21 @@ def choose_splits(found: Mapping[str, list[str]], wanted: tuple[str, ...]) -> di
 
 
 def _read_together(files: list[Path], prefix: str, source: str, settings: DataSettings) -> Reading:
-    """One reading of several files; refused at once where there is no document in it."""
+    """Return one reading of several files; raise if they contain no document."""
     read = functools.partial(_read_files, files, settings)
     if next(read(ignore), None) is None:
         empty = all(path.stat().st_size == 0 for path in files)
-        what = "the source is empty" if empty else "the source contains only white space or separators"
+        what = f"the source must contain text (got {'empty files' if empty else 'only white space or separators'})"
         raise UserError(what, source, fix="give the path of a file with text", code="data.empty")
     groups: dict[str, list[Path]] = {}
     for path in files:
         groups.setdefault(ending_of(path) or "", []).append(path)
-    told = "; ".join(
+    description = "; ".join(
         f"{len(group):,} {ending + ' ' if len(groups) > 1 else ''}file{'s' if len(group) > 1 else ''}, "
-        f"{FORMATS[ending].tell(group, settings)}"
+        f"{FORMATS[ending].describe(group, settings)}"
         for ending, group in groups.items()
     )
-    return Reading(files, prefix + told, sum(map(text_size, files)), read)
+    return Reading(files, prefix + description, sum(map(text_size, files)), read)
 
 
 def _read_files(files: list[Path], settings: DataSettings, on_empty: Notice) -> Iterator[Document]:
@@ -84,20 +83,20 @@ def _read_files(files: list[Path], settings: DataSettings, on_empty: Notice) -> 
 
 
 def find_files(source: str) -> tuple[list[Path], int]:
-    """The files of a path in a stable order, and how many others a folder holds."""
+    """Return the files of a path in a fixed order, and the number of ignored files in a folder."""
     path = Path(source)
     if path.is_dir():
         found = sorted(_walk(path), key=lambda file: file.relative_to(path).parts)
         files = [file for file in found if ending_of(file)]
         if not files:
             others = sorted({file.suffix for file in found if file.suffix})[:5]
-            what = f"the folder contains no {endings()} file" + (f", only {', '.join(others)}" if others else "")
+            what = f"the folder contains no {endings()} file" + (f" (got {', '.join(others)})" if others else "")
             raise UserError(what, source, fix="give a folder of text files", code="file.format")
         return files, len(found) - len(files)
     if not path.exists():
         raise _missing(source, path)
     if not path.is_file():
-        what, fix = "the source is neither a file nor a folder", "copy its text into a .txt file"
+        what, fix = "the source must be a file or a folder (got a device or pipe)", "copy its text into a .txt file"
         raise UserError(what, source, fix=fix, code="data.source")
     if ending_of(path) is None:
         raise _unknown(source, path)
@@ -105,7 +104,7 @@ def find_files(source: str) -> tuple[list[Path], int]:
 
 
 def _missing(source: str, path: Path) -> UserError:
-    if source.startswith("$LILLIPUT_DATA/"):  # unset, or `config` would have put the folder in its place
+    if source.startswith("$LILLIPUT_DATA/"):  # the variable is not set, else the settings would have replaced it
         rest = source.removeprefix("$LILLIPUT_DATA/")
         fix = f"set LILLIPUT_DATA to a folder that contains {rest}"
         return UserError("the environment variable LILLIPUT_DATA is not set", source, fix=fix, code="data.source")
@@ -120,10 +119,11 @@ def _missing(source: str, path: Path) -> UserError:
 
 def _unknown(source: str, path: Path) -> UserError:
     if compression_of(path):
-        what = f"unknown file type before {path.suffix}, expected one of {', '.join(FORMATS)}"
+        inner = Path(path.stem).suffix or "no suffix"
+        what = f"the suffix before {path.suffix} must be one of {', '.join(FORMATS)} (got {inner})"
         fix = f"rename it to {path.stem}.txt{path.suffix} if it is plain text"
         return UserError(what, source, fix=fix, code="file.format")
-    what = f"unknown file type {path.suffix or 'without an ending'}, expected {endings()}"
+    what = f"the file type must be {endings()} (got {path.suffix or 'no suffix'})"
     return UserError(what, source, fix="rename it to .txt if it is plain text", code="file.format")
 
 
@@ -134,7 +134,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
     for parent, folders, names in os.walk(folder, onerror=refuse):
         if {"config.json", "checkpoints"} <= {*names, *folders}:
-            folders.clear()  # a run that was made here: its log is not text to learn from
+            folders.clear()  # a run folder: its log is not training text
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent, name) for name in names if not name.startswith(".") and Path(parent, name).is_file())

@@ -1,7 +1,7 @@
-"""One source as two splits: which document is kept for validation, or where a lone document is cut.
+"""Split one source into training and validation documents.
 
-Owns: membership as a pure function of (seed, share, position), and the border at which one document becomes
-two. Does not own: reading documents (`documents`), nor sources that bring splits of their own (`sources`).
+Owns: the assignment as a pure function of (seed, share, position), and where a single document is split. Does not own:
+reading documents (`documents`), or sources with their own splits (`sources`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ BORDERS = (("a paragraph", r"\n[^\S\n]*\n\s*"), ("a line", r"\n\s*"), ("white sp
 
 
 def block_length(share: float) -> int:
-    """Documents that must be seen before both splits are sure to have one; see `member_of_validation`."""
+    """Return the number of documents after which both splits have at least one; see `member_of_validation`."""
     exact = Fraction(repr(share))
     return max(2, math.ceil(1 / min(exact, 1 - exact)))
 
 
 def member_of_validation(seed: int, share: float, total: int) -> Callable[[int], bool]:
-    """Whether document `index` is kept for validation: a pure function, so that splits stream and never meet.
+    """Return a pure function that decides whether document `index` is used for validation.
 
-    Documents fall into blocks of 1 / share; one of each block is drawn by a hash of (seed, block). The share is thus
-    exact to one document everywhere in the file, and appending documents moves none. `total` matters only where there
-    is less than one block: then the draw is among what there is. Shares over a half draw the training document instead.
+    Documents form blocks of 1 / share; a hash of (seed, block) selects one document of each block. So the share is exact
+    to one document in every prefix of the source, and appended documents move none. `total` matters only if there is
+    less than one block. For shares above 1/2 the training document is selected instead.
     """
     exact = Fraction(repr(share))
     flipped = exact > Fraction(1, 2)
@@ -50,16 +50,14 @@ def member_of_validation(seed: int, share: float, total: int) -> Callable[[int],
 
 
 def cut_document(text: str, share: float, where: str = "") -> tuple[str, str, str]:
-    """A lone document, stripped, as (training part, validation part, name of the border): cut near `1 - share` of it.
+    """Split a single stripped document near `1 - share`; return training part, validation part and kind of border.
 
-    The nearest border of the best kind wins that lies within half a share, so the share stays between 1/2 and 3/2 of
-    what was asked for.
+    Uses the best kind of border within half a share, and of this kind the nearest. So the actual share is between 1/2
+    and 3/2 of the requested share.
     """
     if len(text) < 2:
-        what, fix = (
-            "the only document has one character, none is left for validation",
-            "add text, or set data.validation_source",
-        )
+        what = "the only document must have at least 2 characters to be split (got 1)"
+        fix = "add text, or set data.validation_source"
         raise UserError(what, where, fix=fix, code="data.no-validation", setting="data.source")
     target = min(max(round(len(text) * (1 - share)), 1), len(text) - 1)
     reach = max(1, round(len(text) * min(share, 1 - share) / 2))
@@ -73,7 +71,7 @@ def cut_document(text: str, share: float, where: str = "") -> tuple[str, str, st
 
 
 def _halves(text: str, cut: int) -> tuple[str, str]:
-    """What stands before and after, without white space at the cut: each copied once, as it may be most of memory."""
+    """Return the parts before and after the cut without white space there. Each is copied once to save memory."""
     end = start = cut
     while end > 0 and text[end - 1].isspace():
         end -= 1

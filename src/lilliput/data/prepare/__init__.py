@@ -1,12 +1,10 @@
-"""Documents as token files on disk: made once, memory-mapped ever after, made again when anything they depend on
-changed.
+"""Prepare a corpus: write its documents as token files to a cache, and reuse them while nothing changes.
 
+Owns: the cache key, its validity, and the order of the steps: hash the sources, fit the tokenizer, encode in one pass,
+assign the classes, seal the folder. Does not own: the steps themselves (`corpus_pass`, `encoding`, `work_folder`,
+`duplicates`), or the format of a finished folder (`token_files`).
 
-Owns: the key under which prepared data is kept, when it is made, and the order of the work: hash the sources,
-fit the tokenizer, encode in one pass, name the classes, seal the folder. Does not own: any of these steps
-(`corpus_pass`, `encoding`, `work_folder`, `duplicates`), nor what a finished folder is (`token_files`).
-
-The result is the same, byte for byte, whatever the number of workers and however often it was interrupted.
+The result is identical, byte for byte, for any number of workers and of interruptions.
 """
 
 from __future__ import annotations
@@ -45,22 +43,22 @@ from lilliput.data.prepare.token_files import (
     unseal,
 )
 from lilliput.data.prepare.work_folder import WorkFolder
-from lilliput.data.progress import Report, silent, told
+from lilliput.data.progress import Report, silent, with_progress
 from lilliput.data.tokenizers import Tokenizer, learns, make_tokenizer
 from lilliput.errors import UserError
 from lilliput.settings.tree import Config, DataSettings
 from lilliput.storage.atomic_files import clean_leftovers, free_bytes, put_folder, sync_folder, write_flushed
 
-# Settings of the data that change no token: where it is kept, who prepares it, how batches are cut from it later.
+# Settings that do not change the tokens: the cache folder, the number of workers, the windows of batches.
 IRRELEVANT = ("cache", "workers", "windows")
 
 
 def prepare(
     config: Config, report: Report = silent, tokenizer: Tokenizer | None = None, rebuild: bool = False
 ) -> Prepared:
-    """The prepared corpus of these settings: from the cache if it is still good, else made now, also with `rebuild`.
+    """Return the prepared corpus of the settings from the cache; build it if it is missing, outdated or `rebuild` is set.
 
-    A given tokenizer is used as it is (fine-tuning); else it is made as the settings say, from the training split only.
+    `tokenizer` is used unchanged (fine-tuning). By default the settings decide; it is fitted to the training split only.
     """
     corpus = open_corpus(config.data)
     if tokenizer is None and not learns(config.tokenizer):
@@ -68,7 +66,7 @@ def prepare(
     recipe = _recipe(config, tokenizer)
     cache = Path(config.data.cache)
     folder = cache / hashlib.sha256(canonical(recipe)).hexdigest()[:16]
-    # Without the lock first: a cache that may only be read is still a cache.
+    # Without the lock first, so that a read-only cache works.
     if not rebuild and (found := _reuse(folder, recipe, corpus.sources, report)):
         _tidy(folder)
         return found
@@ -76,14 +74,14 @@ def prepare(
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(_lock_place(folder), report):
             if not rebuild and (found := _reuse(folder, recipe, corpus.sources, report)):
-                return found  # another process made it meanwhile
+                return found  # another process built it in the meantime
             return _build(Job(config, corpus, recipe, folder, tokenizer, report), anew=rebuild)
     except OSError as error:
-        # Mistakes of sources are UserErrors by now: what is left concerns the cache.
+        # Errors in sources are UserErrors already; the rest concerns the cache.
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            needed, free = 2 * corpus.size, free_bytes(cache)  # a token is a byte or more
-            what = f"the disk is full: prepared data needs up to {needed:,} bytes, {free:,} are free"
-            fix = "free some space, or set data.cache to another folder"
+            needed, free = 2 * corpus.size, free_bytes(cache)  # a token has at least one byte of text
+            what = f"the disk is full: prepared data requires up to {needed:,} bytes (got {free:,} free)"
+            fix = "free disk space, or set data.cache to another folder"
             raise UserError(what, str(cache), fix=fix, code="file.not-written", setting="data.cache") from error
         what, fix = f"cannot write prepared data: {error.strerror or error}", "set data.cache to another folder"
         where = str(error.filename or cache)
@@ -94,7 +92,7 @@ def prepare(
 
 
 def _recipe(config: Config, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Everything but the content of files that decides which tokens come out: the key of the cache."""
+    """Return everything that determines the tokens, except the content of files: the cache key."""
     if tokenizer is not None:
         settings: dict[str, Any] = {"sha256": tokenizer.sha256}
     elif config.tokenizer.kind == "bpe":
@@ -123,7 +121,7 @@ def _data_recipe(settings: DataSettings) -> dict[str, Any]:
 
 
 def _absolute(source: str | None) -> str | None:
-    """Paths are known by their place; names of data sets and places that do not exist stay as they are."""
+    """Return the absolute path of a source. Names of data sets and missing paths are unchanged."""
     if source is None or source == STORYBOOK:
         return source
     path, mark, function = source.rpartition(".py:")
@@ -139,17 +137,17 @@ def _reuse(folder: Path, recipe: dict[str, Any], sources: list[Path], report: Re
 
 
 def _locked(path: Path, report: Report) -> contextlib.AbstractContextManager[object]:
-    """One process prepares, the others wait and use what it made."""
+    """Lock the folder: one process prepares, the others wait and use the result."""
     lock = filelock.FileLock(path)
     try:
         return lock.acquire(timeout=0)
     except filelock.Timeout:
-        report("waiting for another process that prepares the same data", 0, None)
+        report("waiting for another process to prepare the same data", 0, None)
         return lock.acquire()
 
 
 def _tidy(folder: Path) -> None:
-    """Removes what a killed process left of work that nobody needs any more, if nobody is working and we may."""
+    """Remove the unfinished work of a killed process, if no other process holds the lock and permissions allow it."""
     work = _work_place(folder)
     if work.exists():
         with contextlib.suppress(filelock.Timeout, OSError), filelock.FileLock(_lock_place(folder), timeout=0):
@@ -169,37 +167,37 @@ def _lock_place(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Job:
-    """What is prepared, and where it goes."""
+    """One preparation: what is prepared, and the target folder."""
 
     config: Config
     corpus: Corpus
     recipe: dict[str, Any]
     folder: Path
-    tokenizer: Tokenizer | None  # a ready one
+    tokenizer: Tokenizer | None  # None: fit one
     report: Report
 
 
 def _build(job: Job, anew: bool) -> Prepared:
-    """Makes the folder, or what is missing of it. The caller holds the lock of this key."""
+    """Build the folder, or resume an interrupted preparation. The caller holds the lock of this key."""
     clean_leftovers(job.folder.parent, job.folder.name)
     place = _work_place(job.folder)
     work = None if anew else WorkFolder.resume(place, job.recipe, job.corpus.sources)
     if work is None:
         work = WorkFolder.begin(place, job.recipe, [_fingerprint(path, job.report) for path in job.corpus.sources])
     elif work.mark.documents:
-        job.report(f"going on after {work.mark.characters / 1e6:,.0f} MB", 0, 0)
+        job.report(f"resuming after {work.mark.characters / 1e6:,.0f} MB", 0, 0)
     try:
         tokenizer, dropped = _choose_tokenizer(job, work)
         manifest = seal(_encode(job, work, tokenizer, dropped))
         write_flushed(work.files / "manifest.json", manifest)
         sync_folder(work.files)
-        put_folder(work.files, job.folder)  # maps of the old files stay valid where they are open
+        put_folder(work.files, job.folder)  # open memory maps of replaced files stay valid
     except OtherDocuments:
         work.abandon(enough=sys.maxsize)
         return _build(job, anew=True)
     except BaseException:
         if work.abandon(enough=corpus_pass.SHARD):
-            job.report("stopped; what is done is kept, and the same command goes on from there", 0, 0)
+            job.report("stopped; the finished part is kept, run the same command again to resume", 0, 0)
         raise
     work.remove()
     clean_leftovers(job.folder.parent, job.folder.name)
@@ -207,7 +205,7 @@ def _build(job: Job, anew: bool) -> Prepared:
 
 
 def _choose_tokenizer(job: Job, work: WorkFolder) -> tuple[Tokenizer, NDArray[np.int64]]:
-    """The tokenizer, and the positions of the documents that are left out, from which it must not learn either."""
+    """Return the tokenizer and the positions of dropped documents. The tokenizer is not fitted to dropped documents."""
     kind = job.config.data.drop_duplicates
     dropped = work.dropped
     if dropped is None:
@@ -221,19 +219,19 @@ def _choose_tokenizer(job: Job, work: WorkFolder) -> tuple[Tokenizer, NDArray[np
         return job.tokenizer, dropped
     characters = 0
 
-    def heard(phase: str, done: int, total: int | None) -> None:
+    def count(phase: str, done: int, total: int | None) -> None:
         nonlocal characters
         characters = done
         job.report(phase, done, total)
 
-    texts = told(training_texts(job.corpus, dropped), "fitting the tokenizer", job.corpus.size or None, heard)
+    texts = with_progress(training_texts(job.corpus, dropped), "fitting the tokenizer", job.corpus.size or None, count)
     tokenizer = make_tokenizer(job.config.tokenizer, texts)
     work.keep_tokenizer(tokenizer, characters)
     return tokenizer, dropped
 
 
 def _encode(job: Job, work: WorkFolder, tokenizer: Tokenizer, dropped: NDArray[np.int64]) -> dict[str, Any]:
-    """Fills the folder but for its manifest, which is returned."""
+    """Write all files except the manifest; return the manifest."""
     corpus, settings = job.corpus, job.config.data
     found = CorpusPass(corpus, dropped)
     work.open_splits(corpus.splits, tokenizer, settings.labelled)
@@ -248,24 +246,24 @@ def _encode(job: Job, work: WorkFolder, tokenizer: Tokenizer, dropped: NDArray[n
     work.close_splits()
     for name, split in work.splits.items():
         if not split.figures.tokens:
-            what = f"the {name} split has no {'tokens' if split.figures.documents else 'documents'}"
+            what = f"the {name} split contains no {'tokens' if split.figures.documents else 'documents'}"
             raise UserError(what, corpus.name, fix="add text to the source", code="data.empty", setting="data.source")
     done = sum(split.figures.bytes for split in work.splits.values())
     job.report("tokenizing", done, done)
     for path, entry in zip(corpus.sources, work.sources, strict=True):
         if stamp(path) != entry["stamp"]:
-            what, fix = "the file changed while it was read", "run it again when the file is complete"
+            what, fix = "the file changed while it was read", "wait until the file is complete, then run it again"
             raise UserError(what, str(path), fix=fix, code="data.changed", setting="data.source")
     return _describe(job, work, tokenizer, found)
 
 
 def _total(done: int, corpus: Corpus) -> int | None:
-    """Bytes of text in all, as far as that is known."""
+    """Return the estimated total bytes of text; None if unknown."""
     return max(done, corpus.size) if corpus.size else None
 
 
 def _describe(job: Job, work: WorkFolder, tokenizer: Tokenizer, found: CorpusPass) -> dict[str, Any]:
-    """The manifest, once the files are complete."""
+    """Return the manifest of the complete files."""
     names = job.corpus.splits
     splits = {name: work.splits[name].figures.summary(tokenizer.ends) for name in names}
     for name, figures in splits.items():
@@ -292,7 +290,7 @@ def _describe(job: Job, work: WorkFolder, tokenizer: Tokenizer, found: CorpusPas
         "files": {
             path.name: {"size": path.stat().st_size, "sha256": digest(path)}
             for path in sorted(work.files.iterdir())
-            if path.name != "manifest.json"  # of an earlier process that was killed just before the end
+            if path.name != "manifest.json"  # left by a process that was killed just before the end
         },
     }
 

@@ -1,7 +1,7 @@
-"""The one pass over a corpus, as batches for the encoders.
+"""One pass over a corpus, as batches for the encoders.
 
-Owns: which documents are left out, batches by split, where a shard ends, and finding the place where an
-earlier pass stopped. Does not own: documents (`corpora`), or what is made of a batch (`encoding`).
+Owns: dropping documents, batches by split, the ends of shards, and finding the position of an interrupted pass. Does
+not own: documents (`corpora`) or encoding (`encoding`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from lilliput.data.corpora import Corpus, Document
 from lilliput.data.progress import STEP, Report
 
-# Characters of a batch. The library needs about 140 bytes for each while it encodes; a batch is a tenth of a second's
-# work of one core, so that a hundred more of them cost no more than a hundredth.
+# Characters per batch. The tokenizers library needs about 140 bytes for each; one core encodes a batch in 0.1 s.
 BATCH = 1 << 18
-# Characters between two marks at which everything is flushed: what a kill can cost at most, some ten seconds of work.
+# Characters between two marks, at which all files are flushed. A killed process loses at most this, about ten seconds.
 SHARD = 1 << 26
 
 
@@ -29,7 +28,7 @@ class TextBatch:
 
     split: str
     texts: list[str] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)  # the number of each label in the order of its first use
+    labels: list[int] = field(default_factory=list)  # of each document: the number of its label, by first use
     characters: int = 0
 
     def add(self, text: str, label: int | None) -> None:
@@ -41,19 +40,19 @@ class TextBatch:
 
 @dataclass(frozen=True)
 class Mark:
-    """Everything before it has been given out: the first `documents` of the corpus, with `characters`."""
+    """A position in the pass: the first `documents` of the corpus, with `characters`, have been yielded."""
 
     documents: int
     characters: int
-    texts: list[str] = field(default_factory=list)  # none: a mark goes through the encoders as it is
+    texts: list[str] = field(default_factory=list)  # empty: a mark passes through the encoders unchanged
 
 
 class OtherDocuments(Exception):
-    """The corpus does not give the documents again that it gave to an earlier pass."""
+    """The corpus yields other documents than in the interrupted pass."""
 
 
 class CorpusPass:
-    """One pass. Its counts grow while `tasks` is drained."""
+    """One pass. Its counts grow while `tasks` is consumed."""
 
     def __init__(self, corpus: Corpus, dropped: NDArray[np.int64]) -> None:
         self._corpus, self._dropped = corpus, dropped
@@ -64,17 +63,17 @@ class CorpusPass:
         self.labels: dict[str, int] = {}
 
     def tasks(self, after: Mark, report: Report) -> Iterator[TextBatch | Mark]:
-        """Batches and marks of everything after `after`, whose documents are read again and not given out."""
+        """Yield batches and marks. Documents before `after` are read again but not yielded."""
         pending = {split: TextBatch(split) for split in self._corpus.splits}
-        marked = told = 0
+        marked = reported = 0
         for split, document, label in self.kept():
             if self.documents <= after.documents:
                 marked = self.characters
                 if self.documents == after.documents and self.characters != after.characters:
                     raise OtherDocuments
-                if marked - told > STEP:
-                    report("finding the place", marked, after.characters)
-                    told = marked
+                if marked - reported > STEP:
+                    report("skipping finished documents", marked, after.characters)
+                    reported = marked
                 continue
             batch = pending[split]
             batch.add(document.text, label)
@@ -91,7 +90,7 @@ class CorpusPass:
         yield from (batch for batch in pending.values() if batch.texts)
 
     def kept(self) -> Iterator[tuple[str, Document, int | None]]:
-        """Split, document and number of its label of all but dropped documents."""
+        """Yield split, document and number of its label for all documents that are not dropped."""
         positions = iter(self._dropped.tolist())
         skipped = next(positions, None)
         for split, document in self._corpus.stream(self._count_empty):
@@ -110,7 +109,7 @@ class CorpusPass:
 
 
 def training_texts(corpus: Corpus, dropped: NDArray[np.int64]) -> Iterator[str]:
-    """What a tokenizer may learn from: the training split without what is dropped of it."""
+    """Yield the texts of the training split without dropped documents."""
     if not len(dropped):
         return (document.text for document in corpus.documents("train"))
     return (document.text for split, document, _ in CorpusPass(corpus, dropped).kept() if split == "train")

@@ -1,7 +1,7 @@
-"""What preparing tells about a corpus: counted batch by batch, in memory that does not grow with it.
+"""Statistics of a corpus, counted batch by batch in bounded memory.
 
-Owns: the counters of a split, and the report that is made of them. Does not own: counting inside a batch
-(`encoding`), duplicates (`duplicates`), or where figures are kept (`work_folder`, `token_files`).
+Owns: the counters of a split, and the report. Does not own: counting within a batch (`encoding`), duplicates
+(`duplicates`), or storage of the counts (`work_folder`, `token_files`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST = 5  # documents that are named
-UNKNOWN_WORDS = 20  # that are told
-# Different unknown words that are counted at once. Beyond, the rarest half goes: a word that matters for the list comes
-# back, and its count is then too small by what was dropped.
+LONGEST = 5  # documents in the report
+UNKNOWN_WORDS = 20  # in the report
+# Different unknown words counted at once. Beyond this the rarest half is dropped: a frequent word reappears, with a
+# count that is too small by its dropped occurrences.
 MOST_WORDS = 200_000
 
 
 @dataclass
 class CorpusStatistics:
-    """The counters of one split. Adding batches in order gives the same ones whoever encoded them."""
+    """The counters of one split."""
 
     documents: int = 0
     bytes: int = 0
-    tokens: int = 0  # of documents, without ends
-    words: int = 0  # as white space separates them
+    tokens: int = 0  # of documents, without end tokens
+    words: int = 0  # separated by white space
     unknown: int = 0  # tokens
     longest: list[tuple[int, int]] = field(default_factory=list)  # (tokens, document's number from 0), longest first
     unknown_words: dict[str, int] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class CorpusStatistics:
         unknown: int,
         unknown_words: Mapping[str, int],
     ) -> None:
-        """`lengths` and `sizes`: tokens and bytes of each document of a batch; the rest is counted over all of it."""
-        # A stable sort: of equally long documents the first are named.
+        """Add a batch. `lengths` and `sizes`: tokens and bytes of each document; the others are totals."""
+        # A stable sort: of equally long documents the first are listed.
         top = np.argsort(-lengths, kind="stable")[:LONGEST].tolist()
         self.longest += [(int(lengths[index]), self.documents + index) for index in top]
         self.longest = sorted(self.longest, key=lambda found: (-found[0], found[1]))[:LONGEST]
@@ -64,7 +64,7 @@ class CorpusStatistics:
         return CorpusStatistics(**{**found, "longest": [(tokens, number) for tokens, number in found["longest"]]})
 
     def summary(self, ends: bool) -> dict[str, Any]:
-        """What the manifest keeps of them; `ends`: the vocabulary has a token that ends a document."""
+        """Return the entry of the manifest. `ends`: whether the vocabulary has an end token."""
         predictions = self.tokens + (self.documents if ends else 0)
         return {
             "documents": self.documents,
@@ -81,7 +81,7 @@ class CorpusStatistics:
 
 
 def most_frequent(counts: Mapping[str, int], most: int) -> list[tuple[str, int]]:
-    """Of equally frequent words the first of the alphabet: `Counter.most_common` would take the first that came."""
+    """Return the most frequent words. Equal counts are in alphabetical order, unlike `Counter.most_common`."""
     return sorted(Counter(counts).items(), key=lambda found: (-found[1], found[0]))[:most]
 
 
@@ -91,14 +91,14 @@ BY_SPLIT = (
 )  # fmt: skip
 
 
-def tell_figures(
+def describe_corpus(
     manifest: Mapping[str, Any], lengths: Mapping[str, NDArray[np.int64]], context: int | None
 ) -> dict[str, Any]:
-    """The report of prepared data. `lengths`: predictions of each document, by split, where a context is given."""
+    """Return the report of prepared data. `lengths`: by split, predictions of each document (used with a context)."""
     splits, tokenizer, order = manifest["splits"], manifest["tokenizer"], manifest["order"]
     found: dict[str, Any] = {"source": manifest["source"], "tokenizer": tokenizer["kind"]}
     found |= {name: tokenizer[name] for name in ("vocab_size", "lossy")}
-    found |= {figure: {split: splits[split][figure] for split in order} for figure in BY_SPLIT}
+    found |= {name: {split: splits[split][name] for split in order} for name in BY_SPLIT}
     found["labels"] = None
     if manifest["labels"] is not None:
         found["labels"] = {
@@ -109,13 +109,13 @@ def tell_figures(
     found["longest"] = [
         {"split": split, "document": number, "tokens": tokens} for tokens, split, number in longest[:LONGEST]
     ]
-    found["cut"] = tell_cut(lengths, context) if context else None
+    found["cut"] = truncation(lengths, context) if context else None
     found["duplicates"] = manifest["duplicates"]
     return found
 
 
-def tell_cut(lengths: Mapping[str, NDArray[np.int64]], context: int) -> dict[str, Any]:
-    """The share of documents that are longer than a context, and of tokens that stand beyond their first window."""
+def truncation(lengths: Mapping[str, NDArray[np.int64]], context: int) -> dict[str, Any]:
+    """Return the share of documents longer than the context, and of tokens after the first window."""
     return {
         "context": context,
         "documents": {split: float((found > context).mean()) for split, found in lengths.items()},

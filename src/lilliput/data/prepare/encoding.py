@@ -1,12 +1,12 @@
-"""Batches of texts become ids: in this process, or in several, in the order in which they came.
+"""Encode batches of texts, in this process or in several, in order.
 
-Owns: what is made of a batch (`encode`), the worker processes, and what happens when one dies. Does not own:
-what a batch is (`corpus_pass`), or files (`work_folder`).
+Owns: encoding a batch (`encode`), the worker processes, and the error if one dies. Does not own: batches
+(`corpus_pass`) or files (`work_folder`).
 
-A worker is `python -m lilliput.data.prepare.worker` with a pipe to either side. `multiprocessing` would start
-it by importing the user's main script again, which runs a script that has no `if __name__ == "__main__"` a
-second time. Values travel by `marshal`, which both ends share since they are the same interpreter: plain
-values, no code. A worker ends when its pipe is closed, however the parent ends.
+A worker is `python -m lilliput.data.prepare.worker` with a pipe in each direction. `multiprocessing` would import the
+user's main script again, and so run a script without `if __name__ == "__main__"` twice. Values are sent with `marshal`
+(plain values, no code), which is safe because both ends are the same interpreter. A worker exits when its pipe is
+closed, however the parent ends.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from lilliput.data.prepare.token_files import BYTES, OFFSETS, token_type
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.errors import UserError
 
-# Characters that are encoded in this process before workers are started, which takes a second of their time: for less
-# text they cost more than they save.
+# Characters encoded in this process before workers start. Starting takes a second: for less text it costs more time
+# than it saves.
 WORTH_WORKERS = 8_000_000
-# Characters that are encoded in this process, too: `marshal` refuses 2 GB, and one may become four tokens of four bytes.
+# Larger batches are encoded in this process: `marshal` is limited to 2 GB, and a character can be four 4-byte tokens.
 LARGEST_MESSAGE = 1 << 26
-AHEAD = 3  # batches on their way for each worker: one in work, and the next ones ready for when the parent writes
+AHEAD = 3  # batches queued per worker, so that it has work while the parent writes files
 
 
 class Encoded(NamedTuple):
-    """A batch of documents, as arrays in the layout of `token_files` and as counts."""
+    """An encoded batch of documents: arrays in the layout of `token_files`, and counts."""
 
-    tokens: bytes  # of all documents, each followed by its end
-    lengths: bytes  # tokens of each document, without its end
-    sizes: bytes  # UTF-8 bytes of each
-    hashes: bytes  # of each one's text, 8 bytes
+    tokens: bytes  # of all documents, each followed by the end token
+    lengths: bytes  # tokens of each document, without the end token
+    sizes: bytes  # UTF-8 bytes of each document
+    hashes: bytes  # of each document's text, 8 bytes
     words: int
     unknown: int
     unknown_words: dict[str, int]
@@ -72,7 +72,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
 
 
 class EncodingTask(Protocol):
-    """Something that goes through `Encoders.run` in order; with texts to encode, or none."""
+    """An item that passes through `Encoders.run` in order, with or without texts to encode."""
 
     @property
     def texts(self) -> list[str]: ...
@@ -82,7 +82,7 @@ AnyTask = TypeVar("AnyTask", bound=EncodingTask)
 
 
 class Encoders:
-    """Encodes batches one after another; where there is much text and there are several `workers`, in processes."""
+    """Encodes batches in order; in worker processes if there is much text and `workers` is above 1."""
 
     def __init__(self, tokenizer: Tokenizer, workers: int) -> None:
         self._tokenizer = tokenizer
@@ -92,7 +92,7 @@ class Encoders:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
 
     def run(self, tasks: Iterable[AnyTask]) -> Iterator[tuple[AnyTask, Encoded | None]]:
-        """Each task with what its texts became, in order; few are on their way at any time."""
+        """Yield each task with its encoded texts, in order. Only a few tasks are in memory at a time."""
         remaining = iter(tasks)
         done = 0
         for task in remaining:
@@ -113,12 +113,12 @@ class Encoders:
             yield _outcome(*waiting.popleft())
 
     def _start(self) -> ThreadPoolExecutor:
-        told = self._tokenizer.to_json()
+        tokenizer_json = self._tokenizer.to_json()
         for _ in range(self._count):
-            worker = _Worker(told)
+            worker = _Worker(tokenizer_json)
             self._workers.append(worker)
             self._idle.put(worker)
-        # A thread for each worker does nothing but wait for it.
+        # One thread per worker waits for its answers.
         self._threads = ThreadPoolExecutor(self._count, thread_name_prefix="encode")
         return self._threads
 
@@ -155,7 +155,7 @@ def _outcome(task: AnyTask, future: Future[Encoded] | None) -> tuple[AnyTask, En
 
 
 def usable_cores() -> int:
-    """Those that this process may use; one where Python is part of another program, which can start no worker."""
+    """Return the number of cores of this process; 1 if Python is embedded, where no worker can be started."""
     if not sys.executable:
         return 1
     if sys.platform == "linux":
@@ -170,12 +170,12 @@ class _Worker:
     """The parent's side of one worker process."""
 
     def __init__(self, tokenizer_json: str) -> None:
-        # One thread each: the workers are the parallelism. The path is the parent's own, without the current folder,
-        # in which a user's numpy.py may lie.
+        # One thread per worker, because the workers run in parallel. The module path is the parent's without the
+        # current folder, which may contain a user's numpy.py.
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
         environment = os.environ | {"PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        self._introduction: str | None = tokenizer_json
+        self._unsent_tokenizer: str | None = tokenizer_json
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         try:
             self._process = subprocess.Popen(
@@ -184,7 +184,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env=environment,
-                # A group of its own: Ctrl-C is for the parent, which then ends its workers.
+                # A separate process group: Ctrl-C goes to the parent, which then ends its workers.
                 process_group=None if sys.platform == "win32" else 0,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
@@ -202,9 +202,9 @@ class _Worker:
     def ask(self, texts: list[str]) -> Encoded:
         assert self._process.stdout
         try:
-            if self._introduction is not None:  # here and not at the start, since it waits until the worker listens
-                send(self._input, self._introduction)
-                self._introduction = None
+            if self._unsent_tokenizer is not None:  # not sent at the start, because sending waits for the worker
+                send(self._input, self._unsent_tokenizer)
+                self._unsent_tokenizer = None
             send(self._input, texts)
             found = receive(self._process.stdout)
         except (OSError, EOFError, ValueError) as error:
@@ -216,12 +216,12 @@ class _Worker:
 
     def _death(self) -> UserError:
         with contextlib.suppress(OSError):
-            self._input.close()  # one that is alive, and only was not understood, would wait for the next message
+            self._input.close()  # a worker that is still alive would wait for the next message
         code = self._process.wait()
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        why = f"by signal {-code}" if code < 0 else f"with code {code}"
-        what = f"a worker process ended {why}" + (f": {last[0][:200]}" if last else "")
+        reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        what = f"a worker process {reason}" + (f": {last[0][:200]}" if last else "")
         fix = "set data.workers to 1, which needs less memory"
         return UserError(what, None, fix=fix, code="process.lost", setting="data.workers")
 
@@ -244,9 +244,9 @@ def send(pipe: IO[bytes], value: Any) -> None:
 
 
 def receive(pipe: IO[bytes]) -> Any:
-    """EOFError where the other side is gone."""
+    """Return the next value; raise EOFError if the other side has closed the pipe."""
     size = pipe.read(8)
     if len(size) < 8:
         raise EOFError
     data = pipe.read(int.from_bytes(size, "little"))
-    return marshal.loads(data)  # EOFError where it was cut
+    return marshal.loads(data)  # raises EOFError if data is truncated

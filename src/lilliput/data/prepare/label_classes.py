@@ -1,8 +1,7 @@
-"""The labels of documents become the classes of a classifier.
+"""Convert the labels of documents to the classes of a classifier.
 
-Owns: the order of classes, and refusing a label that was never trained on. Does not own: where a label stands
-in a source (`corpora`), or the files (`work_folder` wrote the labels by their first use, `prepare` says where
-the classes go).
+Owns: the order of classes, and the error for a label that is not in the training split. Does not own: reading labels
+(`corpora`) or the paths of files (`prepare`, `work_folder`).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from lilliput.data.prepare.token_files import LABELS
 from lilliput.errors import UserError, nearest
 
 PIECE = 1 << 20
-MOST_TOLD = 10
+MOST_LISTED = 10
 
 
 def order_labels(labels: Iterable[str]) -> list[str]:
-    """Class i is the i-th name: by the alphabet, or by number where all are whole numbers (2 before 10)."""
+    """Return the names of the classes in alphabetical order, or in numerical order if all are integers."""
     names = sorted(set(labels))
     if all(name.removeprefix("-").isdecimal() for name in names):
         names.sort(key=lambda name: (int(name), name))
@@ -32,10 +31,10 @@ def order_labels(labels: Iterable[str]) -> list[str]:
 def write_classes(
     seen: list[str], sources: Mapping[str, Path], targets: Mapping[str, Path]
 ) -> tuple[list[str], dict[str, list[int]]]:
-    """The names of the classes, and how many documents of each split have each of them.
+    """Write the classes of all documents; return the names of the classes and the documents of each class by split.
 
-    `sources` hold for each split the labels as numbers into `seen`; `targets` get the classes. Raises where a split
-    other than the training split has a label that is no class.
+    `sources`: files by split with each document's label as an index into `seen`. `targets`: files to write. Raises
+    UserError if another split has a label that the training split lacks.
     """
     counts = {split: _count(path, len(seen)) for split, path in sources.items()}
     names = order_labels(label for label, count in zip(seen, counts["train"], strict=True) if count)
@@ -65,8 +64,10 @@ def _count(path: Path, labels: int) -> NDArray[np.int64]:
 
 
 def _unknown_label(split: str, label: str, names: list[str]) -> UserError:
-    known = ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD:,} more" if len(names) > MOST_TOLD else "")
-    what = f"the {split} split has the label {label!r}, which the training split does not have; it has {known}"
+    known = ", ".join(names[:MOST_LISTED]) + (
+        f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    )
+    what = f"labels of the {split} split must be in the training split (got {label!r}, expected one of {known})"
     meant = nearest(label, names)
-    fix = f"change the label to {meant}" if meant else "change the label, or add it to the training split"
+    fix = f"replace the label by {meant}" if meant else "correct the label, or add it to the training split"
     return UserError(what, None, fix=fix, code="data.label", setting="data.label_field")

@@ -1,16 +1,15 @@
-"""Prepared data on disk: what the files of a folder hold, how they are read, and when a folder can be trusted.
+"""The format of prepared data on disk: reading it and checking its validity.
 
-Owns: the layout, the manifest and its seal, `TokenFile` and `Prepared`. Does not own: making such a folder
-(`prepare`, `work_folder`), the figures about it (`corpus_statistics`), or the order in which a model sees it
-(`batches`).
+Owns: the layout, the manifest and its checksum, `TokenFile` and `Prepared`. Does not own: writing a folder (`prepare`,
+`work_folder`), statistics (`corpus_statistics`), or the order of batches (`batches`).
 
-A folder holds for each split raw little-endian arrays, which are memory-mapped and never read whole:
+A folder contains for each split raw little-endian arrays, which are memory-mapped:
     <split>.tokens    END d1 END d2 END ... dn END as uint16, or uint32 above 65,536 ids
     <split>.offsets   int64, n + 1: document i is tokens[offsets[i] : offsets[i + 1]], whose last is its END
     <split>.bytes     int64, n: UTF-8 bytes of each document
-    <split>.hashes    uint64, n: BLAKE2b of each document's text, to find it again elsewhere
-    <split>.labels    int32, n: its class, where documents have labels
-and tokenizer.json and manifest.json, which has the SHA-256 of every file and ends with its own.
+    <split>.hashes    uint64, n: BLAKE2b of each document's text, to find duplicates
+    <split>.labels    int32, n: its class, if documents have labels
+and tokenizer.json and manifest.json, which contains the SHA-256 of every file and ends with its own.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.data.prepare.corpus_statistics import tell_figures
+from lilliput.data.prepare.corpus_statistics import describe_corpus
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.storage.atomic_files import parse_json
 
@@ -40,13 +39,13 @@ def token_type(vocab_size: int) -> str:
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One split, mapped from disk."""
+    """One split, memory-mapped."""
 
     tokens: NDArray[Any]  # (tokens,), a read-only memory map
     offsets: NDArray[np.int64]  # (documents + 1,)
     document_bytes: NDArray[np.int64]  # (documents,)
     labels: NDArray[np.int32] | None = None  # (documents,), classes
-    ends: bool = True  # False: what stands between documents only separates them, and is never predicted
+    ends: bool = True  # False: the token between documents only separates them and is never predicted
 
     @property
     def documents(self) -> int:
@@ -54,12 +53,12 @@ class TokenFile:
 
     @cached_property
     def bytes(self) -> int:
-        """UTF-8 bytes of the original documents, separators excluded: what bits per byte are divided by."""
+        """UTF-8 bytes of the original documents without separators: the divisor of bits per byte."""
         return int(self.document_bytes.sum())
 
     @property
     def predictions(self) -> int:
-        """Tokens that a model can be asked for: those of documents, and each document's end where there is such a token."""
+        """The number of predictions: tokens of documents, plus one per document if there is an end token."""
         return len(self.tokens) - 1 - (0 if self.ends else self.documents)
 
 
@@ -76,12 +75,12 @@ class Prepared:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """train, validation, and the test sets by their names."""
+        """train, validation, and the names of the test sets."""
         return tuple(self.manifest["order"])
 
     @property
     def labels(self) -> list[str] | None:
-        """The name of each class; None where documents have no labels."""
+        """The name of each class; None if documents have no labels."""
         names: list[str] | None = self.manifest["labels"]
         return names
 
@@ -95,7 +94,7 @@ class Prepared:
         )
 
     def hashes(self, name: str) -> NDArray[np.uint64]:
-        """Of each document's text: equal texts have equal ones, whatever tokenizer or split they met."""
+        """Return the hash of each document's text. It does not depend on the tokenizer or the split."""
         return self._map(name, "hashes", HASHES)
 
     def _map(self, name: str, part: str, dtype: str) -> NDArray[Any]:
@@ -104,27 +103,27 @@ class Prepared:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same token files: a resumed run must see the data that it began with."""
+        """A hash of the token files: a resumed run must use the same data."""
         return hashlib.sha256(canonical(self.manifest["files"])).hexdigest()
 
     def report(self, context: int | None = None) -> dict[str, Any]:
-        """The object of `lilliput prepare --json`; with a context also what it would cut."""
+        """Return the object of `lilliput prepare --json`; with a context also what it truncates."""
         lengths = {name: self._lengths(name) for name in self.splits} if context else {}
-        return {**tell_figures(self.manifest, lengths, context), "folder": str(self.folder)}
+        return {**describe_corpus(self.manifest, lengths, context), "folder": str(self.folder)}
 
     def _lengths(self, name: str) -> NDArray[np.int64]:
         file = self.split(name)
         return np.diff(file.offsets) - (0 if file.ends else 1)
 
 
-# What decides whether a folder is still good --------------------------------------------------------------------------
+# Validity of a folder -------------------------------------------------------------------------------------------------
 
 
 def read_prepared(folder: Path, recipe: Mapping[str, Any], sources: list[Path]) -> Prepared | None:
-    """The folder if it is whole and everything it was made from is unchanged, else None.
+    """Return the prepared data if the folder is complete and its recipe and sources are unchanged, else None.
 
-    Costs a reading of its files for their SHA-256 (about a second for a gigabyte), once in a process as long as nobody
-    touches them; sources are read only where size or times differ.
+    The files are read for their SHA-256 (about 1 s per GB), once per process unless they change; sources are read only
+    if their size or times differ.
     """
     try:
         manifest = unseal((folder / "manifest.json").read_bytes())
@@ -137,7 +136,7 @@ def read_prepared(folder: Path, recipe: Mapping[str, Any], sources: list[Path]) 
     return Prepared(folder, manifest)
 
 
-# Folders whose files this process has read and found right: the stamps that they had.
+# Folders that this process has verified, with the stamps of their files.
 _verified: dict[Path, dict[str, list[int]]] = {}
 
 
@@ -153,7 +152,7 @@ def _whole(folder: Path, files: Mapping[str, Any]) -> bool:
 
 
 def same_sources(entries: list[Any], sources: list[Path], by_content: bool) -> bool:
-    """Whether the sources are the files that were noted; where size or times differ, their content may still tell."""
+    """Return whether the sources match the entries: by size and times, else (with `by_content`) by SHA-256."""
     if [entry["path"] for entry in entries] != [str(path.absolute()) for path in sources]:
         return False
     for path, entry in zip(sources, entries, strict=True):
@@ -165,7 +164,7 @@ def same_sources(entries: list[Any], sources: list[Path], by_content: bool) -> b
 
 
 def stamp(path: Path) -> list[int]:
-    # The time of the change of the inode, too: it tells of a copy that kept its size and its date.
+    # st_ctime also detects a replacement that kept size and modification time.
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
@@ -176,20 +175,20 @@ def digest(path: Path) -> str:
 
 
 def canonical(value: Mapping[str, Any]) -> bytes:
-    # ASCII: a path need not be valid Unicode.
+    # ASCII, because a path may contain invalid Unicode.
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def seal(value: Mapping[str, Any]) -> bytes:
-    """Canonical JSON that ends with the SHA-256 of what it would be without that."""
+    """Return canonical JSON that ends with the SHA-256 of the rest."""
     body = canonical(value)
     return body[:-1] + f',"sha256":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
 
 
 def unseal(raw: bytes) -> dict[str, Any]:
-    """What was sealed; ValueError or KeyError where any bit of it changed."""
+    """Return the sealed value; raise ValueError or KeyError if any bit changed."""
     value: dict[str, Any] = parse_json(raw)
     del value["sha256"]
     if seal(value) != raw:
-        raise ValueError("the seal is broken")
+        raise ValueError("the checksum does not match")
     return value

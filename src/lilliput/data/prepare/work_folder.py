@@ -1,14 +1,14 @@
-"""The folder in which prepared data grows, so that a killed preparation goes on where its last shard ended.
+"""The folder of an unfinished preparation: a killed preparation resumes after its last complete shard.
 
-Owns: files that are only appended to, the journal that says how far they are good, and going on from it. Does
-not own: the layout of the files (`token_files`), or which documents come next (`corpus_pass`).
+Owns: the append-only files, the journal of their valid lengths, and resuming from it. Does not own: the layout of the
+files (`token_files`) or the documents (`corpus_pass`).
 
-`<key>.partial` holds
-    files/          what becomes the folder of prepared data, by one rename at the very end
-    <split>.labels  int32: each document's label by the number of its first use; classes are known at the end only
-    dropped         int64: positions of documents that are left out
-    journal.json    sealed: what was made from what, and for every file a length and the CRC-32 of what is before it
-A journal is written when everything that it tells of is on the disk; what is in the files beyond it is cut.
+`<key>.partial` contains
+    files/          the future folder of prepared data, renamed at the end
+    <split>.labels  int32: the number of each document's label by first use; classes are known only at the end
+    dropped         int64: positions of dropped documents
+    journal.json    sealed: recipe, sources, and for every file its valid length and the CRC-32 of this part
+The journal is written after the data that it describes is on disk; longer files are truncated on resume.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PIECE = 1 << 20
 
 
 class Appended:
-    """A file that only grows. Its CRC-32 grows with it, which costs nothing beside writing."""
+    """An append-only file with a running CRC-32, whose cost is negligible compared with writing."""
 
     def __init__(self, path: Path, length: int = 0, crc: int = 0) -> None:
         self.length, self.crc = length, crc
-        self._file: BinaryIO = open(path, "r+b" if length else "wb")  # noqa: SIM115 (open for as long as it grows)
+        self._file: BinaryIO = open(path, "r+b" if length else "wb")  # noqa: SIM115 (stays open)
         self._file.truncate(length)
         self._file.seek(length)
 
@@ -57,19 +57,19 @@ class Appended:
 
 
 class SplitFiles:
-    """The growing files of one split, and its figures."""
+    """The append-only files of one split, and its statistics."""
 
     PARTS = ("tokens", "offsets", "bytes", "hashes")
 
     def __init__(self, folder: Path, split: str, tokenizer: Tokenizer, labelled: bool, state: Any | None) -> None:
-        """`state`: what a journal kept of an earlier `state()`."""
+        """`state`: the value of `state()` in the journal; None for new files."""
         self.figures = CorpusStatistics.from_dict(state["figures"]) if state else CorpusStatistics()
         paths = {part: folder / "files" / f"{split}.{part}" for part in self.PARTS}
         if labelled:
             paths["labels"] = folder / f"{split}.labels"
         marks = state["files"] if state else dict.fromkeys(paths, (0, 0))
         self._files = {part: Appended(path, *marks[part]) for part, path in paths.items()}
-        # Where the next document begins: all tokens so far, the first end and those of documents included.
+        # Start of the next document: all tokens so far, including the first end token and those of documents.
         self._next = 1 + self.figures.tokens + self.figures.documents
         if state is None:
             self._files["tokens"].append(np.array([tokenizer.end], token_type(tokenizer.vocab_size)).tobytes())
@@ -101,18 +101,18 @@ class SplitFiles:
 
 
 class WorkFolder:
-    """`<key>.partial`, begun anew or found as an earlier process left it. For the one process that holds the key's lock."""
+    """`<key>.partial`, new or left by an earlier process. The process must hold the lock of the key."""
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         self.folder, self.files = folder, folder / "files"
         self._journal: dict[str, Any] = {"recipe": recipe, "sources": None, "dropped": False, "tokenizer": None}
-        # `saved`: characters whose work, fitting or encoding, need not be done again.
+        # `saved`: characters whose fitting or encoding is complete.
         self._journal |= {"documents": 0, "characters": 0, "splits": {}, "saved": 0}
         self.splits: dict[str, SplitFiles] = {}
 
     @staticmethod
     def resume(folder: Path, recipe: Mapping[str, Any], sources: list[Path]) -> WorkFolder | None:
-        """As the journal tells, if it is of the same work on unchanged sources, and the files agree with it."""
+        """Return the state of the journal if recipe and sources are the same and the files are valid, else None."""
         work = WorkFolder(folder, recipe)
         try:
             work._journal = journal = unseal((folder / "journal.json").read_bytes())
@@ -123,7 +123,7 @@ class WorkFolder:
 
     @staticmethod
     def begin(folder: Path, recipe: Mapping[str, Any], sources: list[dict[str, Any]]) -> WorkFolder:
-        """`sources`: path, size, stamp and SHA-256 of each file that the documents come from."""
+        """Create an empty folder. `sources`: path, size, stamp and SHA-256 of each source file."""
         shutil.rmtree(folder, ignore_errors=True)
         work = WorkFolder(folder, recipe)
         work._journal["sources"] = sources
@@ -146,7 +146,7 @@ class WorkFolder:
 
     @property
     def dropped(self) -> NDArray[np.int64] | None:
-        """Positions of the documents to leave out; None: not known yet."""
+        """Positions of the documents to drop; None: not computed yet."""
         return np.fromfile(self.folder / "dropped", POSITIONS) if self._journal["dropped"] else None
 
     def keep_dropped(self, positions: NDArray[np.int64]) -> None:
@@ -159,7 +159,7 @@ class WorkFolder:
         return Tokenizer.load(self.files / "tokenizer.json") if self._journal["tokenizer"] else None
 
     def keep_tokenizer(self, tokenizer: Tokenizer, read: int) -> None:
-        """`read`: characters that it was fitted on, none where it was ready."""
+        """Save the tokenizer. `read`: characters that it was fitted to, 0 if it was given."""
         write_flushed(self.files / "tokenizer.json", tokenizer.to_json().encode())
         self._journal["tokenizer"] = digest(self.files / "tokenizer.json")
         self._journal["saved"] += read
@@ -171,7 +171,7 @@ class WorkFolder:
             self.splits[name] = SplitFiles(self.folder, name, tokenizer, labelled, states.get(name))
 
     def keep_splits(self, mark: Mark) -> None:
-        """Makes everything before the mark survive."""
+        """Flush everything before the mark and record it in the journal."""
         for split in self.splits.values():
             split.sync()
         self._journal["splits"] = {name: split.state() for name, split in self.splits.items()}
@@ -180,13 +180,13 @@ class WorkFolder:
         self._write_journal()
 
     def close_splits(self) -> None:
-        """Flushes and closes the files: they are complete."""
+        """Flush and close the complete files."""
         for split in self.splits.values():
             split.sync()
             split.close()
 
     def abandon(self, enough: int) -> bool:
-        """After a failure: whether the folder stays for the next try, as it saves the work of `enough` characters."""
+        """After a failure, remove the folder unless it saves the work of `enough` characters; return whether it stays."""
         for split in self.splits.values():
             split.close()
         stays: bool = self._journal["saved"] >= enough
@@ -217,7 +217,7 @@ class WorkFolder:
 
 
 def _crc_of_start(path: Path, length: int) -> int | None:
-    """CRC-32 of the first `length` bytes; None where there are fewer."""
+    """Return the CRC-32 of the first `length` bytes; None if the file is shorter."""
     crc = 0
     with open(path, "rb") as file:
         while length:

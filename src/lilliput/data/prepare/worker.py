@@ -1,7 +1,6 @@
-"""One worker process of `encoding`: batches of texts come in on stdin, what they became goes out on stdout.
+"""A worker process of `encoding`: reads batches of texts from stdin, writes encoded batches to stdout.
 
-Owns: its loop, and that it ends silently when its parent is gone. Does not own: the work itself
-(`encoding.encode`).
+Owns: the loop, and a silent exit when the parent is gone. Does not own: encoding (`encoding.encode`).
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import sys
 
 
 def main() -> None:
-    # Where process groups do not keep it away, Ctrl-C is for the parent.
+    # Ctrl-C is for the parent; process groups do not prevent it on every system.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a library prints must not come between the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -32,7 +31,7 @@ def main() -> None:
             except UserError as error:
                 send(answers, [error.what, error.where, error.fix, error.code, error.setting])
     except (EOFError, BrokenPipeError):
-        os._exit(0)  # the parent is done, or gone: flushing to it again would only complain
+        os._exit(0)  # the parent has finished or died: a normal exit would flush to a closed pipe
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """The word lists of the storybook.
 
-Owns words and the two facts of grammar that belong to them: the article before a phrase and the pronouns of a
-name. How they become stories is storybook.py. Every list is drawn from uniformly and holds between 4 and 20
-options, most of them single words that go with every option of the list beside them: so the book is large,
-its vocabulary small, and each word is met often enough to be learnt in minutes. Lists that meet as a pair
-("slowly and boldly") share no option.
+Owns: the words, the article before a phrase, and the pronouns of a name. Does not own: the stories (`storybook`).
+Every list is drawn from uniformly and has 4 to 20 options, most of them single words that fit every option of the
+neighbouring list. So there are many stories but few words, and each word occurs often enough to be learned in minutes.
+Lists that are used as a pair ("slowly and boldly") share no option.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 
 class Someone(NamedTuple):
-    """A character with a name, and the pronouns that agree with it."""
+    """A character: its name and its pronouns."""
 
     name: str
     he: str
@@ -24,22 +23,22 @@ class Someone(NamedTuple):
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Options that are single words, separated by spaces."""
+    """Split a text into options of one word."""
     return tuple(text.split())
 
 
 def phrases(text: str) -> tuple[str, ...]:
-    """Options of several words, one a line or separated by " / "."""
+    """Split a text into options of several words, one per line or separated by " / "."""
     return tuple(part.strip() for line in text.strip().splitlines() for part in line.split(" / "))
 
 
 def with_article(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Each option with the "a" or "an" that it needs. Spelling decides, so no list may hold a silent h or a "yoo"."""
+    """Prefix each option with "a" or "an", by its first letter. So no option may begin with a silent h or a "yoo"."""
     return tuple(f"{'an' if option[0] in 'aeiou' else 'a'} {option}" for option in options)
 
 
 def cast(men: str, women: str) -> dict[str, Someone]:
-    """Characters by name; the names of men and women alternate so that a cut list still holds both."""
+    """Return the characters by name. Men and women alternate, so that a shortened list has both."""
     pairs = zip(men.split(), women.split(), strict=True)
     people: dict[str, Someone] = {}
     for man, woman in pairs:

@@ -1,9 +1,8 @@
-"""Byte-level BPE as GPT-2 has it: bytes as printable characters, and GPT-2's own vocabulary from wherever it lies.
+"""GPT-2's byte-level BPE: the map of bytes to printable characters, and GPT-2's vocabulary.
 
-Owns: finding and reading GPT-2's files in all their forms (encoder.json + vocab.bpe, vocab.json + merges.txt,
-the ranks of tiktoken, the hub). Does not own: BPE itself (the tokenizers library), nor tokenizer.json
-(`tokenizers`). From every form comes the same tokenizer, bit for bit, so that prepared data is found again
-wherever the files lie.
+Owns: finding and reading GPT-2's files in all their forms (encoder.json and vocab.bpe, vocab.json and merges.txt,
+tiktoken's ranks, the Hugging Face hub). Does not own: BPE itself (the tokenizers library), or tokenizer.json
+(`tokenizers`). Every form gives the same tokenizer, bit for bit, so cached prepared data stays valid.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from lilliput.storage.atomic_files import parse_json
 LARGEST_FILE = 50 * 1000 * 1000
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 HUB_NAME = "openai-community/gpt2"
-RANKS = 50_256  # other files of ranks in tiktoken's cache are of other models
-LAST_PIECE = "Ġgazed"  # the last of GPT-2's merges: no other vocabulary has it at that place
+RANKS = 50_256  # files of ranks in tiktoken's cache with another length belong to other models
+LAST_PIECE = "Ġgazed"  # GPT-2's last merge: no other vocabulary has it at this id
 WAYS = (
     "set tokenizer.path to a folder with encoder.json and vocab.bpe, or set TIKTOKEN_CACHE_DIR, or run it once online"
 )
 
-_CACHE_NAME = re.compile(r"[0-9a-f]{40}")  # tiktoken names a file by the SHA-1 of where it came from
+_CACHE_NAME = re.compile(r"[0-9a-f]{40}")  # tiktoken names a file by the SHA-1 of its URL
 
 Merges = list[tuple[str, str]]
 
 
 def _byte_characters() -> list[str]:
-    """The printable character with which GPT-2 writes each byte (bytes_to_unicode of its encoder.py)."""
+    """Return GPT-2's printable character for each byte (bytes_to_unicode of its encoder.py)."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     spare = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
@@ -50,7 +49,7 @@ CHARACTER_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACT
 
 
 def byte_level(model: models.BPE, use_regex: bool = True) -> library.Tokenizer:
-    """A BPE over bytes, without its special tokens; the pattern keeps words apart."""
+    """Return a byte-level BPE without special tokens. The regular expression prevents merges across words."""
     inner = library.Tokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
     inner.decoder = decoders.ByteLevel()
@@ -58,7 +57,7 @@ def byte_level(model: models.BPE, use_regex: bool = True) -> library.Tokenizer:
 
 
 def find_gpt2() -> library.Tokenizer:
-    """GPT-2's tokenizer from the usual places of this machine, else from the hub."""
+    """Return GPT-2's tokenizer from TIKTOKEN_CACHE_DIR or LILLIPUT_DATA, else from the hub."""
     data = os.environ.get("LILLIPUT_DATA")
     places = [os.environ.get("TIKTOKEN_CACHE_DIR"), data and str(Path(data) / "gpt2-bpe")]
     for place in places:
@@ -68,7 +67,7 @@ def find_gpt2() -> library.Tokenizer:
 
 
 def read_folder(folder: Path) -> library.Tokenizer | None:
-    """The tokenizer of GPT-2's files in this folder or in one right below it; None where there are none."""
+    """Return the tokenizer of GPT-2's files in this folder or a direct subfolder; None if there are none."""
     try:
         below = sorted(path for path in folder.iterdir() if path.is_dir())
         for place in (folder, *below):
@@ -78,14 +77,14 @@ def read_folder(folder: Path) -> library.Tokenizer | None:
             if found := _from_tiktoken(place):
                 return found
     except OSError as error:
-        what = f"cannot read the folder of the tokenizer: {error.strerror}"
+        what = f"cannot read the tokenizer's folder: {error.strerror}"
         where, fix = str(error.filename or folder), "check its permissions"
         raise UserError(what, where, fix=fix, code="file.unreadable", setting="tokenizer.path") from error
     return None
 
 
 def _from_tiktoken(folder: Path) -> library.Tokenizer | None:
-    """Files in tiktoken's cache have no names: they are known by how they begin."""
+    """Return the tokenizer of tiktoken's cache. Its file names are hashes, so files are recognised by their first bytes."""
     kinds: dict[str, list[Path]] = {"vocabulary": [], "merges": [], "ranks": []}
     for path in sorted(folder.iterdir()):
         if _CACHE_NAME.fullmatch(path.name) and path.is_file():
@@ -112,7 +111,7 @@ def _from_hub() -> library.Tokenizer:
         raise UserError(what, None, fix=fix, code="package.missing", setting="tokenizer.path") from error
     try:
         vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name)) for name in PAIRS[1])
-    except Exception as error:  # of the network, the hub, its cache: the ways on are the same
+    except Exception as error:  # network, hub or cache: the fix is the same
         what = "GPT-2's tokenizer is not on this machine, and the hub cannot be reached"
         raise UserError(what, HUB_NAME, fix=WAYS, code="hub.offline", setting="tokenizer.path") from error
     return _assembled(vocabulary, merges)
@@ -129,7 +128,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         what, fix = f"the vocabulary is not valid JSON: {error}", "give GPT-2's encoder.json"
         raise UserError(what, str(path), fix=fix, code="file.syntax") from error
     if not isinstance(found, dict) or not all(isinstance(one, int) and 0 <= one < 1 << 32 for one in found.values()):
-        what, fix = "the vocabulary must be a JSON object of ids", 'write ids as in {"!": 0, "\\"": 1}'
+        what, fix = "the vocabulary must be a JSON object of tokens and ids", 'write it as in {"!": 0, "\\"": 1}'
         raise UserError(what, str(path), fix=fix, code="tokenizer.invalid")
     return found
 
@@ -141,32 +140,32 @@ def _read_merges(path: Path) -> Merges:
             continue
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2 or not all(pair):
-            what = f"a merge must be two pieces separated by a space, got {line[:40]!r}"
+            what = f"a merge must be two pieces separated by a space (got {line[:40]!r})"
             raise UserError(what, f"{path}, line {number}", fix="give GPT-2's vocab.bpe", code="tokenizer.invalid")
         merges.append((pair[0], pair[1]))
     return merges
 
 
 def read_ranks(text: str, where: str) -> list[bytes]:
-    """Pieces in the order of their ranks, from tiktoken's lines `base64 rank`."""
+    """Return the pieces in the order of their ranks, from tiktoken's lines `base64 rank`."""
     pieces = []
     for rank, line in enumerate(text.splitlines()):
         try:
             piece, number = line.split(" ")
             if int(number) != rank:
-                raise ValueError(f"rank {rank} was expected")
+                raise ValueError(f"expected rank {rank}")
             pieces.append(base64.b64decode(piece, validate=True))
         except (ValueError, binascii.Error) as error:
             what = f"a line of ranks must be base64, a space and the next rank: {error}"
-            fix = "let tiktoken download it again"
+            fix = "delete the file and download it again with tiktoken"
             raise UserError(what, f"{where}, line {rank + 1}", fix=fix, code="tokenizer.invalid") from error
     return pieces
 
 
 def merges_of_ranks(pieces: list[bytes]) -> tuple[dict[str, int], Merges]:
-    """GPT-2's vocabulary and merges from the ranks alone.
+    """Return GPT-2's vocabulary and merges, computed from the ranks alone.
 
-    A piece was made by merging the two pieces that are left of its bytes once all earlier merges have been done.
+    A piece is the merge of the two pieces that remain of its bytes after all earlier merges.
     """
     ranks = {piece: rank for rank, piece in enumerate(pieces)}
     merges = []
@@ -180,7 +179,7 @@ def merges_of_ranks(pieces: list[bytes]) -> tuple[dict[str, int], Merges]:
             if found[at] >= rank:
                 break
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        if len(parts) == 2:  # another would be no merge: the piece is in the vocabulary, and is never made
+        if len(parts) == 2:  # otherwise no merge makes the piece: it is in the vocabulary and never used
             merges.append((_written(parts[0]), _written(parts[1])))
     return {_written(piece): rank for rank, piece in enumerate(pieces)}, merges
 
@@ -190,7 +189,7 @@ def _written(piece: bytes) -> str:
 
 
 def _built(vocabulary: dict[str, int], merges: Merges, where: str) -> library.Tokenizer:
-    # tiktoken's ranks do not have end-of-text; where it is the last id it is added again, in all cases alike.
+    # tiktoken's ranks lack end-of-text. If it is the last id, it is removed here and added below, as for the ranks.
     pieces = dict(vocabulary)
     if pieces.get(END_OF_TEXT) == len(pieces) - 1:
         del pieces[END_OF_TEXT]
@@ -200,7 +199,7 @@ def _built(vocabulary: dict[str, int], merges: Merges, where: str) -> library.To
         what = f"vocabulary and merges do not match: {' '.join(str(error).split())[:200]}"
         raise UserError(what, where, fix="give both files of one model", code="tokenizer.invalid") from error
     made = {left + right for left, right in merges}
-    # Names that no merge makes are special tokens: other models in GPT-2's form have them in the vocabulary.
+    # Names that no merge makes are special tokens: other models in GPT-2's format list them in the vocabulary.
     names = [name for name in (*STARTS, *ENDS, *PADS) if name in pieces and name not in made]
     inner.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
     if END_OF_TEXT in vocabulary or not {*names} & {*ENDS}:

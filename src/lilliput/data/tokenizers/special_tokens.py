@@ -1,7 +1,7 @@
-"""Which tokens of a vocabulary begin and end a document, pad it, and stand for what is unknown.
+"""Special tokens: start, end, padding and unknown.
 
-Owns: the usual names of such tokens, and finding them. Does not own: the vocabulary, or what is done with the
-ids. Names and not settings decide: a tokenizer.json from anywhere then needs no word of explanation.
+Owns: the usual names of special tokens, and finding them in a vocabulary. Does not own: the vocabulary or the use of
+the ids. Names decide, not settings, so that a tokenizer.json of another program works without configuration.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lilliput.errors import UserError
 
 SOS, EOS, PAD, UNK = "<sos>", "<eos>", "<pad>", "<unk>"
 
-# Of several the first is taken. [CLS] and [SEP] are BERT's, <s> and </s> those of SentencePiece.
+# The first name in the vocabulary is used. [CLS] and [SEP] are BERT's, <s> and </s> are SentencePiece's.
 STARTS = (SOS, "<s>", "<bos>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>", "[CLS]")
 ENDS = (END_OF_TEXT, EOS, "</s>", "[EOS]", "<|end_of_text|>", "[SEP]")
 PADS = (PAD, "[PAD]", "<|pad|>")
@@ -22,7 +22,7 @@ UNKNOWNS = (UNK, "[UNK]")
 
 
 class Specials(NamedTuple):
-    """Names of the tokens that are no text. `ends` is False where `end` is a padding that only separates documents."""
+    """Names of the special tokens. `ends` is False if `end` is the padding token, which only separates documents."""
 
     start: str
     end: str
@@ -31,17 +31,17 @@ class Specials(NamedTuple):
 
 
 def find_specials(vocabulary: Container[str], where: str) -> Specials:
-    """The special tokens of a vocabulary; one without any that could stand between two documents is refused."""
+    """Return the special tokens of a vocabulary; raise if it has neither an end token nor a padding token."""
     start, end, pad = (next((name for name in names if name in vocabulary), None) for names in (STARTS, ENDS, PADS))
     last = end or pad
     if last is None:
-        what = f"the tokenizer has no {END_OF_TEXT} token, nor {EOS}, </s>, [SEP] or {PAD}"
+        what = f"the vocabulary must contain {END_OF_TEXT}, {EOS}, </s>, [SEP] or {PAD} (got none of them)"
         raise UserError(what, where, fix="add one of them, or train a tokenizer", code="tokenizer.invalid")
     return Specials(start or last, last, end is not None, pad)
 
 
 def find_unknown(model: Mapping[str, Any], vocabulary: Mapping[str, int], where: str) -> int | None:
-    """The id that a model of a tokenizer.json gives to what it does not know; only BPE may do without."""
+    """Return the id of the unknown token in the model of a tokenizer.json. Only BPE may have none."""
     if model["type"] == "Unigram":
         found: int | None = model["unk_id"]
     else:
@@ -50,7 +50,7 @@ def find_unknown(model: Mapping[str, Any], vocabulary: Mapping[str, int], where:
             return None
         found = None if name is None else vocabulary.get(name)
     if found is None:
-        what = f"the {model['type']} tokenizer has no token for unknown words"
-        fix = f"set its unk_token to a token that it has, such as {UNK}"
+        what = f"a {model['type']} tokenizer requires a token for unknown words (got none)"
+        fix = f"set its unk_token to a token of its vocabulary, such as {UNK}"
         raise UserError(what, where, fix=fix, code="tokenizer.invalid")
     return found

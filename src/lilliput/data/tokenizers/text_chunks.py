@@ -1,8 +1,7 @@
-"""Long texts in pieces, so that the tokenizers library never holds a whole document of any size.
+"""Split long texts into pieces without changing their tokens.
 
-Owns: where a text may be cut without changing its tokens. Does not own: the tokens (`tokenizers`), nor what a
-document is (`corpora`). The library needs about 140 bytes for a byte of text; pieces bound that, and share a
-long document over cores.
+Does not own: the tokens (`tokenizers`) or documents (`corpora`). The tokenizers library needs about 140 bytes per byte
+of text; pieces bound its memory and let several cores work on one long document.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ PIECE = 1 << 16
 LONGEST_PIECE = 1 << 20
 LONGEST_WORD = 256
 
-# No kind of ours holds white space after anything else inside one token: GPT-2's pattern and the words of `words` begin
-# anew there, and a character is a token wherever it stands. So the place before such white space is always a border.
+# In no kind of tokenizer here does a token contain white space after another character: GPT-2's pattern and the words of
+# `word_level` start a new token there. So the position before such white space is always a border of tokens.
 _BORDER = re.compile(r"(?<=\S)[ \n]")
 _WORD = re.compile(rf"\s*\S{{1,{LONGEST_WORD}}}|\s+")
 
 
 def cut_text(text: str) -> Iterator[str]:
-    """A long text in pieces whose tokens, one after another, are the tokens of the whole.
+    """Yield pieces of a long text. Their tokens in sequence are the tokens of the whole text.
 
-    A run of a million characters without a border is cut where it is: other tokens than the library's own, but (for
-    exact kinds) the same text.
+    A run of a million characters without a border is split anyway: the tokens then differ from those of the library,
+    but (for kinds that are not lossy) decode to the same text.
     """
     start = 0
     while len(text) - start > PIECE:
@@ -37,13 +36,13 @@ def cut_text(text: str) -> Iterator[str]:
 
 
 def cut_texts(documents: Iterable[str]) -> Iterator[str]:
-    """Documents in pieces, for a learner to which the borders of documents mean nothing."""
+    """Yield the pieces of all documents, for fitting, which ignores the borders of documents."""
     for document in documents:
         yield from cut_text(document)
 
 
 def cut_endless_words(documents: Iterable[str]) -> Iterator[str]:
-    """Documents whose endless words are cut: learning BPE costs (length of a word) x (merges in it) for each word."""
+    """Yield pieces with very long words split: training BPE costs (length of a word) x (its merges) for each word."""
     for piece in cut_texts(documents):
         if len(piece) > LONGEST_WORD and max(map(len, piece.split()), default=0) > LONGEST_WORD:
             yield from (found[0] for found in _WORD.finditer(piece))

@@ -1,13 +1,13 @@
-"""Files of strangers: read whole only if they are small, and their regular expressions run only if they come to an end.
+"""Safe loading of untrusted tokenizer files.
 
-Owns: the bound on size, and the trial of patterns. Does not own: what such a file means (`tokenizers`,
-`word_level`, `gpt2`).
+Owns: the limit on file size, and the test of regular expressions. Does not own: the meaning of the files
+(`tokenizers`, `word_level`, `gpt2`).
 
-A tokenizer.json may hold regular expressions for an engine that backtracks: `(a+)+$` takes hours on thirty
-letters, and no thread of this process could be stopped. No reading of a pattern tells all that are slow, and
-a list of allowed ones would shut out honest files. So a pattern that is not Lilliput's own is tried first, in
-another process, on texts that bring bad ones out: long runs of each of its characters, with an end that does
-not fit, and prose. What takes longer than `PATIENCE`, or crashes, is refused.
+A tokenizer.json may contain regular expressions for a backtracking engine: `(a+)+$` takes hours on thirty letters,
+and a thread that runs it cannot be stopped. Static analysis does not find all slow patterns, and a list of allowed
+patterns would reject valid files. So each pattern that is not Lilliput's own is first run in another process on texts
+that expose slow patterns: long runs of each of its characters with an end that does not match, and prose. A pattern
+that takes longer than `PATIENCE` or crashes is rejected.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 from lilliput.errors import UserError
 
-PATIENCE = 10  # seconds of processor time; honest patterns take some tenths, most of them the start of Python
-BUSY = 6  # a busy machine may need so many times as long by the clock
+PATIENCE = 10  # seconds of processor time; normal patterns take some tenths, most of it the start of Python
+BUSY = 6  # wall-clock time divided by processor time, at most, on a busy machine
 LONGEST_PATTERN = 4000
 
-# Patterns on its input, exit code 0 if all of them end. -P: nothing is imported from the folder of the user.
+# Reads a pattern from stdin; exits with code 0 if it ends on all texts. -P: imports nothing from the current folder.
 _TRIAL = r"""
 import json, sys
 from tokenizers import Regex, pre_tokenizers
@@ -36,7 +36,7 @@ for name, limit in ("RLIMIT_AS", 1 << 32), ("RLIMIT_CPU", int(sys.argv[1])):
     try:
         import resource
         resource.setrlimit(getattr(resource, name), (limit, limit))
-    except (ImportError, ValueError, OSError):  # no such limits here, or a lower one that may not be raised
+    except (ImportError, ValueError, OSError):  # unsupported, or a lower limit is set that cannot be raised
         pass
 pattern = json.load(sys.stdin)
 split = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -44,7 +44,7 @@ prose = "Once upon a time, in 1999, \"the ice-cream man's dog\" said: Hello -- i
 for one in sorted({*pattern, *"aA0zZ_é世 \n\t.,-'\"!"}):
     for run in (30, 3000):
         for end in ("", "\x01", "!", "\n"):
-            # The pattern's own text comes after: an engine that finds what it must have nowhere ahead does not even begin.
+            # The pattern's text follows: the engine skips a text that lacks a literal which the pattern requires.
             split.pre_tokenize_str(one * run + end + pattern)
             split.pre_tokenize_str((one + "a ") * (run // 3) + end + pattern)
 split.pre_tokenize_str(prose)
@@ -53,17 +53,17 @@ split.pre_tokenize_str(pattern * 20)
 
 
 def read_text(path: Path, noun: str, largest: int) -> str:
-    """The whole text of a file that must be a file, small, and UTF-8; `noun` says what it should have been."""
+    """Return the text of a UTF-8 file of at most `largest` bytes; `noun` names the file in errors."""
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
-            what, fix = f"the {noun} is a folder, expected a file", "give the path of the file"
+            what, fix = f"the {noun} must be a file (got a folder)", "give the path of the file"
             raise UserError(what, str(path), fix=fix, code="file.is-folder")
         if not stat.S_ISREG(found.st_mode):
-            what, fix = f"the {noun} is a device or pipe, expected a file", "give the path of a file"
+            what, fix = f"the {noun} must be a file (got a device or pipe)", "give the path of a file"
             raise UserError(what, str(path), fix=fix, code="file.format")
         if found.st_size > largest:
-            what = f"the {noun} has {found.st_size:,} bytes, at most {largest:,} are allowed"
+            what = f"the {noun} must have at most {largest:,} bytes (got {found.st_size:,})"
             raise UserError(what, str(path), fix="check that it is the right file", code="file.too-large")
         return path.read_bytes().decode()
     except FileNotFoundError as error:
@@ -77,10 +77,10 @@ def read_text(path: Path, noun: str, largest: int) -> str:
 
 
 @contextlib.contextmanager
-def told_panics(what: str, where: str | None) -> Iterator[None]:
-    """Where the tokenizers library gives up inside, its user is told in a sentence.
+def catch_panics(what: str, where: str | None) -> Iterator[None]:
+    """Convert a panic of the tokenizers library into a UserError.
 
-    An error of Rust is no `Exception` and has no name to import.
+    A Rust panic is not an `Exception`, and its class cannot be imported.
     """
     try:
         yield
@@ -92,10 +92,10 @@ def told_panics(what: str, where: str | None) -> Iterator[None]:
 
 
 def check_patterns(parts: dict[str, Any], trusted: frozenset[str], where: str) -> None:
-    """Refuses a tokenizer with a regular expression that does not end in time, before any of them is run here."""
+    """Raise if a regular expression of the tokenizer is too slow. No pattern runs in this process before the check."""
     for pattern in sorted({*_patterns(parts)} - trusted):
         if len(pattern) > LONGEST_PATTERN or not _ends(pattern):
-            what = f"a regular expression of the tokenizer takes too long or fails: {pattern[:60]!r}"
+            what = f"a regular expression of the tokenizer is too slow or invalid: {pattern[:60]!r}"
             fix = "give a tokenizer.json with a simpler pattern, or train one"
             raise UserError(what, where, fix=fix, code="tokenizer.unsafe")
 

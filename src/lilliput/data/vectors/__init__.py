@@ -1,12 +1,11 @@
-"""The word vectors of a vocabulary: made once, kept beside the prepared data, reported.
+"""Word vectors of a vocabulary, cached with the prepared data.
 
-Owns: the folder of such vectors (its key, files, manifest), when it is still good, the report, and the
-settings that follow from the vectors. Does not own: files of vectors (`storage.atomic_files`, `fasttext`),
-training some (`training`), finding a vector for each token (`lookup`), or the embedding (`model.layers`).
+Owns: the cache folder of the vectors (key, files, manifest), its validity, the report, and the settings that follow
+from the vectors. Does not own: vector files (`vector_files`, `fasttext_format`), training (`fasttext_training`),
+finding a vector for each token (`lookup`), or the embedding (`model.layers`).
 
-A folder holds table.npy, float32 (V, width), zero where a token has no vector; covered.npy, bool (V,); and
-manifest.json with the report, the SHA-256 of both, and its own. It is written beside its place and renamed
-into it.
+A folder contains table.npy, float32 (V, width), zero for tokens without a vector; covered.npy, bool (V,); and
+manifest.json with the report, the SHA-256 of both files and its own. It is written under a temporary name and renamed.
 """
 
 from __future__ import annotations
@@ -49,34 +48,33 @@ from lilliput.storage.atomic_files import (
 )
 
 FORMAT = 1
-TRAIN = "train"  # the source that is no file
+TRAIN = "train"  # the value of vectors.source that is not a file
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """One row for each token of the tokenizer; the rows of tokens that are not covered are zero."""
+    """One row for each token of the tokenizer; rows of tokens that are not covered are zero."""
 
-    table: NDArray[np.float32]  # (V, width), mapped from disk
+    table: NDArray[np.float32]  # (V, width), memory-mapped
     covered: NDArray[np.bool_]  # (V,)
     report: dict[str, Any]
 
 
 def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent, rebuild: bool = False) -> Vectors:
-    """The vectors that the settings ask for: from the cache if they are still good, else found or trained now, also with
-    `rebuild`."""
+    """Return the vectors of the settings from the cache, or read or train them if it has none or `rebuild` is set."""
     source = config.vectors.source
-    assert source is not None, "the settings ask for no vectors"
+    assert source is not None, "vectors.source is not set"
     if prepared.tokenizer.kind == "byte":
-        what, fix = "word vectors need a tokenizer of words, got tokenizer.kind byte", "set tokenizer.kind to word"
+        what, fix = "word vectors require a tokenizer of words (got byte)", "set tokenizer.kind to word"
         raise UserError(what, fix=fix, code="setting.conflict", setting="tokenizer.kind")
     file = None if source == TRAIN else open_vectors(Path(source))
     if file is not None and config.vectors.width not in (None, file.width):
-        what = f"vectors.width is {config.vectors.width:,}, but the vectors of the file have {file.width:,} numbers"
-        fix = "set vectors.width to none, which takes the width of the file"
+        what = f"vectors.width must be {file.width:,}, the width of the file (got {config.vectors.width:,})"
+        fix = "set vectors.width to none, which uses the width of the file"
         raise UserError(what, source, fix=fix, code="setting.conflict", setting="vectors.width")
     recipe = _recipe(config, prepared)
     cache = Path(config.data.cache)
-    # A file that changed takes the place of what was made from it before.
+    # Without the stamp: vectors of a changed file replace the vectors of its earlier version.
     key = {name: value for name, value in recipe.items() if name != "stamp"}
     folder = cache / f"vectors-{sha256(canonical(key)).hexdigest()[:16]}"
     if not rebuild and (found := _read(folder, recipe)):
@@ -86,33 +84,33 @@ def prepare_vectors(config: Config, prepared: Prepared, report: Report = silent,
         with filelock.FileLock(cache / f"{folder.name}.lock"):
             found = None if rebuild else _read(folder, recipe)
             return found or _make(config, prepared, recipe, file, folder, report)
-    except OSError as error:  # mistakes of the source are UserErrors by now
+    except OSError as error:  # errors in the source are UserErrors already
         raise cannot_write(error, folder) from error
 
 
 def expected_width(source: str) -> int:
-    """The width of the vectors of a source, from its first bytes."""
+    """Return the width of the vectors of a source, from its first bytes."""
     return WIDTH if source == "train" else open_vectors(Path(source)).width
 
 
 def fit_vectors(config: Config, vectors: Vectors) -> Config:
-    """The settings with what only the vectors tell: their width, and how many rows are to be learned beside them.
+    """Return the settings with vectors.width and vectors.rows set.
 
-    Rows of a table that is frozen are learned in a table of their own; a table that is tuned needs none. The model's
-    vocabulary may be larger than the tokenizer's; its further tokens have no vector.
+    If the table is frozen, the rows without a vector are learned in a second table; `rows` is its size. The model's
+    vocabulary may be larger than the tokenizer's; the additional tokens have no vector.
     """
     assert config.model.vocab_size is not None, "the vocabulary is fitted first"
     learned = config.vectors.frozen and config.vectors.uncovered == "learned"
     rows = config.model.vocab_size - int(vectors.covered.sum()) if learned else 0
     if config.vectors.rows not in (None, rows):
-        what = f"vectors.rows is {config.vectors.rows:,}, but {rows:,} rows have no vector and must be learned"
-        fix = "set vectors.rows to none, which takes the number of such rows"
+        what = f"vectors.rows must be {rows:,}, the number of tokens without a vector (got {config.vectors.rows:,})"
+        fix = "set vectors.rows to none, which uses this number"
         raise UserError(what, fix=fix, code="setting.conflict", setting="vectors.rows")
     return replace(config, {"vectors.width": vectors.table.shape[1], "vectors.rows": rows})
 
 
 def _recipe(config: Config, prepared: Prepared) -> dict[str, Any]:
-    """Everything that decides table and report. What becomes of uncovered rows is the model's, and not in here."""
+    """Return everything that determines the table and the report. vectors.uncovered concerns only the model."""
     settings, source = config.vectors, config.vectors.source
     recipe: dict[str, Any] = {"format": FORMAT, "case": settings.case, "apostrophes": settings.apostrophes}
     recipe |= {"tokenizer": prepared.tokenizer.sha256, "data": prepared.fingerprint}
@@ -133,14 +131,14 @@ def _gensim_version() -> str | None:
 def _make(
     config: Config, prepared: Prepared, recipe: dict[str, Any], file: VectorFile | None, folder: Path, report: Report
 ) -> Vectors:
-    """The caller holds the lock of this key, so leftovers of a killed process can go."""
+    """Compute and write the vectors. The caller holds the lock of the folder."""
     words, train = words_of(prepared.tokenizer), prepared.split("train")
     if file is None:
         file = train_vectors(train, words, config.vectors.width, config.vectors.epochs, report)
     lookup = look_up(file, words, config.vectors, report)
     if not lookup.covered.any():
         few = ", ".join([word for word in words if word is not None][:5])
-        what = f"no word of the vocabulary has a vector ({few} ...)"
+        what = f"no word of the vocabulary has a vector in the source (such as {few})"
         fix = "use vectors of the text's language, and set vectors.case to true"
         raise UserError(what, config.vectors.source, fix=fix, code="vectors.coverage", setting="vectors.source")
     counts = count_tokens(train.tokens, len(words))
@@ -153,11 +151,11 @@ def _make(
         "notes": file.notes,
     }
     if "stamp" in recipe and recipe["stamp"] != stamp(Path(about["source"])):
-        what, fix = "the file changed while it was read", "run it again when the file is complete"
+        what, fix = "the file changed while it was read", "wait until the file is complete, then run it again"
         raise UserError(what, about["source"], fix=fix, code="data.changed", setting="vectors.source")
     _write(folder, recipe, lookup, about)
     found = _read(folder, recipe)
-    assert found is not None, "what was just written can be read"
+    assert found is not None, "the folder was just written"
     return found
 
 
@@ -181,7 +179,7 @@ def _write(folder: Path, recipe: dict[str, Any], lookup: Lookup, about: dict[str
 
 
 def _read(folder: Path, recipe: dict[str, Any]) -> Vectors | None:
-    """The folder if it is whole and was made from just this, else None."""
+    """Return the vectors in the folder if it is complete and has this recipe, else None."""
     try:
         manifest = unseal((folder / "manifest.json").read_bytes())
         if manifest["recipe"] != recipe:

@@ -1,18 +1,14 @@
-"""FastText's binary format, read where it lies: the file is mapped, and only the rows that are asked for are touched.
+"""FastText's binary format, memory-mapped: only the requested rows are read.
 
-Owns: the layout of the file, the vector of a word it has, and of one that it has not, from the word's
-n-grams. Does not own: the formats that come as text or from word2vec (`vector_files`), nor quantized models,
-which are refused.
+Owns: the layout of the file, and the vectors of words inside and outside its dictionary. Does not own: text formats
+and word2vec (`vector_files`). Quantized models are not supported.
 
-A model of FastText has no finished vectors: a word's is the mean of a row of its own and of the rows of its n-grams,
-which
-share `bucket` rows by their hash (Bojanowski et al. 2017, section 3.2). A word that is not in the dictionary is the
-mean
-of its n-grams alone. The layout, little-endian:
-    magic, version; 12 integers and a float: the settings it was trained with
-    entries, words, labels, tokens, pruned n-grams (-1: none were); then each entry: its bytes, 0, count, kind
-    pruned n-grams: (hash, row) pairs; then two matrices, input and output: quantized or not, rows, width, float32
-numbers
+The vector of a word is the mean of its own row and of the rows of its n-grams, which share `bucket` rows by their hash
+(Bojanowski et al. 2017, section 3.2). The vector of a word outside the dictionary is the mean over its n-grams alone.
+The layout, little-endian:
+    magic, version; 12 integers and a float: the training settings
+    entries, words, labels, tokens, pruned n-grams (-1: no pruning); then for each entry: its bytes, 0, count, kind
+    pruned n-grams as (hash, row); then two matrices, input and output: a flag (quantized), rows, width, float32 values
 """
 
 from __future__ import annotations
@@ -33,11 +29,11 @@ from lilliput.errors import UserError
 Row = NDArray[np.float32]
 
 MAGIC, NEWEST_VERSION = 793712314, 12
-SUPERVISED = 3  # the kind of model whose version 11 has no n-grams of characters, whatever its settings say
+SUPERVISED = 3  # the kind of model that in version 11 has no character n-grams, regardless of its settings
 END_OF_SENTENCE = b"</s>"  # FastText's own token, the only word without n-grams
-WIDEST, LONGEST_WORD, LONGEST_NGRAM = 1 << 16, 1 << 14, 1 << 10  # beyond them a file is damaged
+WIDEST, LONGEST_WORD, LONGEST_NGRAM = 1 << 16, 1 << 14, 1 << 10  # larger values mean a damaged file
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
-AGAIN = "download the file again"
+AGAIN = "replace the file with a complete copy"
 
 
 def is_fasttext(start: bytes) -> bool:
@@ -45,7 +41,7 @@ def is_fasttext(start: bytes) -> bool:
 
 
 class FastTextFile:
-    """A model of FastText on disk. Vectors can be asked for after `find`, which reads the dictionary."""
+    """A FastText model on disk. `find` reads the dictionary; vectors are available after it."""
 
     kind = "FastText binary"
 
@@ -63,35 +59,30 @@ class FastTextFile:
         self._pruned: dict[int, int] | None = None
         self._matrix: NDArray[np.float32] | None = None
         if version > NEWEST_VERSION:
-            what = f"the FastText model has version {version}, the newest supported is {NEWEST_VERSION}"
-            raise UserError(
-                what,
-                str(path),
-                fix="use its .vec file, which has the same words",
-                code="vectors.invalid",
-                setting="vectors.source",
-            )
+            what = f"the version of the FastText model must be at most {NEWEST_VERSION} (got {version})"
+            fix = "use its .vec file, which has the same words"
+            raise UserError(what, str(path), fix=fix, code="vectors.invalid", setting="vectors.source")
         if version == 11 and model == SUPERVISED:
             self._longest = 0
         sane = 0 < self.width <= WIDEST and 0 <= self.rows <= self._entries and self._bucket >= 0
         if not sane or not (self._shortest >= 0 and 0 <= self._longest <= LONGEST_NGRAM):
-            what = "the header of the FastText model has impossible values"
+            what = "the header of the FastText model has invalid values"
             raise UserError(what, f"{path}, byte 8", fix=AGAIN, code="vectors.invalid", setting="vectors.source")
 
     def find(self, wanted: Container[bytes], report: Report) -> Iterator[tuple[bytes, Callable[[], Row]]]:
-        """The wanted words of the dictionary. Two million entries become no dict of two million: most are passed by."""
+        """Yield the wanted words of the dictionary. Other entries are skipped: a dictionary may have two million."""
         data, place, found = self._data, self._dictionary, list[tuple[bytes, int]]()
         for entry in range(self._entries):
             end = data.find(b"\0", place, place + LONGEST_WORD)
             if end < 0:
-                what = f"the dictionary ends at entry {entry + 1:,} of {self._entries:,}"
+                what = f"the dictionary must have {self._entries:,} entries (got {entry:,})"
                 raise UserError(
                     what, f"{self.path}, byte {place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
                 )
             word = data[place:end]
             if entry < self.rows and word in wanted:  # labels come after all words
                 found.append((word, entry))
-            place = end + 10  # the zero, a count of eight bytes, and a byte that tells words from labels
+            place = end + 10  # the zero, a count of eight bytes, and the kind (word or label) in one byte
             if entry % 65_536 == 0:
                 report("reading the dictionary", entry, self._entries)
         self._place = place
@@ -110,7 +101,7 @@ class FastTextFile:
                 report("reading vectors", number, len(found))
 
     def compose(self, word: str) -> Row | None:
-        """The vector of a word that the dictionary does not have; None where it is too short for n-grams."""
+        """Return the vector of a word outside the dictionary; None if it is too short for n-grams."""
         rows = self._ngram_rows(word.encode())
         return self._mean(word.encode(), rows) if rows else None
 
@@ -122,7 +113,7 @@ class FastTextFile:
         vector: Row = self._matrix[rows].mean(axis=0, dtype=np.float64).astype(np.float32)
         if not np.isfinite(vector).all():
             shown = word.decode(errors="replace")
-            what = f"the vector of {shown!r} contains a number that is not finite"
+            what = f"the vector of {shown!r} contains a value that is not finite"
             raise UserError(what, str(self.path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         return vector
 
@@ -137,20 +128,20 @@ class FastTextFile:
     def _open_matrix(self) -> None:
         (quantized,) = self._take("<?")
         if quantized:
-            what, fix = "quantized FastText models are not supported", "use the .bin or .vec file that it was made from"
+            what, fix = "quantized FastText models are not supported", "use the original .bin or .vec file"
             raise UserError(what, str(self.path), fix=fix, code="vectors.invalid", setting="vectors.source")
         rows, width = self._take("<qq")
         shared = self._bucket if self._pruned is None else 1 + max(self._pruned.values(), default=-1)
         needed = self.rows + shared
         if width != self.width or rows < needed:
-            what = f"the matrix has {rows:,} x {width:,} numbers, expected {needed:,} x {self.width:,}"
+            what = f"the shape of the matrix must be {needed:,} x {self.width:,} (got {rows:,} x {width:,})"
             raise UserError(
                 what, f"{self.path}, byte {self._place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
             )
         start = self._place
         self._skip(4 * rows * width, "matrix of vectors")
         self._matrix = np.frombuffer(self._data, "<f4", rows * width, start).reshape(rows, width)
-        if self._place < len(self._data):  # some tools leave out what only training needs; half of it is a cut
+        if self._place < len(self._data):  # some tools omit the output matrix, but a part of it means a truncated file
             quantized, rows, width = self._take("<?qq")
             if not quantized:
                 self._skip(4 * rows * width, "second matrix")
@@ -166,21 +157,17 @@ class FastTextFile:
     def _skip(self, size: int, part: str) -> None:
         end = self._place + size
         if size < 0 or end > len(self._data):
-            what = f"the FastText model is incomplete: its {part} should end at byte {end:,}"
-            raise UserError(
-                what,
-                f"{self.path}, {len(self._data):,} bytes",
-                fix=AGAIN,
-                code="vectors.invalid",
-                setting="vectors.source",
+            what = (
+                f"the FastText model is truncated: its {part} must end at byte {end:,} (got {len(self._data):,} bytes)"
             )
+            raise UserError(what, str(self.path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         self._place = end
 
 
 def ngram_hashes(word: bytes, shortest: int, longest: int) -> list[int]:
-    """32-bit FNV-1a of all n-grams of characters of <word>, in FastText's order; a border alone is none.
+    """Return the 32-bit FNV-1a hashes of the character n-grams of `<word>`, in FastText's order.
 
-    FastText hashes signed bytes, so those of 128 and more bring 24 bits of ones; its models depend on it.
+    A single < or > is not an n-gram. FastText hashes signed bytes: bytes from 128 are extended with 24 one bits.
     """
     text = b"<" + word + b">"
     starts = [place for place, byte in enumerate(text) if byte & 0xC0 != 0x80]  # of characters

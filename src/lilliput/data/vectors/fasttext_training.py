@@ -1,10 +1,10 @@
-"""Word vectors of the training split itself, for those who have none: FastText, by gensim.
+"""Train FastText vectors on the training split, with gensim.
 
-Owns: what the trainer is fed, and the settings of it that are not the user's. Does not own: the trainer, nor
-which vectors become rows of a table (`vectors`).
+Owns: the sentences for the trainer, and its settings that the user cannot change. Does not own: the trainer, or the
+table of vectors (`vectors`).
 
-The same token file gives the same vectors: one thread, one seed. The words are the tokenizer's own, so that
-whatever it did to a text (small letters, marks left out) is done to the vectors, too.
+One thread and a fixed seed make the vectors reproducible. The words are the tokenizer's, so its normalisation (such as
+lowercasing or removed punctuation) applies to the vectors too.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from lilliput.errors import UserError
 
 Row = NDArray[np.float32]
 
-WIDTH = 100  # where nothing else is asked for
-BUCKET = (
-    1 << 17
-)  # rows that n-grams share; FastText's own two million would take 800 MB, and a small corpus has 100,000
-SENTENCE = 1_000  # words; gensim drops what is beyond 10,000 of a document
+WIDTH = 100  # default
+# Rows for n-grams. FastText's default of two million takes 800 MB; a small corpus has 100,000 n-grams.
+BUCKET = 1 << 17
+SENTENCE = 1_000  # words; gensim ignores the words of a sentence after the first 10,000
 SEED = 1
 
 
 class TrainedVectors:
-    """A model of gensim, as a file of vectors is seen (`files.VectorFile`)."""
+    """A gensim model with the interface of `vector_files.VectorFile`."""
 
     kind = "FastText, trained here"
 
@@ -48,39 +47,39 @@ class TrainedVectors:
                 yield word.encode(), functools.partial(self._known.get_vector, word)
 
     def compose(self, word: str) -> Row | None:
-        row: Row = self._known[word]  # <a> is an n-gram already: no word is too short
+        row: Row = self._known[word]  # no word is too short: <a> is already an n-gram
         return row
 
 
 def train_vectors(
     file: TokenFile, words: list[str | None], width: int | None, epochs: int, report: Report
 ) -> TrainedVectors:
-    """FastText's skip-grams on the documents of a token file; `words` is the word of each token id, None for no word."""
+    """Train FastText's skip-gram model on a token file; `words[id]` is the word of a token, or None."""
     try:
         from gensim.models import FastText  # type: ignore[import-untyped]
     except ImportError as error:
-        what, fix = "training word vectors needs gensim, which is not installed", 'run pip install "lilliput[vectors]"'
+        what, fix = "training word vectors requires gensim (not installed)", 'run pip install "lilliput[vectors]"'
         raise UserError(what, fix=fix, code="package.missing", setting="vectors.source") from error
     sentences = TrainingSentences(file, words, epochs + 1, report)
     with quiet("gensim"):
         model = FastText(
             vector_size=width or WIDTH,
-            sg=1,  # rare words come out better than with the default bag of words, and small corpora are full of them
-            min_count=1,  # which words count is the tokenizer's decision
+            sg=1,  # skip-grams: better for rare words, which are most words of a small corpus, than the default (CBOW)
+            min_count=1,  # the tokenizer has already chosen the words
             bucket=BUCKET,
-            workers=1,  # more than one take turns as they please
+            workers=1,  # several are not deterministic
             seed=SEED,
         )
         model.build_vocab(sentences)
         if not model.corpus_total_words:
-            what, fix = "the training split has no words to train vectors on", "use a tokenizer of words, or more text"
+            what, fix = "the training split contains no words", "use a tokenizer of words, or more text"
             raise UserError(what, fix=fix, code="data.empty", setting="vectors.source")
         model.train(sentences, total_words=model.corpus_total_words, epochs=epochs)
     return TrainedVectors(model)
 
 
 class TrainingSentences:
-    """The words of a token file, document by document, as often as they are asked for."""
+    """The words of a token file in parts of at most `SENTENCE` tokens of a document. Can be iterated several times."""
 
     def __init__(self, file: TokenFile, words: list[str | None], passes: int, report: Report) -> None:
         self._file, self._words = file, np.array(words, dtype=object)
@@ -101,7 +100,7 @@ class TrainingSentences:
 
 @contextlib.contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """A library's log would stand in the middle of a bar; what matters in it is raised, too."""
+    """Hide a library's log below ERROR, which would break the progress bar."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,14 +1,11 @@
-"""A vector for each token of a vocabulary: what is looked up, what is tried instead, and how far that reached.
+"""Find a vector for each token of a vocabulary.
 
-Owns: the word of a token, the forms of a word in their order, the table, and the figures about it. Does not
-own: files (`vector_files`), the cache (`vectors`), or what the rows of tokens without a vector become (the
-model).
+Owns: the word of a token, the forms of a word in their order, the table, and its statistics. Does not own: files
+(`vector_files`), the cache (`vectors`), or the rows of tokens without a vector (the model).
 
-A word is looked up as it stands; then, as set, in small letters and capitalised; then with plain apostrophes, without
-'s
-and without apostrophes around it (each in both cases, too); last, where the vectors come from FastText itself, its
-vector
-is composed of its n-grams.
+A word is looked up unchanged; then, depending on the settings, in lower case and capitalised; then with plain
+apostrophes, without 's and without surrounding apostrophes (each also in both cases). If all fail and the vectors are
+a FastText model, the vector is composed of the word's n-grams.
 """
 
 from __future__ import annotations
@@ -28,20 +25,20 @@ from lilliput.settings.tree import VectorSettings
 
 STAGES = ("exact", "case", "apostrophes", "subword")
 TRIES = 16  # more than the forms of one stage: the order of a form is stage x TRIES + its number in the stage
-NONE = 255  # the order of a token that nothing was found for
+NONE = 255  # the order of a token without a vector
 
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
-# What tokenizers put where a word begins: of SentencePiece, and a space itself.
+# What tokenizers put before a word: SentencePiece's U+2581, or white space.
 WORD_BEGIN = "\u2581 \t\r\n"
 
 UNCOVERED_SHOWN, PROBES, NEIGHBOURS = 20, 6, 5
-PROBE_LETTERS = 5  # shorter words are mostly grammar, whose neighbours say little
-COUNTED = 1 << 22  # tokens that are counted at once
+PROBE_LETTERS = 5  # shorter words are mostly function words, whose neighbours are not informative
+COUNTED = 1 << 22  # tokens counted at once
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """`order` of a token: how its vector was found, NONE where it was not; its row of the table is 0 then."""
+    """`order` is the order of the form that was found for each token; NONE if there is no vector (the row is then 0)."""
 
     table: NDArray[np.float32]  # (V, width)
     order: NDArray[np.uint8]  # (V,)
@@ -53,9 +50,9 @@ class Lookup:
 
 
 def words_of(tokenizer: Tokenizer) -> list[str | None]:
-    """The word that each token stands for, None for special tokens, white space, and half characters.
+    """Return the word of each token; None for special tokens, white space and incomplete characters.
 
-    A piece of a subword vocabulary is taken for the word that it spells, with or without the space before it.
+    The word of a subword token is its spelling without the space before it.
     """
     special = {token["id"] for token in json.loads(tokenizer.to_json())["added_tokens"] if token["special"]}
     special |= {tokenizer.start, tokenizer.end, tokenizer.pad, tokenizer.unknown}
@@ -77,7 +74,7 @@ def _spelled(tokenizer: Tokenizer, token_id: int) -> str | None:
 
 
 def forms(word: str, settings: VectorSettings) -> Iterator[tuple[int, str]]:
-    """What a word is looked up as, each with its order: the smaller, the better."""
+    """Yield the forms of a word with their order (smaller is better)."""
 
     def cases(form: str) -> list[str]:
         return [form, form.lower(), form.capitalize()] if settings.case else [form]
@@ -96,7 +93,7 @@ def forms(word: str, settings: VectorSettings) -> Iterator[tuple[int, str]]:
 
 
 def look_up(file: VectorFile, words: list[str | None], settings: VectorSettings, report: Report) -> Lookup:
-    """One pass over the file; a better form that comes later takes the place of a worse one."""
+    """Find the vectors of all words in one pass over the file. A better form replaces a worse one."""
     wanted: dict[bytes, list[tuple[int, int]]] = {}
     for token_id, word in enumerate(words):
         for order, form in forms(word, settings) if word else ():
@@ -105,7 +102,7 @@ def look_up(file: VectorFile, words: list[str | None], settings: VectorSettings,
     best = np.full(len(words), NONE, np.uint8)
     for known, read in file.find(wanted, report):
         better = [(token_id, order) for token_id, order in wanted[known] if order < best[token_id]]
-        if better:  # else the word stands in the file twice, and the first counts
+        if better:  # of a word that is in the file twice, the first vector counts
             row = read()
             for token_id, order in better:
                 table[token_id], best[token_id] = row, order
@@ -118,7 +115,7 @@ def look_up(file: VectorFile, words: list[str | None], settings: VectorSettings,
 
 
 def count_tokens(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
-    """How often each id occurs in a token file, which stays on disk."""
+    """Count each id in a token file, without loading the whole file."""
     counts = np.zeros(vocab_size, np.int64)
     for start in range(0, len(tokens), COUNTED):
         counts += np.bincount(tokens[start : start + COUNTED], minlength=vocab_size)
@@ -126,9 +123,9 @@ def count_tokens(tokens: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
 
 
 def coverage(lookup: Lookup, words: list[str | None], counts: NDArray[np.int64], unknown: int | None) -> dict[str, Any]:
-    """By stage, each with what the stages before it found: the share of the vocabulary's words and of the text's.
+    """Return the share of the vocabulary (types) and of the text (tokens) that is covered up to each stage.
 
-    Special tokens are no words; but an unknown word of the text is one, and it has no vector.
+    Special tokens do not count as words. An unknown word of the text counts as a word without a vector.
     """
     is_word = np.array([word is not None for word in words])
     occurrences = int(counts[is_word].sum()) + (int(counts[unknown]) if unknown is not None else 0)
@@ -147,20 +144,20 @@ def most_frequent_uncovered(lookup: Lookup, words: list[str | None], counts: NDA
 
 
 def neighbours(lookup: Lookup, words: list[str | None], counts: NDArray[np.int64]) -> dict[str, list[list[Any]]]:
-    """The nearest words, by cosine, of a few frequent ones: a table that was put together wrongly shows here."""
+    """Return the nearest words by cosine of a few frequent words, to check the table."""
     by_count = np.argsort(-counts, kind="stable")
     by_count = by_count[lookup.covered[by_count]]
-    # A word that was found as another shares its vector, and would be its nearest neighbour.
+    # A word found in another form shares that word's vector, so it would be its nearest neighbour.
     stages = lookup.order // TRIES
     own = np.flatnonzero((stages == STAGES.index("exact")) | (stages == STAGES.index("subword")))
     norms = np.sqrt(np.einsum("ij,ij->i", lookup.table, lookup.table)).clip(min=np.finfo(np.float32).tiny)
-    told: dict[str, list[list[Any]]] = {}
+    result: dict[str, list[list[Any]]] = {}
     for index in by_count.tolist():
         word = words[index]
         assert word is not None
-        if len(told) == PROBES:
+        if len(result) == PROBES:
             break
-        if len(word) < PROBE_LETTERS or not word.isalpha() or word.lower() in map(str.lower, told):
+        if len(word) < PROBE_LETTERS or not word.isalpha() or word.lower() in map(str.lower, result):
             continue
         cosines = lookup.table @ lookup.table[index] / (norms * norms[index])
         near, seen = list[list[Any]](), {word.lower()}
@@ -170,5 +167,5 @@ def neighbours(lookup: Lookup, words: list[str | None], counts: NDArray[np.int64
             if name.lower() not in seen and len(near) < NEIGHBOURS:
                 near.append([name, round(float(cosines[other]), 4)])
                 seen.add(name.lower())
-        told[word] = near
-    return told
+        result[word] = near
+    return result

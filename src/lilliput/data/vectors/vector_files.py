@@ -1,12 +1,11 @@
-"""Files of word vectors: of which kind a file is, and the rows of the words that are wanted.
+"""Read word vectors from files.
 
-Owns: telling the formats apart by their content, the text format (.vec of FastText, .txt of word2vec and
-GloVe, plain or compressed), word2vec's binary format, and every mistake that these can hold. Does not own:
-FastText's binary format (`fasttext_format`), nor which words are wanted and what becomes of them (`vectors`).
+Owns: detecting the format by content, the text format (FastText's .vec, .txt of word2vec and GloVe, plain or
+compressed), word2vec's binary format, and their errors. Does not own: FastText's binary format (`fasttext_format`), or
+the choice of words (`vectors`).
 
-A file may have many gigabytes: text is streamed, binary files are mapped, and only wanted rows are ever
-parsed or copied. So of the numbers only those of wanted rows are checked; the shape of a file (its widths and
-its rows) is checked whole.
+A file may have many gigabytes: text is streamed, binary files are memory-mapped, and only rows of requested words are
+parsed. So the values are checked for these rows only; the number and the width of rows are checked for the whole file.
 """
 
 from __future__ import annotations
@@ -27,67 +26,66 @@ from lilliput.data.vectors.fasttext_format import WIDEST, FastTextFile, is_fastt
 from lilliput.errors import UserError, nearest
 
 Row = NDArray[np.float32]
-Found = tuple[bytes, Callable[[], Row]]  # a word, and its vector for those who want it
+Found = tuple[bytes, Callable[[], Row]]  # a word, and a function that reads its vector
 
-LONGEST_LINE = 1 << 20  # of a text; 30,000 numbers
+LONGEST_LINE = 1 << 20  # of a text file; 30,000 values
 LONGEST_WORD = 1 << 14  # of a binary file
 SAMPLE = 1 << 12
 PHASE = "reading vectors"
-AGAIN = "download or write the file again"
+AGAIN = "replace the file with a complete copy"
 FORMATS = "give a .vec, .txt or .bin file of FastText, word2vec or GloVe"
-# Text, in whatever encoding, has no control characters, and what follows its first word is ASCII.
+# A text file has no control characters in any encoding, and its values after the first word are ASCII.
 CONTROL, NOT_ASCII = re.compile(rb"[\x00-\x08\x0e-\x1f]"), re.compile(rb"[\x80-\xff]")
 
 
 class VectorFile(Protocol):
-    """Vectors by word. `rows` is the number of words in it, which some formats tell only after `find` has ended."""
+    """Vectors by word. `rows` is the number of words; in some formats it is known only after `find`."""
 
     kind: str
     width: int
     rows: int
-    notes: list[str]  # what a reader of the report should know
+    notes: list[str]  # warnings for the report
 
     def find(self, wanted: Container[bytes], report: Report) -> Iterator[Found]:
-        """The wanted words that the file has, in its order."""
+        """Yield the wanted words that the file contains, in the order of the file."""
 
     def compose(self, word: str) -> Row | None:
-        """A vector from parts of a word that the file does not have, where the format can do that; after `find`."""
+        """Return a vector composed of n-grams for a word outside the file, or None. Call it after `find`."""
 
 
 def open_vectors(path: Path) -> VectorFile:
-    """Looks at the first bytes only; `width` is known then, and the rest is checked while it is read."""
+    """Open a file of any supported format. Reads the first bytes only: errors in the rest are raised by `find`."""
     if path.is_dir():
-        what, fix = "vectors.source is a folder, expected a file", "give the path of the file of vectors in it"
+        what, fix = "vectors.source must be a file (got a folder)", "give the path of the vector file in it"
         raise UserError(what, str(path), fix=fix, code="file.is-folder", setting="vectors.source")
     if not path.exists():
         near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
         fix = f"use {path.parent / near}" if near else "give a .vec, .txt or .bin file, or train"
-        raise UserError(
-            "the file of vectors does not exist", str(path), fix=fix, code="file.missing", setting="vectors.source"
-        )
+        what = "the vector file does not exist"
+        raise UserError(what, str(path), fix=fix, code="file.missing", setting="vectors.source")
     start = next(read_bytes(path), b"")
     if not start.strip():
-        what, fix = "the file of vectors is empty", "download or write it again"
-        raise UserError(what, str(path), fix=fix, code="vectors.invalid", setting="vectors.source")
+        what = "the vector file is empty"
+        raise UserError(what, str(path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
     line, _, rest = start.partition(b"\n")
     header = _header(line)
     rows = (rest if header else start)[:SAMPLE]
     binary = bool(CONTROL.search(rows) or NOT_ASCII.search(rows.partition(b" ")[2][:4]))
     if compression_of(path) and (is_fasttext(start) or binary):
-        what, fix = "binary files of vectors cannot be read compressed", "decompress it with gunzip, unxz or unzstd"
+        what, fix = "compressed binary vector files are not supported", "run gunzip, unxz or unzstd on it"
         raise UserError(what, str(path), fix=fix, code="file.format", setting="vectors.source")
     if is_fasttext(start):
         return FastTextFile(path)
     if header and binary:
         return Word2VecFile(path, *header, start=len(line) + 1)
     if binary:
-        what = "not a file of vectors: it is not in the binary format of FastText or word2vec, and not text"
+        what = "the file is not a vector file: it is neither text nor in FastText's or word2vec's binary format"
         raise UserError(what, str(path), fix=FORMATS, code="vectors.invalid", setting="vectors.source")
     return TextVectors(path, line, header)
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
-    """`rows width` alone on the first line; files of GloVe have none."""
+    """Return rows and width if the first line is `rows width`, else None. GloVe's files have no such header."""
     pieces = line.removeprefix(BYTE_ORDER_MARK).split()
     if len(pieces) != 2 or not all(piece.isdigit() and len(piece) < 12 for piece in pieces):
         return None
@@ -95,7 +93,7 @@ def _header(line: bytes) -> tuple[int, int] | None:
 
 
 class TextVectors:
-    """`word number number ...` on a line each, after a header or not."""
+    """A text file with `word value value ...` on each line, and an optional header."""
 
     kind = "text"
 
@@ -111,7 +109,7 @@ class TextVectors:
             if not line or (number == 1 and self.header):
                 continue
             self.rows += 1
-            # Counting spaces is what two million lines can afford; the odd ones are looked at closely.
+            # Counting spaces is fast enough for two million lines; only unusual lines are parsed.
             plain = line.count(b" ") == self.width
             word = line[: line.index(b" ")] if plain else self._word_of_odd(line, number, whole)
             if word in wanted:
@@ -122,20 +120,19 @@ class TextVectors:
         return None
 
     def _word_of_odd(self, line: bytes, number: int, whole: bool) -> bytes:
-        """The word of a line that is separated by tabs or runs of spaces, or whose word has spaces, as GloVe's have."""
+        """Return the word of a line with tabs or repeated spaces, or with spaces in the word (as in GloVe's files)."""
         pieces = line.split()
         extra = pieces[1 : len(pieces) - self.width]
         if len(pieces) > self.width and not any(_is_number(piece) for piece in extra):
             return b" ".join([pieces[0], *extra])
         where, count = f"{self.path}, line {number:,}", len(pieces) - 1
         if not whole and count < self.width:
-            what = f"the file ends in the middle of a row: {count:,} of {self.width:,} numbers"
+            what = f"the last row must have {self.width:,} values (got {count:,}): the file is truncated"
             raise UserError(what, where, fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         reference = "header" if self.header and self.rows == 1 else "earlier rows"
-        what = f"the row has {count:,} numbers, expected {self.width:,} (as in the {reference})"
-        raise UserError(
-            what, where, fix="correct the row or the header", code="vectors.invalid", setting="vectors.source"
-        )
+        what = f"the row must have {self.width:,} values, as in the {reference} (got {count:,})"
+        fix = "correct the row or the header"
+        raise UserError(what, where, fix=fix, code="vectors.invalid", setting="vectors.source")
 
     def _numbers(self, line: bytes, number: int) -> Row:
         pieces = line.split()[-self.width :]
@@ -144,22 +141,21 @@ class TextVectors:
                 row = np.array([float(piece) for piece in pieces], dtype=np.float32)
         except ValueError:
             wrong = next(piece for piece in pieces if not _is_number(piece))
-            what, where = f"{wrong.decode(errors='replace')[:40]!r} is not a number", f"{self.path}, line {number:,}"
-            raise UserError(
-                what, where, fix="correct or remove the row", code="vectors.invalid", setting="vectors.source"
-            ) from None
+            what = f"a value must be a number (got {wrong.decode(errors='replace')[:40]!r})"
+            where, fix = f"{self.path}, line {number:,}", "correct or remove the row"
+            raise UserError(what, where, fix=fix, code="vectors.invalid", setting="vectors.source") from None
         return finite(row, f"{self.path}, line {number:,}")
 
     def _check_rows(self) -> None:
         if self.header and self.rows < self.header[0]:
-            what = f"the file has {self.rows:,} rows, expected {self.header[0]:,} (as in the header)"
+            what = f"the file must have {self.header[0]:,} rows, as in the header (got {self.rows:,})"
             raise UserError(what, str(self.path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         if self.header and self.rows > self.header[0]:
-            self.notes = [f"the header promises {self.header[0]:,} rows; {self.rows:,} are there and were read"]
+            self.notes = [f"the file has {self.rows:,} rows, not {self.header[0]:,} as in its header; all are read"]
 
 
 class Word2VecFile:
-    """`rows width` on a line, then for each word its bytes, a space, and float32 numbers, with or without a line end."""
+    """A line `rows width`, then for each word its bytes, a space, float32 values and an optional line end."""
 
     kind = "word2vec binary"
 
@@ -184,7 +180,7 @@ class Word2VecFile:
                 if row % 4096 == 0:
                     report(PHASE, place, size)
             if data[place : place + SAMPLE].strip():
-                self._refuse(f"{self.rows:,} rows of {self.width:,} numbers end before the file does", place)
+                self._refuse(f"data follows the last of {self.rows:,} rows of {self.width:,} values", place)
             report(PHASE, size, size)
 
     def compose(self, word: str) -> Row | None:
@@ -195,21 +191,19 @@ class Word2VecFile:
         return finite(row, f"{self.path}, byte {place:,}")
 
     def _refuse(self, what: str, place: int) -> None:
-        what = f"{what}: the header is wrong, or the file is incomplete"
-        raise UserError(
-            what, f"{self.path}, byte {place:,}", fix=AGAIN, code="vectors.invalid", setting="vectors.source"
-        )
+        what, where = f"{what}: the header is wrong, or the file is damaged", f"{self.path}, byte {place:,}"
+        raise UserError(what, where, fix=AGAIN, code="vectors.invalid", setting="vectors.source")
 
 
 def _lines(path: Path, report: Report) -> Iterator[tuple[int, bytes, bool]]:
-    """Lines with their numbers, and whether a line end follows: a file that was cut off has none."""
+    """Yield line number, line, and whether a line end follows (the last line of a truncated file has none)."""
     number, done, left = 0, 0, b""
     size = None if compression_of(path) else path.stat().st_size
     for chunk in read_bytes(path):
         lines = (left + chunk).split(b"\n")
         left = lines.pop()
         if len(left) > LONGEST_LINE:
-            what = f"not a file of vectors: the line has more than {LONGEST_LINE:,} bytes"
+            what = f"a line of a vector file must have at most {LONGEST_LINE:,} bytes (got a longer line)"
             where = f"{path}, line {number + len(lines) + 1:,}"
             raise UserError(what, where, fix=FORMATS, code="vectors.invalid", setting="vectors.source")
         for line in lines:
@@ -233,13 +227,13 @@ def checked_width(path: Path, width: int, header: bool) -> int:
     if 0 < width <= WIDEST:
         return width
     place = "the header" if header else "the first row"
-    what = f"{place} gives vectors of {width:,} numbers, expected 1 to {WIDEST:,}"
-    fix = "give a file with `word number number ...` on each line"
+    what = f"vectors must have 1 to {WIDEST:,} values (got {width:,} from {place})"
+    fix = "give a file with `word value value ...` on each line"
     raise UserError(what, f"{path}, line 1", fix=fix, code="vectors.invalid", setting="vectors.source")
 
 
 def finite(row: Row, where: str) -> Row:
     if not np.isfinite(row).all():
-        what, fix = "a vector contains a number that is not finite", "correct or remove the row"
+        what, fix = "a vector contains a value that is not finite", "correct or remove the row"
         raise UserError(what, where, fix=fix, code="vectors.invalid", setting="vectors.source")
     return row
