@@ -26,6 +26,7 @@ COMMANDS = {
     "chat": "write a story in turns with a trained model",
     "evaluate": "how good a run is: likelihood, labels, overlap, baselines",
     "attention": "what each head looks at: numbers, pictures, and one page",
+    "inspect": "parts, shapes and masks of a model, and checks that run now",
     "info": "what a run is and how far it came, or how two differ",
     "study": "compare techniques over seeds at an equal budget, and report",
     "report": "a run or a study as a page to read, print and hand in",
