@@ -26,6 +26,7 @@ COMMANDS = {
     "chat": "write a story in turns with a trained model",
     "evaluate": "evaluate a model: loss, accuracy, BLEU, baselines",
     "attention": "show attention weights: head scores, heat maps, web page",
+    "inspect": "show parts, shapes and masks of a model and check it",
     "info": "show or compare runs",
     "study": "compare techniques over several seeds at equal budget",
     "report": "write the HTML and Markdown report of a run or study",
