@@ -37,6 +37,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ["XDG_CACHE_HOME"], "torchinductor")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
     os.umask(0o022)
+    # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would have no effect on them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 torch.set_num_threads(1)  # tiny shapes are slower on two
 settings.register_profile("proofs", deadline=None, derandomize=True, database=None)  # no clock, no chance, no files

@@ -167,7 +167,7 @@ def test_the_most_at_one_time_is_a_block_beside_what_those_before_it_keep() -> N
 
 
 def test_the_benchmark_of_recomputation() -> None:
-    """docs/results.md: 12 layers, dim 192, 8 x 256 tokens keep 343 MB, and 20.5, 182 and 173 MB."""
+    """docs/results/training.md: 12 layers, dim 192, 8 x 256 tokens keep 343 MB, and 20.5, 182 and 173 MB."""
     settings = tiny_settings(dim=192, layers=12, heads=6, kv_heads=6, hidden=768, context=256, qk_norm=True)
     kept = [sum(activations(settings, *how).kept) for how in ((), ("block",), ("block", 2), ("feed-forward",))]  # type: ignore[arg-type]
     megabytes = [8 * 256 * 4 * (numbers + settings.dim) / 1e6 for numbers in kept]  # and what the last norm keeps

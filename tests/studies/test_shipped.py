@@ -22,7 +22,7 @@ NAMES = [
     "optimizers", "positions", "scaling", "tokenizers", "width-depth", "window",
 ]  # fmt: skip
 LONGEST, QUICK = 15 * 60, 3 * 60  # seconds
-# Two quiet cores, low: the machine of docs/results.md did 60 to 100 GFLOP/s in nets of this size.
+# Two quiet cores, low: the machine of docs/results did 60 to 100 GFLOP/s in nets of this size.
 SPEED, PROCESS, UPDATE = 50e9, 5.0, 0.005
 # Seconds of a measurement beside its process: texts are written one after another, most slowly by beams or without a cache.
 MEASURING = {"training": 0.0, "likelihood": 3.0, "overlap": 8.0, "writing": 6.0}
