@@ -214,13 +214,14 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainSettings:
-    """The budget, the batch, the machine, and what is kept on disk. One budget of steps, tokens and minutes is set."""
+    """The budget, the batch, the machine, and what is kept on disk. One budget of steps, tokens, minutes and epochs is set."""
 
     batch: Count = describe("rows of one micro-batch, over all processes", 16)
     accumulate: Count = describe("micro-batches in one update", 1)
     steps: Count | None = describe("budget in updates", None)
     tokens: Count | None = describe("budget in tokens seen", None)
     minutes: Positive | None = describe("budget in minutes", 10.0)
+    epochs: Positive | None = describe("budget in passes over the training split", None)
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("newest checkpoints to keep (best and last are always kept)", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("where to compute", "auto")
@@ -261,8 +262,14 @@ class TrainSettings:
 class EvaluateSettings:
     """Validation."""
 
-    every: Count = describe("steps between evaluations on the fixed sample", 250)
-    rows: Count = describe("rows of the fixed, seeded sample used while training", 64)
+    every: Count | Literal["epoch"] = describe("steps between evaluations during training, or epoch", 250)
+    at: tuple[Annotated[int, Field(ge=0)], ...] = describe(
+        "further steps to evaluate after (0: before the first step)", ()
+    )
+    rows: Count = describe("rows of the fixed sample of the validation split that is evaluated during training", 64)
+    train_rows: Count | None = describe("rows of a fixed sample of the training split to evaluate, too", None)
+    tests: bool = describe("evaluate every test set during training, too (never used to choose the best)", False)
+    test_rows: Count | None = describe("rows of a fixed sample of each test set (none: all rows)", None)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -350,7 +357,7 @@ class Config:
     log: LogSettings = Field(default_factory=LogSettings)
 
 
-BUDGETS = ("steps", "tokens", "minutes")
+BUDGETS = ("steps", "tokens", "minutes", "epochs")
 
 # A dial for those who do not want to think about shapes; `--size` writes these out, and they are saved as such.
 SIZES: dict[str, dict[str, int]] = {
