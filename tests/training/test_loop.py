@@ -422,7 +422,9 @@ def test_averaged_weights_are_evaluated_and_saved(tmp_path: Path) -> None:
     for name, tensor in last.load_model().items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-14)
     batches = trainer.evaluator.splits["validation"].rows.cut(trainer.plan.samples["validation"], 16)
-    metrics = trainer.objective.measure(load(last.folder, device="cpu").model, trainer.evaluator.splits["validation"], batches)
+    metrics = trainer.objective.measure(
+        load(last.folder, device="cpu").model, trainer.evaluator.splits["validation"], batches
+    )
     assert metrics.loss == pytest.approx(sampled.loss, rel=1e-13)
     tuned = small_config(tmp_path, "tuned", optimizer__average="0.7")
     with open_session(tuned, start_from=str(session.run.folder)) as second:
@@ -552,7 +554,8 @@ def test_the_format_of_the_log() -> None:
         "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes clipped skipped "
         "share_of_peak",
         "saved": "step checkpoint",
-        "evaluation": "step loss perplexity bits_per_byte accuracy tokens documents whole weights floor",
+        "evaluation": "step loss perplexity bits_per_byte accuracy tokens documents whole weights floor epoch seconds "
+        "batch_loss training tests",
         "finished": "step tokens seconds interrupted early",
     }
     events = run.metrics()
