@@ -177,7 +177,7 @@ def test_an_epoch_has_every_window(tmp_path: Path, windows: str) -> None:
         expected = np.maximum(1, sizes - 31).sum() if windows == "overlapping" else len(trainer.train.rows)
         assert len(trainer.train.rows) == expected
         assert trainer.train.predictions == sizes.sum()
-        seen = sum(batch.tokens for batch in trainer.validation.rows.in_order(4))
+        seen = sum(batch.tokens for batch in trainer.evaluator.splits["validation"].rows.in_order(4))
         assert seen == session.prepared.split("validation").predictions
 
 
@@ -360,7 +360,7 @@ class Neighbour(World):
 def test_a_final_evaluation_is_stopped_between_batches_and_repeated(tmp_path: Path) -> None:
     config, world, events = small_config(tmp_path, train__batch="1"), Neighbour(), list[Event]()
     with open_session(config, world=world) as session:
-        assert len(session.trainer.validation.rows) > 3, "the split is too small"
+        assert len(session.trainer.evaluator.splits["validation"].rows) > 3, "the split is too small"
         for event in session.events([]):
             events.append(event)
             if isinstance(event, Evaluated) and event.step == 8:
@@ -421,8 +421,10 @@ def test_averaged_weights_are_evaluated_and_saved(tmp_path: Path) -> None:
     assert last and session.run.best == last
     for name, tensor in last.load_model().items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-14)
-    batches = trainer.validation.rows.cut(trainer.sample, 16)
-    metrics = trainer.objective.measure(load(last.folder, device="cpu").model, trainer.validation, batches)
+    batches = trainer.evaluator.splits["validation"].rows.cut(trainer.plan.samples["validation"], 16)
+    metrics = trainer.objective.measure(
+        load(last.folder, device="cpu").model, trainer.evaluator.splits["validation"], batches
+    )
     assert metrics.loss == pytest.approx(sampled.loss, rel=1e-13)
     tuned = small_config(tmp_path, "tuned", optimizer__average="0.7")
     with open_session(tuned, start_from=str(session.run.folder)) as second:
@@ -552,7 +554,8 @@ def test_the_format_of_the_log() -> None:
         "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes clipped skipped "
         "share_of_peak",
         "saved": "step checkpoint",
-        "evaluation": "step loss perplexity bits_per_byte accuracy tokens documents whole weights floor",
+        "evaluation": "step loss perplexity bits_per_byte accuracy tokens documents whole weights floor epoch seconds "
+        "batch_loss training tests",
         "finished": "step tokens seconds interrupted early",
     }
     events = run.metrics()

@@ -240,7 +240,7 @@ def test_a_multitask_run_learns_both_and_keeps_the_best_weighted_loss(tmp_path: 
         whole.loss,
     ]
     with open_session(config, resume=True) as session:
-        objective, split = session.trainer.objective, session.trainer.validation
+        objective, split = session.trainer.objective, session.trainer.evaluator.splits["validation"]
         assert objective.weights == (0.5, 2.0)
         again = objective.measure(load(run.folder).model, split, split.rows.in_order(24))
     assert again.loss == whole.loss

@@ -170,7 +170,7 @@ def test_without_a_terminal_it_prints_lines_without_codes() -> None:
     assert first == (
         "step      1   50%  loss 2.000  1.443 bits/byte  lr 1.0e-03  norm 1  12,346 tokens/s  43% of peak  812 MB  1:00 left"
     )
-    assert second.startswith("step    250  validation loss 1.2345")
+    assert second.startswith("step    250  training loss 2.000  validation loss 1.2345  perplexity 3.44")
 
 
 def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
@@ -182,7 +182,19 @@ def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
     assert isinstance(console.file, io.StringIO)
     first, second = [line for line in console.file.getvalue().splitlines() if line]
     assert first.startswith("step      1   50%  loss 2.000  lr 1.0e-03  norm 1  12,346 tokens/s  43% of peak")
-    assert second == "step    250  validation loss 0.4321  accuracy 87.7%"
+    assert second == "step    250  training loss 2.000  validation loss 0.4321  accuracy 87.7%"
+
+
+def test_the_training_loss_is_that_of_the_sample_if_there_is_one() -> None:
+    console = Console(file=io.StringIO(), width=80, soft_wrap=True)
+    observer = ConsoleObserver(console, bytes_per_prediction=None)
+    sample = dataclasses.replace(TESTED, loss=1.5)
+    observer(dataclasses.replace(EVALUATED, step=0, training=sample, tests={"obama": TESTED, "wbush": sample}))
+    observer.close()
+    assert isinstance(console.file, io.StringIO)
+    first, second = [line for line in console.file.getvalue().splitlines() if line]
+    assert first.startswith("step      0  training loss 1.500  validation loss 1.2345")
+    assert second == "step      0  tests      loss obama 1.2345  wbush 1.5000"
 
 
 def test_the_shown_loss_is_a_mean_that_starts_with_the_first() -> None:

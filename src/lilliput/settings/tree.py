@@ -212,13 +212,14 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainSettings:
-    """Budget (exactly one of steps, tokens and minutes), batch, hardware and checkpoints."""
+    """Budget (exactly one of steps, tokens, minutes and epochs), batch, hardware and checkpoints."""
 
     batch: Count = describe("rows per micro-batch, over all processes", 16)
     accumulate: Count = describe("micro-batches per step (gradient accumulation)", 1)
     steps: Count | None = describe("budget in steps", None)
     tokens: Count | None = describe("budget in training tokens", None)
     minutes: Positive | None = describe("budget in minutes", 10.0)
+    epochs: Positive | None = describe("budget in passes over the training split", None)
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("number of newest checkpoints to keep (best and last are always kept)", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("device to compute on", "auto")
@@ -250,10 +251,16 @@ class TrainSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvaluateSettings:
-    """Validation."""
+    """Evaluations during training."""
 
-    every: Count = describe("steps between evaluations on a fixed validation sample", 250)
+    every: Count | Literal["epoch"] = describe("steps between evaluations, or epoch for one per epoch", 250)
+    at: tuple[Annotated[int, Field(ge=0)], ...] = describe(
+        "additional steps to evaluate (0: before the first step)", ()
+    )
     rows: Count = describe("rows of the fixed validation sample", 64)
+    train_rows: Count | None = describe("rows of a fixed training sample that is evaluated too, without dropout", None)
+    tests: bool = describe("evaluate the test sets too (the best checkpoint depends on validation only)", False)
+    test_rows: Count | None = describe("rows of a fixed sample of each test set (none: all rows)", None)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -336,7 +343,7 @@ class Config:
     log: LogSettings = Field(default_factory=LogSettings)
 
 
-BUDGETS = ("steps", "tokens", "minutes")
+BUDGETS = ("steps", "tokens", "minutes", "epochs")
 
 # Values of `--size`. The saved settings contain the shapes, not the name.
 SIZES: dict[str, dict[str, int]] = {

@@ -1,4 +1,4 @@
-"""The budget of a run in steps, tokens or minutes, and the share of it that is used.
+"""The budget of a run in steps, tokens, minutes or epochs, and the share of it that is used.
 
 Owns: the clock of a run, over all its sessions; the progress, which the learning rate follows; the end of a budget
 in minutes. Does not own: counts of steps and tokens (`loop`), the learning rate (`schedules`).
@@ -10,17 +10,19 @@ checkpoint, its evaluation, and the evaluation on whole splits.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lilliput.settings.tree import TrainSettings
 
 
 class Budget:
-    """`seconds` is the training time over all sessions of a run. It and `pause` are saved in checkpoints."""
+    """`seconds` is the training time over all sessions of a run. It and `pause` are saved in checkpoints. `epoch_steps` returns
+    the steps of a number of epochs."""
 
-    def __init__(self, settings: TrainSettings) -> None:
+    def __init__(self, settings: TrainSettings, epoch_steps: Callable[[float], int]) -> None:
         self.settings = settings
+        self.steps = settings.steps if settings.epochs is None else epoch_steps(settings.epochs)
         self.seconds = 0.0
         # The start of the run if it had never been interrupted; the start and the end of the last step.
         self.clock = self.began = self.ended = time.monotonic()
@@ -37,8 +39,8 @@ class Budget:
     def progress(self, step: int, tokens: int) -> float:
         """Return the share of the budget that is used; above 1 if the last step exceeded it."""
         budget = self.settings
-        if budget.steps is not None:
-            return step / budget.steps
+        if self.steps is not None:
+            return step / self.steps
         if budget.tokens is not None:
             return tokens / budget.tokens
         assert budget.minutes is not None

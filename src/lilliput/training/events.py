@@ -6,7 +6,7 @@ done with them (`observers`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all other fields are reproducible
@@ -58,13 +58,22 @@ class Saved:
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(EvaluationFigures):
     """Validation, on the fixed sample or on the `whole` split. `weights` is the step whose weights were evaluated; `floor`
-    is the bits per byte of a perfect model, if known."""
+    is the bits per byte of a perfect model, if known.
+
+    During training also: `epoch`, the training time in seconds, the loss of the last batch, and, if the settings ask for
+    them, the metrics of a sample of the training split and of the test sets.
+    """
 
     event: ClassVar[str] = "evaluation"
     step: int
     whole: bool
     weights: int
     floor: float | None
+    epoch: float | None = None
+    seconds: float | None = None
+    batch_loss: float | None = None
+    training: EvaluationFigures | None = None
+    tests: dict[str, EvaluationFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

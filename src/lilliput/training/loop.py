@@ -14,9 +14,8 @@ on a clock or a signal are exchanged, together with the sums that a step needs a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -36,7 +35,7 @@ from lilliput.storage.run_folders import Run
 from lilliput.storage.state_format import describe_machine, peak_memory, put_together, random_seed, take_apart
 from lilliput.training.budget import Budget
 from lilliput.training.distributed import Parallel
-from lilliput.training.events import Evaluated, EvaluationFigures, Event, Finished, Saved, Stepped, Tested
+from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested
 from lilliput.training.finite_checks import check_loss, check_weights, update_error
 from lilliput.training.objectives import Objective, Split, weigh
 from lilliput.training.optimizers import (
@@ -48,12 +47,11 @@ from lilliput.training.optimizers import (
 )
 from lilliput.training.precision import Precision
 from lilliput.training.process_group import World
+from lilliput.training.run_evaluation import EvaluationPlan, Evaluator
 from lilliput.training.schedules import learning_rate
 from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_shapes
 from lilliput.training.training_warnings import Advisor
 from lilliput.training.weight_averaging import Average
-
-SAMPLE_BATCH = 16  # rows of the validation sample at once; not a setting, so that the loss depends on none
 
 Answer = TypeVar("Answer")
 
@@ -75,15 +73,17 @@ class Trainer(Generic[AnyBatch]):
         floor: Callable[[], float | None],
     ) -> None:
         self.config, self.world, self.model, self.parallel, self.precision = config, world, model, parallel, precision
-        self.objective, self.prepared, self.run, self.floor, self.tests = objective, prepared, run, floor, dict(splits)
-        self.train, self.validation = self.tests.pop("train"), self.tests.pop("validation")
+        self.objective, self.prepared, self.run, self.floor = objective, prepared, run, floor
+        self.train, self.tests = splits["train"], [name for name in splits if name not in ("train", "validation")]
         self.tokenizer_json = prepared.tokenizer.to_json()
         self.optimizer = build_optimizer(config.optimizer, model)
         self.average = Average(model, config.optimizer.average) if config.optimizer.average is not None else None
         self.advisor = Advisor(config)
         self.batches = Batches(self.train.rows, config.train.batch, config.seed, world.rank, world.processes)
-        self.sample = self.validation.rows.sample(config.evaluate.rows, config.seed)
-        self.step, self.tokens, self.budget = 0, 0, Budget(config.train)
+        self.plan = EvaluationPlan(config, splits)
+        self.evaluator = Evaluator(world, objective, splits, self.plan, self.use, self.agree_to_stop)
+        self.step, self.tokens, self.budget = 0, 0, Budget(config.train, self.plan.steps)
+        self.loss: float | None = None  # of the last step
         self.rows: list[int] = []  # of the last step, in all processes
         self.best: tuple[float, int] | None = None  # (loss on the sample, step)
         self.waited = 0  # evaluations since the best
@@ -114,6 +114,8 @@ class Trainer(Generic[AnyBatch]):
         self.parallel.settle(lambda model: self.objective.losses(model, nothing).goal.sum())
         if self.step:
             yield from self.finish_step(saved=True)  # the process may have been killed before its end
+        elif self.plan.due(0):
+            yield self.evaluate_samples()
         while not self.ended and not self.stopping:
             yield self.update()
             yield from self.finish_step(saved=False)
@@ -144,7 +146,7 @@ class Trainer(Generic[AnyBatch]):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, progress)
         norm, clip = self.apply_gradients(loss), self.config.optimizer.clip
-        self.tokens += tokens
+        self.tokens, self.loss = self.tokens + tokens, loss
         speed = tokens / max(budget.end_update(), 1e-9)
         progress = budget.progress(self.step, self.tokens)
         self.stopping = self.stopping or requested > 0
@@ -196,7 +198,7 @@ class Trainer(Generic[AnyBatch]):
 
     def finish_step(self, saved: bool) -> Iterator[Event]:
         """After a step: save (unless `saved`), evaluate, keep the best checkpoint, remove old ones."""
-        evaluation_due = self.ended or (self.step % self.config.evaluate.every == 0 and not self.late)
+        evaluation_due = self.ended or (self.plan.due(self.step) and not self.late)
         save_due = evaluation_due or self.step % self.config.train.save_every == 0
         if save_due:  # stop before the evaluation, not after another step
             self.agree_to_stop()
@@ -205,13 +207,30 @@ class Trainer(Generic[AnyBatch]):
         if save_due:  # a checkpoint of a stopped run is not logged, so that the log equals that of an uninterrupted run
             yield Saved(self.step, step_name(self.step))
         if evaluation_due and (self.ended or not self.stopping):
-            with self.budget.evaluating():
-                batches = self.validation.rows.cut(self.sample, SAMPLE_BATCH, self.world.rank, self.world.processes)
-                metrics = self.measure(self.validation, batches)
-                yield self.evaluated(metrics, whole=False, weights=self.step)
-            self.keep_best(metrics.loss)
+            evaluated = self.evaluate_samples()
+            yield evaluated
+            self.keep_best(evaluated.loss)
         if save_due and self.world.first:
             self.run.prune(self.config.train.keep)
+
+    def evaluate_samples(self) -> Evaluated:
+        """Evaluate the samples of the plan. Only the validation loss decides which checkpoint is the best."""
+        with self.budget.evaluating():
+            metrics = self.evaluator.measure_samples()
+        training, validation = metrics.pop("train", None), metrics.pop("validation")
+        check_loss(self.step, "validation loss", validation.loss, self.run)
+        return Evaluated(
+            step=self.step,
+            whole=False,
+            weights=self.step,
+            floor=None,
+            epoch=self.plan.epoch(self.step),
+            seconds=self.budget.elapsed(),
+            batch_loss=self.loss,
+            training=training,
+            tests=metrics,
+            **vars(validation),
+        )
 
     def keep_best(self, loss: float) -> None:
         patience, self.waited = self.config.train.patience, self.waited + 1
@@ -234,32 +253,17 @@ class Trainer(Generic[AnyBatch]):
             deal_weights(self.world, self.model, best.load_model() if best else {})
             self.average = None  # the checkpoint holds averaged weights
         evaluated_step = self.step if loaded is None else loaded
-        if (whole := self.measure_whole(self.validation)) is None:
+        if (whole := self.evaluator.measure_whole("validation", self.config.train.batch)) is None:
             return False
-        yield self.evaluated(whole, whole=True, weights=evaluated_step)
-        for name, split in self.tests.items():
-            if (metrics := self.measure_whole(split)) is None:
+        check_loss(self.step, "validation loss", whole.loss, self.run)
+        floor = self.floor() if self.world.first else None
+        yield Evaluated(step=self.step, whole=True, weights=evaluated_step, floor=floor, **vars(whole))
+        for name in self.tests:
+            if (metrics := self.evaluator.measure_whole(name, self.config.train.batch)) is None:
                 return False
             check_loss(self.step, f"loss on test {name}", metrics.loss, self.run)
-            yield Tested(step=self.step, name=name, weights=evaluated_step, **asdict(metrics))
+            yield Tested(step=self.step, name=name, weights=evaluated_step, **vars(metrics))
         return True
-
-    def measure_whole(self, split: Split[AnyBatch]) -> EvaluationFigures | None:
-        """Evaluate each token of a split once; return None if stopped. The processes agree after every batch, and so stop
-        after the same one."""
-
-        def until_stopped() -> Iterator[AnyBatch]:
-            for batch in split.rows.in_order(self.config.train.batch, self.world.rank, self.world.processes):
-                yield batch
-                if self.agree_to_stop():
-                    return
-
-        metrics = self.measure(split, until_stopped())
-        return None if self.stopping else metrics
-
-    def measure(self, split: Split[AnyBatch], batches: Iterable[AnyBatch]) -> EvaluationFigures:
-        """Evaluate over all processes together, each with its part of every batch."""
-        return self.use(lambda model: self.objective.measure(model, split, batches, self.world.total))
 
     def use(self, work: Callable[[Transformer], Answer]) -> Answer:
         """Run `work` with the weights that would be saved now, without gradients. All processes must call this.
@@ -271,11 +275,6 @@ class Trainer(Generic[AnyBatch]):
 
     def averaged(self) -> AbstractContextManager[None]:
         return self.average.applied() if self.average is not None else nullcontext()
-
-    def evaluated(self, metrics: EvaluationFigures, whole: bool, weights: int) -> Evaluated:
-        check_loss(self.step, "validation loss", metrics.loss, self.run)
-        floor = self.floor() if whole and self.world.first else None
-        return Evaluated(step=self.step, whole=whole, weights=weights, floor=floor, **asdict(metrics))
 
     # Saving and resuming -----------------------------------------------------------------------------------------------
 
@@ -326,6 +325,7 @@ class Trainer(Generic[AnyBatch]):
             "pause": self.budget.pause,
             "late": self.late,
             "ended": self.ended,
+            "loss": self.loss,
             "best": self.best,
             "waited": self.waited,
             "batches": self.batches.state_dict(),
@@ -341,6 +341,7 @@ class Trainer(Generic[AnyBatch]):
         self.step, self.tokens, self.budget.seconds = state["step"], state["tokens"], state["seconds"]
         self.budget.pause, self.late = state.get("pause", 0.0), state.get("late", False)  # older checkpoints lack them
         self.ended, self.best, self.waited = state["ended"], state["best"], state["waited"]
+        self.loss = state.get("loss")
         self.batches.load_state_dict(state["batches"])
         self.optimizer.load_state_dict(deal_state(self.world, state["optimizer"], parameters_by_state(self.optimizer)))
         if self.average is not None:

@@ -115,12 +115,22 @@ class ConsoleObserver:
             self.console.print(f"step {event.step:>6,}  {'  '.join(parts)}")
 
     def evaluated(self, event: Evaluated) -> None:
-        """Print the validation metrics; on a terminal, which has no lines for steps, also the training metrics."""
-        if self.console.is_terminal and self.last is not None and self.smooth is not None:
-            parts = "  ".join((f"loss {self.smooth:.3f}", *update_figures(self.last), *machine_figures(self.last)))
-            self.console.print(f"step {event.step:>6,}  training   {parts}")
-        figures = "  ".join(format_figures(dataclasses.asdict(event)))
-        self.console.print(f"step {event.step:>6,}  [bold]validation[/] loss {event.loss:.4f}  {figures}")
+        """Print training and validation metrics, and the losses on test sets. The training loss is that of the sample, if one is
+        evaluated, else the mean over the last steps. On a terminal, which has no lines for steps, it has a line of its own."""
+        start, training = f"step {event.step:>6,}", ""
+        loss = self.smooth if event.training is None else event.training.loss
+        if loss is not None:
+            training = f"training   loss {loss:.3f}"
+        figures = "  ".join((f"[bold]validation[/] loss {event.loss:.4f}", *format_figures(dataclasses.asdict(event))))
+        if self.console.is_terminal and self.last is not None:
+            parts = "  ".join((training, *update_figures(self.last), *machine_figures(self.last)))
+            self.console.print(f"{start}  {parts}")
+            self.console.print(f"{start}  {figures}")
+        else:
+            self.console.print("  ".join(filter(None, (start, training.replace("   ", " "), figures))))
+        if event.tests:
+            losses = "  ".join(f"{name} {metrics.loss:.4f}" for name, metrics in event.tests.items())
+            self.console.print(f"{start}  tests      loss {losses}", markup=False)
 
     def show_sample(self, step: int, text: str) -> None:
         self.console.rule(f"[dim]a sample after {step:,} steps[/]", align="left", style="dim")
