@@ -15,6 +15,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from typing import NamedTuple
 
@@ -53,7 +54,10 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of stdout; errors 
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_command(sys.argv[1:] if argv is None else argv).code
+    code = run_command(sys.argv[1:] if argv is None else argv).code
+    if argv is None:  # the process ends now: a late Ctrl-C must not interrupt Python's exit
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 class CommandOutcome(NamedTuple):

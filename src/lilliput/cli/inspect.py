@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.cli.error_flags import flags_in_errors
-from lilliput.cli.output import figures, print_json
+from lilliput.cli.output import print_json, stdout_console
 from lilliput.cli.report import print_report_path
 from lilliput.errors import UserError
 
@@ -98,7 +98,7 @@ def print_inspection(name: str, found: Inspection) -> None:
 
     from lilliput.interpret.inspection import mask_text
 
-    console = figures()
+    console = stdout_console()
 
     def title(text: str) -> None:
         console.print(f"\n[bold]{text}[/]")

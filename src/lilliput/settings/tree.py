@@ -1,7 +1,6 @@
-"""The typed, frozen tree of settings: every setting with its default and its description.
+"""The typed, frozen tree of settings: every setting with its default and its description (for help, JSON schema and docs).
 
-Owns: names, types, bounds, defaults, and one-line descriptions (used by the help, the JSON schema and the docs). Does not
-own: conflicts between settings (`rules`), or loading values (`loading`).
+Owns: names, types, bounds and defaults. Does not own: conflicts between settings (`rules`), or loading values (`loading`).
 
 "Off" is None in Python, `"none"` in TOML and on the command line, null in JSON.
 """

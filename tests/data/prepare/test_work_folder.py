@@ -43,7 +43,8 @@ def watched(function):
 os.fsync, os.replace, os.rename = watched(os.fsync), watched(os.replace), watched(os.rename)
 data = DataSettings(source=source, cache=cache, workers=int(workers), labelled=source.endswith(".tsv"))
 reports = []
-found = prepare(Config(data=data, tokenizer=TokenizerSettings(kind=kind, vocab_size=300)), lambda *progress: reports.append(progress))
+tokenizer = TokenizerSettings(kind=kind, vocab_size=300)
+found = prepare(Config(data=data, tokenizer=tokenizer), lambda *progress: reports.append(progress))
 print(calls, found.fingerprint, any("resuming after" in phase for phase, _, _ in reports))
 """
 
