@@ -13,8 +13,8 @@ import pytest
 from helpers.labelled_corpora import labelled_changes, write_labelled
 from helpers.shared_data import DATA, needs_data
 from helpers.small_runs import FLAGS, SETTINGS, TEXT, lilliput, write_text
+from lilliput.settings.loading import SIZES
 from lilliput.settings.recipes import shipped_recipes
-from lilliput.settings.tree import SIZES
 from lilliput.storage.run_folders import Run
 from torture import outcome
 

@@ -17,6 +17,7 @@ from helpers.user_errors import refused
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings.loading import (
     REMOVED,
+    SIZES,
     as_begun,
     config_from_dict,
     config_to_dict,
@@ -27,7 +28,7 @@ from lilliput.settings.loading import (
 )
 from lilliput.settings.recipes import recipe_schema, shipped_recipes
 from lilliput.settings.rules import conflicts
-from lilliput.settings.tree import SIZES, Config, ModelSettings, OptimizerSettings
+from lilliput.settings.tree import Config, ModelSettings, OptimizerSettings
 from lilliput.storage.dotted_names import flatten
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from helpers.small_runs import copy_of_trained, small_config, train_small
 from helpers.user_errors import refused
-from lilliput.settings.loading import replace
-from lilliput.settings.tree import SIZES
+from lilliput.settings.loading import SIZES, replace
 from lilliput.storage.run_folders import Run
 from lilliput.training.run_start import CommandSettings, resolve_start, run_folder
 from lilliput.training.session import open_session

@@ -145,8 +145,8 @@ def settings_help() -> str:
 
     from pydantic.fields import FieldInfo
 
-    from lilliput.settings.loading import setting_types
-    from lilliput.settings.tree import SIZES, Config
+    from lilliput.settings.loading import SIZES, setting_types
+    from lilliput.settings.tree import Config
 
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
     lines = ["", "settings (--model.layers 8 is [model] layers = 8 in a recipe):"]

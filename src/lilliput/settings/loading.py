@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.recipes import Layer, target_layers
 from lilliput.settings.rules import conflicts
-from lilliput.settings.tree import BUDGETS, SIZES, Config
+from lilliput.settings.tree import BUDGETS, Config
 from lilliput.storage.dotted_names import flatten
 
 # Settings that earlier versions had, each with the value that turned it off.
@@ -39,6 +39,15 @@ def setting_types() -> dict[str, Any]:
         else:
             types[name] = kind
     return types
+
+
+# Values of `--size`. The saved settings contain the shapes, not the name.
+SIZES: dict[str, dict[str, int]] = {
+    "nano": {"dim": 64, "layers": 2, "heads": 2, "hidden": 256, "context": 128},
+    "tiny": {"dim": 128, "layers": 4, "heads": 4, "hidden": 512, "context": 256},
+    "small": {"dim": 256, "layers": 6, "heads": 8, "hidden": 1024, "context": 256},
+    "base": {"dim": 512, "layers": 8, "heads": 8, "hidden": 2048, "context": 512},
+}
 
 
 def sections() -> list[str]:

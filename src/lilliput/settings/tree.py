@@ -343,11 +343,3 @@ class Config:
 
 
 BUDGETS = ("steps", "tokens", "minutes", "epochs")
-
-# Values of `--size`. The saved settings contain the shapes, not the name.
-SIZES: dict[str, dict[str, int]] = {
-    "nano": {"dim": 64, "layers": 2, "heads": 2, "hidden": 256, "context": 128},
-    "tiny": {"dim": 128, "layers": 4, "heads": 4, "hidden": 512, "context": 256},
-    "small": {"dim": 256, "layers": 6, "heads": 8, "hidden": 1024, "context": 256},
-    "base": {"dim": 512, "layers": 8, "heads": 8, "hidden": 2048, "context": 512},
-}

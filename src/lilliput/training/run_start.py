@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
-from lilliput.settings.loading import config_from_dict, config_to_dict, load_config, replace, without_removed
+from lilliput.settings.loading import SIZES, config_from_dict, config_to_dict, load_config, replace, without_removed
 from lilliput.settings.recipes import find_recipe
 from lilliput.settings.source_names import BUILT_IN_CORPORA
-from lilliput.settings.tree import SIZES, Config
+from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.dotted_names import flatten
 from lilliput.storage.run_folders import Run, looks_like_run, resolve_checkpoint
