@@ -72,8 +72,8 @@ def test_a_shipped_recipe_by_its_name_from_an_empty_folder(lilliput: Path, tmp_p
     out = run(
         lilliput, "train", "demo", *(word for pair in small.items() for word in (f"--{pair[0]}", pair[1])), cwd=tmp_path
     )
-    assert "the run is in runs/demo; next:" in out
-    assert "the floor " in out
+    assert "run folder: runs/demo;" in out
+    assert "lower bound " in out
     assert sorted(os.listdir(tmp_path)) == ["prepared", "runs"]
     result = json.loads(run(lilliput, "generate", "demo", "--tokens", "5", "--json", cwd=tmp_path))
     assert len(result["samples"]) == 1

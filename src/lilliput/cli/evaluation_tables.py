@@ -31,9 +31,9 @@ NAMES = {
     "loss": "loss (nats/token)",
     "perplexity": "perplexity",
     "bits_per_byte": "bits per byte",
-    "bits_per_byte_spelled": "bits per byte, with unknown words spelled",
+    "bits_per_byte_spelled": "bits per byte, <unk> spelled",
     "word_perplexity": "perplexity per word",
-    "word_perplexity_spelled": "perplexity per word, with unknown words spelled",
+    "word_perplexity_spelled": "perplexity per word, <unk> spelled",
     "accuracy": "accuracy",
     "label_loss": "loss (nats/label)",
     "macro_f1": "macro F1",
@@ -87,7 +87,7 @@ def figure(name: str, value: float) -> str:
 def main_table(found: dict[str, Any]) -> Table:
     """Return the metrics, their confidence intervals, and the metrics without leaked documents, if there are any."""
     unknown, without = found.get("unknown_rate", 0.0) > 0, (found.get("leaked") or {}).get("without")
-    table = plain_table("", "", "95% confidence interval", *(["without leaked documents"] if without else []))
+    table = plain_table("", "", "95% confidence interval", *(["without leaked"] if without else []))
     for name, title in NAMES.items():
         if name not in found or (name.endswith("_spelled") and not unknown):
             continue
@@ -118,7 +118,7 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         yield f"windows of {context:,} tokens, {windows}; each token is predicted once{over}"
     if found.get("unknown_rate"):
         yield f"unknown words: {found['unknown_rate']:.2%} of the tokens (ends of documents not counted)"
-        yield "to compare with other tokenizers, use the values with unknown words spelled"
+        yield "<unk> spelled: the letters of unknown words are counted; use these values to compare tokenizers"
     if found.get("lost"):
         yield f"the tokenizer does not preserve {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
