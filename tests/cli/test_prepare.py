@@ -133,9 +133,9 @@ def test_going_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(WorkFolder, "keep_splits", stop)
         code, out, err = lilliput(*command)
     assert (code, out) == (130, "")
-    assert "what is done is kept, and the same command goes on from there" in err
+    assert "run the same command again to resume" in err
     code, out, err = lilliput(*command)
-    assert (code, err) == (0, "going on after 0 MB\n")
+    assert (code, err) == (0, "resuming after 0 MB\n")
 
 
 def test_a_bar_tells_speed() -> None:
