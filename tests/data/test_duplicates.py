@@ -465,8 +465,8 @@ def test_the_stories_at_hand_are_clean_and_the_speeches_are_not() -> None:
         source=str(folder / "train_CLS.tsv"), validation_source=str(folder / "test_CLS.tsv"), labelled=True
     )
     rows = {name: (folder / name).read_text("utf-8").splitlines() for name in ("train_CLS.tsv", "test_CLS.tsv")}
-    trained, judged = ([row.split("\t")[1].strip() for row in rows[name]] for name in rows)
-    assert sum(text in set(trained) for text in judged) == 551
+    trained, evaluated = ([row.split("\t")[1].strip() for row in rows[name]] for name in rows)
+    assert sum(text in set(trained) for text in evaluated) == 551
     found = find_near(open_corpus(speeches))
     assert found.across == {"validation": 552}
     assert len(found.dropped) == 558

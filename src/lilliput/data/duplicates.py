@@ -175,7 +175,7 @@ class _Documents:
 # Near duplicates ---------------------------------------------------------------------------------------------------
 
 
-class Twins(NamedTuple):
+class SimilarPair(NamedTuple):
     """A pair of near duplicates that are not equal: their numbers in their splits, from 0, and first characters."""
 
     splits: tuple[str, str]
@@ -193,7 +193,7 @@ class NearDuplicates:
     dropped: Positions  # positions in the stream of the training documents to drop, see `find_dropped`
     pairs: Positions  # (n, 2), positions in the stream; of equal documents of a split only the first
     similarities: NDArray[np.float64]  # (n,), exact
-    closest: list[Twins]
+    closest: list[SimilarPair]
     threshold: float
     seconds: float
     megabytes_per_second: float
@@ -266,7 +266,7 @@ def find_near(
     pairs = minhash.likely_pairs(table, order, documents.splits, threshold)
     memory.sample()
     del table, signatures
-    similarities, closest = np.empty(0), list[Twins]()
+    similarities, closest = np.empty(0), list[SimilarPair]()
     if len(pairs):
         try:
             pairs, similarities, closest = _compare(corpus, documents, pairs, threshold, report, memory, folder)
@@ -286,7 +286,7 @@ def find_near(
 def _compare(
     corpus: Corpus, documents: _Documents, pairs: Positions, threshold: float,
     report: Report, memory: _Memory, folder: Path | None,
-) -> tuple[Positions, NDArray[np.float64], list[Twins]]:  # fmt: skip
+) -> tuple[Positions, NDArray[np.float64], list[SimilarPair]]:  # fmt: skip
     """Read the corpus again; return the pairs at or above the threshold, their similarities, the closest unequal pairs."""
     from lilliput.kernels import minhash
 
@@ -324,7 +324,7 @@ def _compare(
             a, b = (int(position) for position in pairs[index])
             names = corpus.splits[documents.splits[a]], corpus.splits[documents.splits[b]]
             first, second = (str(shown[place]) for place in np.searchsorted(places, [a, b]))
-            closest.append(Twins(names, (number(a), number(b)), float(found[index]), (first, second)))
+            closest.append(SimilarPair(names, (number(a), number(b)), float(found[index]), (first, second)))
     return pairs, found, closest
 
 

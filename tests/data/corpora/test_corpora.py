@@ -42,7 +42,7 @@ def test_documents_end_at_the_separator_and_are_stripped(tmp_path: Path) -> None
     assert sorted(both(path)) == ["one", "three", "two\n\nstill two"]
     assert corpus.name == "text.txt"
     assert corpus.sources == [path]
-    assert corpus.describe == "1 file, documents end at <|endoftext|>; 10% of the documents are kept for validation"
+    assert corpus.describe == "1 file, documents end at <|endoftext|>; 10% of the documents are used for validation"
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 13, 14, 1000])
@@ -89,7 +89,8 @@ def test_jsonl(tmp_path: Path) -> None:
     path = file(tmp_path, "\ufeff" + "\n\n".join(json.dumps(line) for line in lines) + "\r\n", "a.jsonl")
     assert sorted(both(path, text_field="story")) == [line["story"] for line in lines]
     assert (
-        "a document a line (field 'story')" in open_corpus(DataSettings(source=str(path), text_field="story")).describe
+        "one document per line (field 'story')"
+        in open_corpus(DataSettings(source=str(path), text_field="story")).describe
     )
 
 
@@ -111,9 +112,9 @@ def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
     assert list(corpus.documents("validation")) == [Document("v")]
     assert [path.name for path in corpus.sources] == ["c.txt", "z.TXT", "b.txt", "d.jsonl", other.name]
     assert corpus.describe == (
-        "3 .txt files, documents end at <|endoftext|> or with their file; 1 .jsonl file, a document a line (field 'text'); "
-        "1 other file ignored; "
-        "validation: 1 file, one document (no <|endoftext|> in it; data.separator line or blank-line would split it)"
+        "3 .txt files, documents end at <|endoftext|> or at the end of a file; "
+        "1 .jsonl file, one document per line (field 'text'); 1 other file ignored; "
+        "validation: 1 file, one document (it contains no <|endoftext|>; set data.separator to line or blank-line to split it)"
     )
 
 
@@ -179,7 +180,7 @@ def test_the_end_of_a_single_document_is_used_for_validation(tmp_path: Path, tex
     assert len(train) == len(validation) == 1
     assert "".join((train[0] + validation[0]).split()) == "".join(text.split())
     assert open_corpus(DataSettings(source=str(path), validation_share=0.3)).describe.endswith(
-        f"; its last 30% are kept for validation, cut at {border}"
+        f"; its last 30% are used for validation, split at {border}"
     )
 
 

@@ -64,7 +64,7 @@ def pairs(path: Path, **settings: object) -> list[tuple[str, str | None]]:
         ("text\tlabel\none\ta\n", {"labelled": True}, [("one", "a")], "column 'text', label in column 'label'"),
         ("x\tlabel\none\ta\n", {"labelled": True, "text_field": "1"}, [("one", "a")], "column 'x', label in column"),
         ("one\ntwo\n", {}, [("one", None), ("two", None)], "no header: column 1 is the text)"),
-        ("a\tone\nb\ttwo\n", {}, [("one", None), ("two", None)], "column 2 is the text, column 1 is left out"),
+        ("a\tone\nb\ttwo\n", {}, [("one", None), ("two", None)], "column 2 is the text, column 1 is ignored"),
         ("a\tone\n", {"labelled": True}, [("one", "a")], "column 2 is the text, column 1 the label"),
         ("one\ta\n", {"labelled": True, "text_field": "1"}, [("one", "a")], "column 1 is the text, column 2 the label"),
         ("7\tx\tone\n", {"text_field": "3"}, [("one", None)], "no header: column 3 is the text)"),
@@ -122,7 +122,7 @@ def test_parquet_of_every_kind_of_string(tmp_path: Path, kind: pyarrow.DataType)
     corpus = corpus_of(path)
     assert [document.text for _, document in corpus.stream(counted.append)] == ["one", "zwei ü\nlines", "one"] * 2
     assert counted == ["train"] * 2 + ["validation"] * 2
-    assert "1 file, a document a row (column 'text')" in corpus.describe
+    assert "1 file, one document per row (column 'text')" in corpus.describe
 
 
 @pytest.mark.parametrize("form", [".gz", ".xz", ".zst"])
@@ -229,7 +229,7 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused_file(path).code == "package.missing"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="requires /dev/full")
 def test_no_disk_space_for_decompression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet.gz"
     path.write_bytes(gzip.compress(b"PAR1 and so on"))

@@ -123,7 +123,7 @@ def test_places_refer_to_the_decompressed_text(tmp_path: Path, form: str) -> Non
     error = refused_file(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \xe9\n")))
     assert error.code == "file.not-utf8"
     assert f"line 20001, byte {len(STORIES) + 4} of the decompressed text" in (error.where or "")
-    assert "iconv -f latin1 -t utf-8 a.txt > utf8-a.txt" in (error.fix or "")
+    assert "| iconv -f latin1 -t utf-8 > utf8-a.txt" in (error.fix or "")
     error = refused_file(write(tmp_path, f"a.txt{form}", pack(STORIES + b"bad \x00\n")))
     assert error.code == "file.binary"
     assert f"byte {len(STORIES) + 4} of the decompressed text" in (error.where or "")

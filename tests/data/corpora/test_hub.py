@@ -92,7 +92,7 @@ def test_folders_with_the_published_names(
     source = "tinystories" if by_name else str(folder)
     assert splits_of(source) == {"train": train, "validation": validation}
     corpus = corpus_of(source)
-    assert corpus.describe.startswith("by their published names: ")
+    assert corpus.describe.startswith("TinyStories by file names: ")
     assert corpus.name == "tinystories"
     assert all(folder in path.parents for path in corpus.sources)
     assert splits_of(source, documents=1) == {"train": train[:1], "validation": validation}
@@ -192,8 +192,8 @@ def test_tinystories_from_the_cache(no_hub: Path) -> None:
         corpus = corpus_of(source)
         assert corpus.name == source
         assert corpus.describe == (
-            "roneneldan/TinyStories from the hub's cache: 2 files, a document a row (column 'text'); "
-            "validation: roneneldan/TinyStories from the hub's cache: 1 file, a document a row (column 'text')"
+            "roneneldan/TinyStories from the hub's cache: 2 files, one document per row (column 'text'); "
+            "validation: roneneldan/TinyStories from the hub's cache: 1 file, one document per row (column 'text')"
         )
         assert all(root in path.parents for path in corpus.sources)
 

@@ -37,7 +37,7 @@ def test_a_function_without_argument_is_shared_by_the_splits(tmp_path: Path) -> 
     assert counted == ["train"]
     assert corpus.sources == [path]
     assert corpus.name == "loader.py"
-    assert corpus.describe == "documents() of loader.py; 10% of the documents are kept for validation"
+    assert corpus.describe == "documents() of loader.py; 10% of the documents are used for validation"
 
 
 def test_a_function_with_an_argument_is_called_for_each_split(tmp_path: Path) -> None:

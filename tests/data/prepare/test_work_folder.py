@@ -43,8 +43,8 @@ def watched(function):
 os.fsync, os.replace, os.rename = watched(os.fsync), watched(os.replace), watched(os.rename)
 data = DataSettings(source=source, cache=cache, workers=int(workers), labelled=source.endswith(".tsv"))
 reports = []
-tokenizer = TokenizerSettings(kind=kind, vocab_size=300)
-found = prepare(Config(data=data, tokenizer=tokenizer), lambda *progress: reports.append(progress))
+config = Config(data=data, tokenizer=TokenizerSettings(kind=kind, vocab_size=300))
+found = prepare(config, lambda *progress: reports.append(progress))
 print(calls, found.fingerprint, any("resuming after" in phase for phase, _, _ in reports))
 """
 
@@ -156,7 +156,7 @@ def test_a_preparation_is_resumed_with_a_message(source: Path, tmp_path: Path, m
             yield task
 
     monkeypatch.setattr(corpus_pass.CorpusPass, "tasks", counted)
-    assert messages(config) == ["going on after 0 MB"]
+    assert messages(config) == ["resuming after 0 MB"]
     assert len(batches) == sum(bool(text.strip()) for text in documents()) - journal["documents"]
     assert everything(prepare(config)) == everything(whole)
     assert not left.exists()

@@ -79,8 +79,8 @@ def test_a_reduced_book_sums_to_one_and_scores_as_enumerated(seed: int) -> None:
     assert 50 < len(texts) < 50_000
     assert abs(math.fsum(texts.values()) - 1) < 1e-12
     for text in random.Random(seed).sample(sorted(texts), 40):
-        judged = chance.score(program, text)
-        assert judged.logprob == pytest.approx(math.log(texts[text]), abs=1e-12)
+        result = chance.score(program, text)
+        assert result.logprob == pytest.approx(math.log(texts[text]), abs=1e-12)
         assert score(text).valid
 
 
@@ -105,9 +105,9 @@ def test_the_floor_is_the_mean_negative_log_probability_per_byte() -> None:
     assert floor_bits_per_byte(iter(texts)) == pytest.approx(nats / math.log(2) / len("".join(texts)), rel=1e-12)
     assert 0.1 < floor_bits_per_byte(texts) < 0.4
     assert 150 < nats / math.log(2) / len(texts) < 300
-    with pytest.raises(ValueError, match="text 1 is not a story of the book: it breaks at character 0"):
+    with pytest.raises(ValueError, match=r"text 1 .*character 0"):
         floor_bits_per_byte([texts[0], "Zebra"])
-    with pytest.raises(ValueError, match="no stories"):
+    with pytest.raises(ValueError, match="empty"):
         floor_bits_per_byte([])
 
 
@@ -138,7 +138,7 @@ def test_splits_are_disjoint_by_construction() -> None:
 
 
 def test_an_unknown_split_raises() -> None:
-    with pytest.raises(ValueError, match="no split 'dev': test, train, validation"):
+    with pytest.raises(ValueError, match="test, train, validation .*'dev'"):
         next(stories("dev", 0))
 
 
@@ -208,10 +208,10 @@ def test_another_promise_is_not_kept() -> None:
         _, shade, treasure = promise(text)
         place = text.rindex(f"{shade} {treasure}")
         other = next(option for option in SHADES if option[0] != shade[0])
-        judged = score(text[:place] + other + text[place + len(shade) :])
-        assert (judged.logprob, judged.position, judged.scene) == (None, place, "promise_kept")
+        result = score(text[:place] + other + text[place + len(shade) :])
+        assert (result.logprob, result.position, result.scene) == (None, place, "promise_kept")
         # After the start of the sentence, only the promised treasure is valid.
-        assert judged.expected == (shade,)
+        assert result.expected == (shade,)
 
 
 def test_articles_agree() -> None:
@@ -231,10 +231,10 @@ def test_pronouns_agree_with_the_hero() -> None:
         for match in re.finditer(r"\b(he|she|his|He|She|him)\b", text):
             swapped += 1
             changed = text[: match.start()] + swaps[match.group()] + text[match.end() :]
-            judged = score(changed)
-            assert judged.logprob is None
-            assert judged.position is not None
-            assert match.start() <= judged.position <= match.start() + 3
+            result = score(changed)
+            assert result.logprob is None
+            assert result.position is not None
+            assert match.start() <= result.position <= match.start() + 3
     assert swapped > 200
 
 
@@ -247,10 +247,10 @@ def test_names_do_not_change_within_a_story() -> None:
             assert len(places) >= 3
             other = next(n for n in cast if n[0] != name[0] and cast[n].he == cast[name].he)
             for place in places[1:]:
-                judged = score(text[:place] + other + text[place + len(name) :])
+                result = score(text[:place] + other + text[place + len(name) :])
                 # "Milo" for "Hugo" may match one more letter, of "Most of all".
-                assert judged.position is not None
-                assert place <= judged.position <= place + 1
+                assert result.position is not None
+                assert place <= result.position <= place + 1
 
 
 # Texts that are not stories
@@ -262,11 +262,11 @@ def test_a_corrupted_story_is_rejected_where_it_is_corrupt(number: int, data: st
     text = book()[number]
     place = data.draw(st.integers(0, len(text) - 1))
     # A character that no story contains, so that no story matches beyond it.
-    judged = score(text[:place] + data.draw(st.sampled_from("#Z9\t\u00e9\U0001f600")) + text[place + 1 :])
-    assert (judged.logprob, judged.position) == (None, place)
-    assert judged.expected
-    assert judged.scene is not None
-    assert any(text.startswith(word, place) for word in judged.expected) or len(judged.expected) == 8
+    result = score(text[:place] + data.draw(st.sampled_from("#Z9\t\u00e9\U0001f600")) + text[place + 1 :])
+    assert (result.logprob, result.position) == (None, place)
+    assert result.expected
+    assert result.scene is not None
+    assert any(text.startswith(word, place) for word in result.expected) or len(result.expected) == 8
 
 
 @settings(max_examples=100)
@@ -283,10 +283,10 @@ def test_a_truncated_or_continued_story_is_not_valid(number: int, data: st.DataO
 
 @given(st.text(max_size=200))
 def test_garbage_is_never_a_story(text: str) -> None:
-    judged = score(text)
-    assert judged.logprob is None
-    assert judged.position is not None
-    assert 0 <= judged.position <= len(text)
+    result = score(text)
+    assert result.logprob is None
+    assert result.position is not None
+    assert 0 <= result.position <= len(text)
 
 
 def test_empty_and_huge_texts_fail_fast() -> None:
@@ -304,9 +304,9 @@ def test_empty_and_huge_texts_fail_fast() -> None:
 def test_validity_counts_texts_and_places_of_mismatch() -> None:
     good = book()[:6]
     cut = [text[:-3] for text in good[:3]]
-    judged = validity(iter([*good, *cut, "Zebra"]))
-    assert (judged.count, judged.valid, judged.share) == (10, 6, 0.6)
-    first, second = judged.breaks
+    result = validity(iter([*good, *cut, "Zebra"]))
+    assert (result.count, result.valid, result.share) == (10, 6, 0.6)
+    first, second = result.breaks
     assert (first.scene, first.count, first.example, first.position) == ("promise_kept", 3, cut[0], len(cut[0]))
     assert (second.scene, second.count, second.position) == ("opening", 1, 0)
     assert "Once" in second.expected

@@ -193,8 +193,8 @@ def byte_fallback() -> library.Tokenizer:
     return inner
 
 
-STRANGERS = {"wordpiece": word_piece, "unigram": unigram, "bpe": byte_fallback}
-strangers = pytest.mark.parametrize("kind", STRANGERS)
+OTHER_KINDS = {"wordpiece": word_piece, "unigram": unigram, "bpe": byte_fallback}
+other_kinds = pytest.mark.parametrize("kind", OTHER_KINDS)
 
 
 @pytest.mark.parametrize(
@@ -213,16 +213,16 @@ strangers = pytest.mark.parametrize("kind", STRANGERS)
 def test_special_tokens_of_other_tokenizers_are_found_by_name(
     kind: str, specials: tuple[int | None, ...], text: str, ids: list[int]
 ) -> None:
-    tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
+    tokenizer = Tokenizer.from_json(OTHER_KINDS[kind]().to_str())
     assert (tokenizer.kind, tokenizer.lossy, tokenizer.ends) == (kind, True, True)
     assert (tokenizer.start, tokenizer.end, tokenizer.pad, tokenizer.unknown) == specials
     assert tokenizer.encode(text) == ids
 
 
-@strangers
+@other_kinds
 @given(data=st.data())
 def test_incremental_decoding_of_other_tokenizers_equals_decode(kind: str, data: st.DataObject) -> None:
-    tokenizer = Tokenizer.from_json(STRANGERS[kind]().to_str())
+    tokenizer = Tokenizer.from_json(OTHER_KINDS[kind]().to_str())
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=12))
     decoder = TokenDecoder(tokenizer)
     assert "".join([decoder.push(one) for one in ids]) + decoder.flush() == tokenizer.decode(ids)
@@ -306,7 +306,7 @@ def test_settings_choose_the_tokenizer(tmp_path: Path) -> None:
 def test_an_error_in_the_documents_passes_through_training() -> None:
     def documents() -> object:
         yield "good"
-        raise UserError("bad", "file, line 2", code="file.not-utf8")
+        raise UserError("bad", "file, line 2", fix="use UTF-8", code="file.not-utf8")
 
     error = refused(lambda: train_bpe(documents(), 300))  # type: ignore[arg-type]
     assert (error.code, error.where) == ("file.not-utf8", "file, line 2")
@@ -361,7 +361,7 @@ def test_bad_files_raise(tmp_path: Path, content: str | bytes, code: str) -> Non
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
 def test_a_model_without_an_unknown_token_raises(kind: str) -> None:
-    value = json.loads(STRANGERS[kind]().to_str())
+    value = json.loads(OTHER_KINDS[kind]().to_str())
     value["model"].update({"unk_id": None} if kind == "unigram" else {"unk_token": "<nothing>"})
     assert refused(lambda: Tokenizer.from_json(json.dumps(value))).code == "tokenizer.invalid"
 

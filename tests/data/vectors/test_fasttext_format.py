@@ -117,7 +117,7 @@ def test_unsupported_files_raise(tmp_path: Path) -> None:
     assert refused(lambda: read(quantized, ["sea"])).code == "vectors.invalid"
     error = refused(lambda: read(write_model(path, [b"sea"], numbers(1), version=13), ["sea"]))
     assert error.code == "vectors.invalid"
-    assert "version 13" in error.what
+    assert "got 13" in error.what
     short = write_model(path, [b"sea", b"bear"], numbers(1))
     error = refused(lambda: read(short, ["sea"]))
     assert error.code == "vectors.invalid"

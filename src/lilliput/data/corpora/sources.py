@@ -128,11 +128,11 @@ def _unknown(source: str, path: Path) -> UserError:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
+    def fail(error: OSError) -> None:
         what = f"cannot read the folder: {error.strerror}"
         raise UserError(what, str(error.filename), fix="check its permissions", code="file.unreadable") from error
 
-    for parent, folders, names in os.walk(folder, onerror=refuse):
+    for parent, folders, names in os.walk(folder, onerror=fail):
         if {"config.json", "checkpoints"} <= {*names, *folders}:
             folders.clear()  # a run folder: its log is not training text
             continue

@@ -154,13 +154,12 @@ class FastTextFile:
         self._skip(size, part)
         return self._data[start : self._place]
 
-    def _skip(self, size: int, part: str) -> None:
-        end = self._place + size
-        if size < 0 or end > len(self._data):
-            what = (
-                f"the FastText model is truncated: its {part} must end at byte {end:,} (got {len(self._data):,} bytes)"
-            )
-            raise UserError(what, str(self.path), fix=AGAIN, code="vectors.invalid", setting="vectors.source")
+    def _skip(self, count: int, part: str) -> None:
+        end, size = self._place + count, len(self._data)
+        if count < 0 or end > size:
+            what = f"the {part} of the FastText model must end at byte {end:,} (got a file of {size:,} bytes)"
+            where = f"{self.path}, byte {size:,}"
+            raise UserError(what, where, fix=AGAIN, code="vectors.invalid", setting="vectors.source")
         self._place = end
 
 
