@@ -21,7 +21,7 @@ class Score(NamedTuple):
 SCORES = {
     "entropy": Score(
         "entropy",
-        "mean of −Σ w log₂ w, in bits: 0 for one token, log₂ n for equal weights on n tokens",
+        "mean of −Σ w log₂ w, in bits; log₂ n for equal weights on n tokens",
         smallest_first=True,
     ),
     "distance": Score("distance", "mean of Σ w · distance, in tokens, in either direction", smallest_first=True),
@@ -29,7 +29,5 @@ SCORES = {
     "first": Score("first token", "mean weight on the first token of the text, over later tokens"),
     "punctuation": Score("punctuation", "mean weight on tokens of punctuation only (Unicode category P)"),
     "same": Score("same token", "mean weight on other occurrences of the same token"),
-    "induction": Score(
-        "induction", "mean weight on tokens after another occurrence of the same token (A B … A attends to B)"
-    ),
+    "induction": Score("induction", "mean weight on tokens after other occurrences of the same token (A B … A → B)"),
 }

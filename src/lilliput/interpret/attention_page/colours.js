@@ -40,5 +40,6 @@ function drawLegend() {
     part(css(UNSEEN_COLOUR), "masked"),
   ];
   if (padding.size) parts.push(part(css(PADDING_COLOUR), "padding"));
+  parts.push(make("span", {}, `rows: queries; columns: keys${about.prompt === null ? "" : "; dashed: generated text begins"}`));
   byId("legend").replaceChildren(...parts);
 }

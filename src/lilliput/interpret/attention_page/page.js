@@ -65,7 +65,7 @@ function showFacts() {
   byId("title").textContent = about.title;
   byId("facts").textContent = `${counted(layers.length, "layer")}, ${same ? `${counted(heads[0].length, "head")} each` : counted(heads.flat().length, "head")}, ${counted(tokens - padding.size, "token")}.${about.marks.space ? " · is a space." : ""}${about.marks.line ? " ↵ is a line end." : ""}`;
   const notes = [];
-  if (about.prompt !== null) notes.push(`The model generated ${counted(written, "token")}. Each row there shows the attention with which the next token was chosen.`);
+  if (about.prompt !== null) notes.push(`The model generated ${counted(written, "token")}. From the last prompt token on, each row shows the attention with which the next token was chosen.`);
   if (before.count) notes.push(`The text is longer than the context. Not read at its start: ${counted(before.count, "token")}.`);
   if (after.count) notes.push(`The text is longer than the context. Not read at its end: ${counted(after.count, "token")}.`);
   if (padding.size) notes.push(`${padding.size} of ${tokens} positions are padding.`);

@@ -60,6 +60,6 @@ function drawNumbers() {
   const own = about.summary.find((one) => one.layer === layer && one.head === number), even = about.even.find((one) => one.layer === layer);
   const rows = names.map((name) => make("tr", {title: about.scores[name].definition}, make("th", {style: "text-align:left"}, about.scores[name].title),
     make("td", {}, formatScore(name, own[name])), make("td", {style: "color:var(--soft)"}, formatScore(name, even[name]))));
-  const title = make("tr", {}, make("th", {style: "text-align:left"}, about.surveyed ? `in ${about.surveyed.texts} documents` : "in this text"), make("th", {}, "this head"), make("th", {style: "color:var(--soft)"}, "even"));
+  const title = make("tr", {}, make("th", {style: "text-align:left"}, about.surveyed ? `score in ${about.surveyed.texts} documents` : "score in this text"), make("th", {}, "this head"), make("th", {style: "color:var(--soft)"}, "even"));
   byId("numbers").replaceChildren(make("table", {}, title, ...rows));
 }
