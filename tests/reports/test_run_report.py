@@ -44,7 +44,7 @@ def test_sections_and_content(document: ReportDocument) -> None:
         f"- validation loss: {best['loss']:.4f}",
         f"- bits per byte: {best['bits_per_byte']:.4f}",
         "Evaluated on the whole validation split",
-        "sample 1 of 3, 12 tokens",
+        "Sample 1 of 3, 12 tokens",
         "- torch: ",
         "- precision: float64",
         "- checkpoint step-000008: ",

@@ -56,8 +56,8 @@ def label_rows(evaluation: Evaluation, labelled: LabelPredictions) -> list[dict[
     train, names = training_data(evaluation), evaluation.labels
     assert train.labels is not None and evaluation.file.labels is not None and names is not None
     evaluation.report("counting words", 0, None)
-    ours, theirs = ([names[number] for number in numbers] for numbers in (train.labels, evaluation.file.labels))
-    found = label_baselines(evaluation.train_texts, ours, evaluation.texts, theirs)
+    train_labels, labels = ([names[number] for number in numbers] for numbers in (train.labels, evaluation.file.labels))
+    found = label_baselines(evaluation.train_texts, train_labels, evaluation.texts, labels)
     return [as_row(one) | with_verdict(accuracy_difference(labelled, one)) for one in found]
 
 

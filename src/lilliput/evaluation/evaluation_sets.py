@@ -65,7 +65,7 @@ def check_name(data: DataSettings, on: str) -> None:
     if on in (*names, TESTS) or os.path.exists(on):
         return
     known = [*names, *([TESTS] if data.tests else [])]
-    fix = nearest(on, [*known, *os.listdir()]) or f"{', '.join(known)}, or the path of a file"
+    fix = nearest(on, [*known, *os.listdir()]) or f"one of {', '.join(known)}, or the path of a file"
     raise UserError(
         f"on must be a set of the run or an existing path (got {on!r})",
         fix=f"use {fix}",

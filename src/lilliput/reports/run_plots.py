@@ -45,7 +45,7 @@ def draw_run(events: Events) -> list[Picture]:
                 "gradient_norm",
                 "Gradient norm",
                 "gradient",
-                "Gradient norm before clipping, with a running mean.",
+                "Gradient norm before clipping (thin line: logged steps; thick line: running mean).",
                 smooth=True,
             ),
             draw_single(
@@ -53,7 +53,7 @@ def draw_run(events: Events) -> list[Picture]:
                 "tokens_per_second",
                 "Training speed, tokens/s",
                 "speed",
-                "Training speed on this machine, with a running mean.",
+                "Training speed on this machine (thin line: logged steps; thick line: running mean).",
                 smooth=True,
             ),
         ]

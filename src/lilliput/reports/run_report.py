@@ -96,7 +96,9 @@ def result_blocks(about: dict[str, Any], config: Config) -> list[Block]:
     sentence = f"Evaluated on {split} ({', '.join(amounts)}) with the weights of step {found['weights']:,}."
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
-        sentence += f" The floor is the {found['floor']:.4f} bits per byte of a perfect model; this model is {over:.1%} above it."
+        sentence += (
+            f" A perfect model needs {found['floor']:.4f} bits per byte (the floor); this model needs {over:.1%} more."
+        )
     return [FactList(facts, large=True), Paragraph(sentence)]
 
 
@@ -151,7 +153,7 @@ def text_sections(run: Run, config: Config) -> list[Section]:
     samples = writer.samples([config.generate.prompt] * SAMPLES, seed=SEED)
     texts = [
         QuotedText(
-            (sample.prompt + sample.text).strip(), f"sample {number} of {SAMPLES}, {counted(sample.tokens, 'token')}"
+            (sample.prompt + sample.text).strip(), f"Sample {number} of {SAMPLES}, {counted(sample.tokens, 'token')}"
         )
         for number, sample in enumerate(samples, start=1)
     ]
@@ -196,7 +198,7 @@ def head_blocks(writer: Writer, sample: Sample) -> list[Block]:
     note = (
         f"{fewer}Scores over the first {len(attention.tokens)} tokens of sample 1. Entropy is in bits, distance in tokens, the "
         "others are mean weights; docs/attention.md defines them. “uniform” gives the scores of equal weights on all visible "
-        "tokens. The scores describe a head; they do not prove its function."
+        "tokens. A dash means that no token could be scored. The scores describe a head; they do not prove its function."
     )
     return [Gallery([picture]), Table(["head", *(score.title for score in SCORES.values())], rows, note=note)]
 

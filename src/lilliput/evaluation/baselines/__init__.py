@@ -80,14 +80,12 @@ def mixed_baseline(model: Floats, other: Baseline, test: TokenFile, weight: floa
     If it is None, the weight of each half of the documents is fitted on the other half.
     """
     assert other.nats is not None
-    note = ""
     if weight is None:
         document = np.repeat(np.arange(test.documents), predictions_of(np.asarray(test.offsets), test.ends))
         nats, weight = cross_mix(model, other.nats, document)
-        note = " (cross-fitted weights)"
     else:
         nats = mix(model, other.nats, weight)
-    name = f"mixture: {weight:.2f} model + {1 - weight:.2f} {other.name}{note}"
+    name = f"mixture: {weight:.2f} model + {1 - weight:.2f} {other.name}"
     return Baseline(name, likelihood_figures(nats, test), nats)
 
 
