@@ -34,7 +34,7 @@ def document() -> ReportDocument:
 
 def test_sections_and_content(document: ReportDocument) -> None:
     assert [section.title for section in document.sections] == [
-        "Results", "Training", "Samples", "Attention heads", "Environment", "Settings",
+        "Results", "Training", "History", "Samples", "Attention heads", "Environment", "Settings",
     ]  # fmt: skip
     assert document.title == "mine"
     assert document.lead == "A language model with 2 layers, dim 16, 2 heads, trained on mytext.txt."
@@ -52,7 +52,7 @@ def test_sections_and_content(document: ReportDocument) -> None:
         "- data.tests: none",
     ):
         assert words in text, words
-    assert text.count("![") == 5
+    assert text.count("![") == 6
     heads = re.findall(r"^\| (layer.*?|all.*?) \|", text, re.MULTILINE)
     assert heads == [*(f"layer {layer}, head {head}" for layer in (0, 1) for head in (0, 1)), "all layers, uniform"]
 
@@ -90,7 +90,7 @@ def test_report_files_are_complete_and_deterministic(tmp_path: Path) -> None:
     write_run_report(run)
     assert (page.read_bytes(), markdown.read_bytes()) == first
     pictures = {path.name for path in (run.folder / "report-figures").iterdir()}
-    assert pictures == {"loss.png", "learning-rate.png", "gradient.png", "speed.png", "attention.png"}
+    assert pictures == {"loss.png", "perplexity.png", "learning-rate.png", "gradient.png", "speed.png", "attention.png"}
 
 
 def test_a_run_that_has_just_started(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_classifier_has_accuracy_and_tests_and_no_samples(tmp_path: Path) -> N
     run, _ = train_small(small_config(tmp_path, evaluate__every="2", **labelled_changes(tmp_path)))
     document = describe_run(run)
     assert [section.title for section in document.sections] == [
-        "Results", "Test sets", "Training", "Environment", "Settings",
+        "Results", "Test sets", "Training", "History", "Environment", "Settings",
     ]  # fmt: skip
     text = to_markdown(document, "figures")
     test = next(event for event in run.metrics() if event["event"] == "test")
@@ -152,7 +152,7 @@ def test_plots_of_the_logged_metrics() -> None:
     pictures = draw_run(log(5, accuracy=0.5))
     assert [picture.name for picture in pictures] == ["loss", "accuracy", "learning-rate"]
     assert "Loss, nats/document" in pictures[0].svg
-    assert pictures[1].alt == "Validation accuracy from 50.0% to 50.0%."
+    assert pictures[1].alt == "Accuracy: validation from 50 to 50."
 
 
 def test_a_clipped_curve_is_noted() -> None:
@@ -177,7 +177,7 @@ def test_a_run_by_name_folder_and_checkpoint(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(copy_of_trained(tmp_path))
     outcome = lilliput("report", "mine")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("report  runs/mine/report.html  (open it with  ")
+    assert outcome.out.startswith("report  runs/mine/report.html  ")
     assert outcome.out.count("\n") == 1
     outcome = lilliput("report", "runs/mine/checkpoints/step-000008", "--out", "elsewhere/my run.html", "--json")
     assert json.loads(outcome.out) == {

@@ -1,4 +1,4 @@
-"""Plots of one run from its log: loss, accuracy, learning rate, gradient norm and speed.
+"""Plots of one run from its log: loss, perplexity, accuracy, learning rate, gradient norm and speed.
 
 Owns: the content of each plot. Does not own: the style (`plot_style`), or the place of plots (`run_report`).
 """
@@ -24,6 +24,7 @@ from lilliput.reports.plot_style import (
     styled,
     thousands,
 )
+from lilliput.reports.run_history import run_history
 from lilliput.storage.run_folders import best_validation
 
 Events = Sequence[dict[str, Any]]
@@ -38,7 +39,8 @@ def draw_run(events: Events) -> list[Picture]:
     with styled():
         found = [
             draw_loss(events, steps),
-            draw_accuracy(events),
+            draw_history(events, "perplexity", "Perplexity", "Perplexity"),
+            draw_history(events, "accuracy", "Accuracy, %", "Accuracy", scale=100),
             draw_single(steps, "lr", "Learning rate", "learning-rate", "Learning rate of each logged step."),
             draw_single(
                 steps,
@@ -97,19 +99,48 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     return finish(drawing, "loss", f"The {description}.", f"{caption}.{clipped_note(drawn, edge)}")
 
 
-def draw_accuracy(events: Events) -> Picture | None:
-    evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
-    evaluations = [event for event in evaluations if event["accuracy"] is not None]
-    if len(evaluations) < FEWEST:
+def draw_history(events: Events, metric: str, title: str, name: str, scale: float = 1.0) -> Picture | None:
+    """Plot a metric of validation, and of the training sample and test sets if they were evaluated, against steps and epochs."""
+    rows = run_history(events)
+    curves = {
+        key.removesuffix(f".{metric}"): [(row["step"], row[key]) for row in rows if row[key] is not None]
+        for key in (rows[0] if rows else {})
+        if key.endswith(f".{metric}")
+    }
+    curves = {split: points for split, points in curves.items() if len(points) >= FEWEST}
+    if not curves:
         return None
-    drawing, (axes,) = new_drawing(3.0)
-    values = 100 * column(evaluations, "accuracy")
-    axes.plot(column(evaluations, "step"), values, color=PALETTE[2], marker="o", markersize=4, markeredgewidth=0)
+    drawing, (axes,) = new_drawing(3.2)
+    ends, described, drawn = [], [], []
+    for colour, (split, points) in zip(PALETTE[1:], curves.items(), strict=False):
+        at, values = np.array(points, np.float64).T
+        axes.plot(at, scale * values, color=colour, marker="o", markersize=3.5, markeredgewidth=0)
+        ends.append((scale * float(values[-1]), split, colour))
+        drawn.append(Curve(at, scale * values))
+        described.append(f"{split} from {scale * values[0]:.4g} to {scale * values[-1]:.4g}")
+    edge = np.inf
+    if metric == "perplexity":  # of a new model it is far above all later values
+        edge = 1.3 * max(float(curve.y[len(curve.y) // 2 :].max()) for curve in drawn)
+        axes.set_ylim(0, edge)
     axes.set_xlabel("steps")
-    frame_upward(axes, "Validation accuracy, %")
+    frame_upward(axes, title)
     thousands(axes.xaxis)
-    alt = f"Validation accuracy from {values[0]:.1f}% to {values[-1]:.1f}%."
-    return finish(drawing, "accuracy", alt, "Accuracy on the validation sample used during training.")
+    thousands(axes.yaxis)
+    add_epochs(axes, rows)
+    label_ends(axes, ends)
+    caption = f"{name} at the evaluations during training.{clipped_note(drawn, edge)}"
+    return finish(drawing, metric, f"{name}: {', '.join(described)}.", caption)
+
+
+def add_epochs(axes: Any, rows: Sequence[dict[str, float | None]]) -> None:
+    """Add an axis of epochs above the plot, if the log has them."""
+    last = rows[-1]
+    if not last.get("epoch") or not last["step"]:
+        return
+    per_step = (last["epoch"] or 0.0) / last["step"]
+    above = axes.secondary_xaxis("top", functions=(lambda step: step * per_step, lambda epoch: epoch / per_step))
+    above.set_xlabel("epochs")
+    thousands(above.xaxis)
 
 
 def draw_single(

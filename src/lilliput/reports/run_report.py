@@ -1,7 +1,7 @@
 """The report of one run: metrics, curves, samples, attention heads, settings and machine, as HTML and Markdown.
 
-Owns: its sections and their order. Does not own: plots (`run_plots`), attention (`interpret`), HTML and Markdown
-(`html`, `markdown`), or studies (`studies.study_report`).
+Owns: its sections and their order. Does not own: plots (`run_plots`), the history (`run_history`), attention (`interpret`),
+HTML and Markdown (`html`, `markdown`), or studies (`studies.study_report`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from lilliput.reports.document import (
 from lilliput.reports.formatting import counted, duration, fixed, format_value, listed, machine_facts
 from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.report_files import REPORT, write_document
+from lilliput.reports.run_history import HISTORY, history_csv, history_table, run_history
 from lilliput.reports.run_plots import draw_run
 from lilliput.settings.loading import config_from_dict
+from lilliput.storage.atomic_files import write_whole
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.dotted_names import flatten
 from lilliput.storage.run_folders import Run, describe
@@ -46,7 +48,11 @@ HEADS, LISTED = 4, 32  # numbers of heads that are drawn, and listed in the tabl
 
 def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
     """Write HTML and Markdown, by default to the run's folder. The same run gives the same bytes."""
-    return write_document(describe_run(run), out or run.folder / REPORT)
+    place = out or run.folder / REPORT
+    written = write_document(describe_run(run), place)
+    if rows := run_history(run.metrics()):
+        write_whole(place.with_name(HISTORY if out is None else f"{place.stem}-{HISTORY}"), history_csv(rows))
+    return written
 
 
 def describe_run(run: Run) -> ReportDocument:
@@ -57,6 +63,7 @@ def describe_run(run: Run) -> ReportDocument:
         Section("Test sets", test_set_blocks(about)),
         Section("Warnings", warning_blocks(events)),
         Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
+        Section("History", [history_table(rows)] if (rows := run_history(events)) else []),
         *text_sections(run, config),
         Section("Environment", environment_blocks(run, about, config)),
         Section(
