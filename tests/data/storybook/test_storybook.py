@@ -138,7 +138,7 @@ def test_splits_are_disjoint_by_construction() -> None:
 
 
 def test_an_unknown_split_raises() -> None:
-    with pytest.raises(ValueError, match="test, train, validation .*'dev'"):
+    with pytest.raises(ValueError, match=r"test, train, validation .*'dev'"):
         next(stories("dev", 0))
 
 
