@@ -86,9 +86,7 @@ def test_duplicates_of_training_are_reported_and_excluded() -> None:
     for name in ("loss", "perplexity", "bits_per_byte", "bits_per_byte_spelled", "tokens", "unknown_rate"):
         assert result["leaked"]["without"][name] == pytest.approx(alone[name], rel=1e-12), name
     assert result["loss"] != alone["loss"] and result["stride"] == 5
-    assert evaluate("runs/words", on="train")["leaked"]["documents"] == 0, (
-        "duplicates are not counted for the training split itself"
-    )
+    assert evaluate("runs/words", on="train")["leaked"]["documents"] == 0, "train is not compared with itself"
 
 
 @pytest.mark.parametrize("name", ["classifier", "both"])
@@ -137,10 +135,9 @@ def test_spelling_cost_of_unknown_words() -> None:
                 unknown, spelling = unknown + 1, spelling + speller.nats(word)
     assert unknown > 20 and result["unknown_rate"] == unknown / tokens
     nats = result["loss"] * result["tokens"]
-    assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / result["bytes"], rel=1e-12)
-    assert result["bits_per_byte_spelled"] == pytest.approx(
-        (nats + spelling) / math.log(2) / result["bytes"], rel=1e-12
-    )
+    scale = math.log(2) * result["bytes"]
+    assert result["bits_per_byte"] == pytest.approx(nats / scale, rel=1e-12)
+    assert result["bits_per_byte_spelled"] == pytest.approx((nats + spelling) / scale, rel=1e-12)
     words = sum(len(text.split()) for text in evaluation.texts)
     assert result["word_perplexity"] == pytest.approx(math.exp(nats / words), rel=1e-12)
     assert result["word_perplexity_spelled"] == pytest.approx(math.exp((nats + spelling) / words), rel=1e-12)
@@ -196,13 +193,10 @@ def test_frequencies_are_counted_in_training() -> None:
     evaluation = open_evaluation("runs/words")
     assert evaluation.train is not None
     counts = np.bincount(evaluation.train.tokens)
-    wanted = sum(
-        int(10 <= counts[token] <= 99)
-        for token in evaluation.file.tokens[1:]
-        if token != evaluation.writer.tokenizer.unknown
-    )
+    known = [token for token in evaluation.file.tokens[1:] if token != evaluation.writer.tokenizer.unknown]
+    expected = sum(int(10 <= counts[token] <= 99) for token in known)
     row = next(row for row in evaluate("runs/words")["by"]["frequency"] if row["from"] == 10)
-    assert row["tokens"] == wanted and row["to"] == 99
+    assert row["tokens"] == expected and row["to"] == 99
 
 
 def test_overlapping_windows_equal_the_mean_of_batch_losses() -> None:
@@ -339,8 +333,8 @@ def test_baselines() -> None:
     ],
 )
 def test_verdicts_follow_from_intervals(low: float, high: float, loss: str, accuracy: str) -> None:
-    for figure, wanted in (("loss", loss), ("accuracy", accuracy)):
-        assert with_verdict({"figure": figure, "low": low, "high": high})["verdict"] == wanted
+    for figure, expected in (("loss", loss), ("accuracy", accuracy)):
+        assert with_verdict({"figure": figure, "low": low, "high": high})["verdict"] == expected
     assert with_verdict(None) == {"difference": None, "verdict": None}
 
 
