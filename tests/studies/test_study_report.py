@@ -24,7 +24,7 @@ from lilliput.reports.document import (
     Table,
 )
 from lilliput.reports.html import to_html
-from lilliput.reports.markdown import marked, to_markdown
+from lilliput.reports.markdown import escaped, to_markdown
 from lilliput.studies.study_files import Plot
 from lilliput.studies.study_report import describe_study, format_range, write_report
 from lilliput.studies.study_results import StudyResult
@@ -235,4 +235,4 @@ def test_special_characters_are_escaped() -> None:
     ],
 )
 def test_plain_text_in_markdown(plain: str, expected: str) -> None:
-    assert marked(plain) == expected
+    assert escaped(plain) == expected
