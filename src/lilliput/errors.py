@@ -31,9 +31,14 @@ class UserError(Exception):
     @property
     def place(self) -> str | None:
         """The second line: the setting at fault, with the file or flag that has it, or another place."""
-        if self.setting is None or "." not in self.setting:
+        if self.dotted_setting is None:
             return self.where and f"at: {self.where}"
         return f"setting: {self.setting}" + (f" ({self.where})" if self.where not in (None, self.setting) else "")
+
+    @property
+    def dotted_setting(self) -> str | None:
+        """The setting at fault, unless it is the name of an argument, which has no dot."""
+        return self.setting if self.setting and "." in self.setting else None
 
     def __str__(self) -> str:
         return "\n  ".join(filter(None, (self.what, self.place, f"fix: {self.fix}")))
@@ -60,7 +65,7 @@ class UserErrors(UserError):
         if len(self.errors) == 1:
             return str(self.errors[0])
         lines = [
-            f"{error.what}{f' ({place})' if (place := error.setting or error.where) else ''}; fix: {error.fix}"
+            f"{error.what}{f' ({place})' if (place := error.dotted_setting or error.where) else ''}; fix: {error.fix}"
             for error in self.errors
         ]
         return "\n".join(lines)

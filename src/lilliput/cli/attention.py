@@ -80,7 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on", metavar="SET", help="score heads over documents: train, validation, a test set, or a text file"
     )
     parser.add_argument(
-        "--sort", metavar="SCORE", default="entropy", help="score that sorts the table, or layer [entropy]"
+        "--sort",
+        metavar="SCORE",
+        default="entropy",
+        help="sort the table by this column (layer or a score of the table) [entropy]",
     )
     parser.add_argument("--pad", action="store_true", help="pad the text to the context length, as in a batch")
     parser.add_argument("--out", metavar="FOLDER", help="output folder [attention/RUN]")
@@ -340,3 +343,7 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
     for layer, head, one in rows:
         table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
     stdout_console().print(table)
+    stdout_console().print(
+        "entropy in bits, distance in tokens, other scores: mean weight on such tokens; uniform: a head with equal weights",
+        style="dim",
+    )

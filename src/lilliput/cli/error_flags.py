@@ -27,8 +27,9 @@ def flags_in_errors(call: Callable[[str], str] = flag) -> Iterator[None]:
         setting = error.setting or ""
         if setting.startswith(GENERATE) or setting == "train.device":
             return with_fields(error, where=call(setting.rpartition(".")[2]))
-        is_argument = setting and "." not in setting  # an argument of a function
-        return with_fields(error, where=call(setting)) if is_argument and error.where is None else error
+        if not setting or "." in setting:
+            return error
+        return rename_argument(error, setting, call(setting))
 
     try:
         yield
@@ -36,6 +37,14 @@ def flags_in_errors(call: Callable[[str], str] = flag) -> Iterator[None]:
         raise UserErrors([placed(one) for one in error.errors]) from None
     except UserError as error:
         raise placed(error) from None
+
+
+def rename_argument(error: UserError, name: str, shown: str) -> UserError:
+    """Return the error with the user's name of an argument: `on must be ...` becomes `--on must be ...`."""
+    what = shown + error.what.removeprefix(name) if error.what.startswith(f"{name} ") else error.what
+    fix = error.fix.replace(f"set {name} ", f"set {shown} ")
+    where = error.where if error.where or what.startswith(shown) else shown
+    return with_fields(error, what=what, fix=fix, where=where)
 
 
 def with_fields(error: UserError, **fields: str | None) -> UserError:

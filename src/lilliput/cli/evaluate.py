@@ -46,7 +46,9 @@ class EvaluateFlags:
     stride: Count | None = describe(
         "tokens between the starts of windows (none: the context length, as in training)", None
     )
-    stories: Count | None = describe("number of texts to generate and compare with documents", None)
+    stories: Count | None = describe(
+        "generate this number of texts without a prompt and compare their statistics with the documents", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -71,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overlapping",
         action="store_true",
-        help="also compute the loss over windows at every offset, as some publications do",
+        help="also compute the loss of windows that start at every token (not related to --overlap)",
     )
     parser.add_argument(
         "--by",
@@ -91,7 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print all metrics as one JSON object")
     overlap = parser.add_argument_group("overlap", "compare generated continuations with the documents")
-    overlap.add_argument("--overlap", action="store_true", help="compute BLEU, chrF, diversity and speed")
+    overlap.add_argument(
+        "--overlap", action="store_true", help="generate continuations and compute BLEU, chrF, diversity and speed"
+    )
     overlap.add_argument(
         "--overlap-csv", metavar="FILE", help="write each prompt, reference and generated text to FILE"
     )

@@ -212,7 +212,7 @@ def overlap_table(found: dict[str, Any]) -> Table:
     bleu, overlap = found["bleu"], found["overlap"]
     task, written, reference = overlap["task"], overlap["written"], overlap["reference"]
     title = f"{task['prompts']} continuations of {task['tokens']} tokens"
-    table = plain_table(title, "generated", "95% confidence interval", "documents")
+    table = plain_table(title, "generated", "95% confidence interval", "original")
     for order in ("1", "2", "3", "4"):
         table.add_row(f"BLEU-{order}", f"{bleu[order]:.2f}", between(bleu["interval"][order], "{:.2f}".format))
     table.add_row("chrF", f"{overlap['chrf']['score']:.2f}", between(overlap["chrf"]["interval"], "{:.2f}".format))
@@ -257,7 +257,7 @@ def format_generation(settings: dict[str, Any], seed: int) -> str:
 def story_table(stories: dict[str, Any], is_storybook: bool) -> Table:
     """`is_storybook`: the documents are stories of the storybook, which are all valid."""
     written, reference = stories["written"], stories["reference"]
-    table = plain_table(f"{written['texts']} texts", "generated", "documents")
+    table = plain_table(f"{written['texts']} texts", "generated", "original")
     for name, (title, form) in PROSE.items():
         pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
         table.add_row(title, *pair)
@@ -299,17 +299,17 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
     yield f"difference: {metric} of the model - {metric} of the baseline{unit}, with its 95% confidence interval (CI)"
     others = [row for row in rows if not row.get("own")]
     compared: dict[str, list[str]] = {phrase: [] for phrase in VERDICTS.values()}
-    by_value: dict[str, list[str]] = {"worse than": [], "not worse than": []}
+    by_value: dict[str, list[str]] = {"worse than": [], "better than": []}
     for row in others:
         if row["verdict"]:
             compared[VERDICTS[row["verdict"]]].append(row["name"])
         else:
-            by_value["worse than" if sign * row[key] > sign * own else "not worse than"].append(row["name"])
-    for prefix, groups in ((f"by {metric}", compared), ("by value, without a confidence interval", by_value)):
+            by_value["worse than" if sign * row[key] > sign * own else "better than"].append(row["name"])
+    for prefix, groups in ((f"by {metric}", compared), (f"by {NAMES[key]}, without a confidence interval", by_value)):
         parts, of = list[str](), f" of {len(others)} baselines"
         for phrase, names in groups.items():
             if names:
-                listed = f" ({' / '.join(names)})" if len(names) <= FEW else ""
+                listed = f" ({', '.join(names)})" if len(names) <= FEW else ""
                 parts.append(f"{phrase} {len(names)}{of if not parts else ''}{listed}")
         if parts:
             yield f"{prefix}: {', '.join(parts)}"

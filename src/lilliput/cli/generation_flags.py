@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from lilliput.cli.error_flags import flag, flags_in_errors, gather, with_fields
+from lilliput.cli.error_flags import flag, flags_in_errors, gather, rename_argument, with_fields
 from lilliput.cli.parsing import kind_name
 from lilliput.decoding.generation_settings import PREFIX, override_settings
 from lilliput.errors import UserError, UserErrors
@@ -98,7 +98,8 @@ def check_flags(flags: type[Settings], given: Given, call: Callable[[str], str] 
     except ValidationError as error:
         layer: Layer = {name: (value, call(name)) for name, value in given.items()}
         errors = wrong_values(error, layer)
-    raise UserErrors([with_fields(one, code="flag.value", setting=None) for one in errors])
+    renamed = [rename_argument(one, one.setting or "", call(one.setting or "")) for one in errors]
+    raise UserErrors([with_fields(one, code="flag.value", setting=None, where=None) for one in renamed])
 
 
 def check_generate(given: Given, call: Callable[[str], str] = flag) -> GenerateSettings:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 TAKES_SETTINGS = True
 EXAMPLES = """
-    lilliput inspect demo                             a run with its best weights, else a recipe with new weights
-    lilliput inspect demo --model.window 8            the recipe with other settings
+    lilliput inspect demo                             the run demo; if there is no such run, the recipe
+    lilliput inspect demo --model.window 8            the recipe demo with another setting
     lilliput inspect demo --html inspection.html      also write a page with pictures of masks and positions
     lilliput inspect demo --json
 """
@@ -28,7 +28,11 @@ ROWS, COLUMNS = 4, 8  # numbers of a table that are printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="RECIPE|RUN", help="a run (its folder or name), else a recipe")
+    parser.add_argument(
+        "target",
+        metavar="RECIPE|RUN",
+        help="run (folder, or name in runs/); if there is none, or with settings, a recipe",
+    )
     parser.add_argument("--html", metavar="FILE", help="also write an .html page with pictures")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

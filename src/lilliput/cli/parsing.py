@@ -34,7 +34,12 @@ class Command(Protocol):
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise an error for a missing required argument, the only one that argparse reports here."""
-        raise UserError(message, None, fix=f"run {self.prog} --help", code="flag.missing")
+        missing = message.rpartition(": ")[2]
+        fix = f"run {self.first_example()}, for example ({self.prog} --help shows all flags)"
+        raise UserError(f"the argument {missing} is missing", None, fix=fix, code="flag.missing")
+
+    def first_example(self) -> str:
+        return (self.epilog or "").splitlines()[1].strip().partition("  ")[0]
 
     def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Return the arguments and the unknown words; flags and positional arguments may be mixed."""
@@ -67,7 +72,7 @@ def parse(command: str, summary: str, module: Command, argv: list[str]) -> argpa
         action="append",
         default=[],
         metavar="FILE.py",
-        help="load a Python file that registers choices (repeatable)",
+        help="load a Python file that adds values of settings, such as a model.norm (repeatable; CONTRIBUTING.md)",
     )
     load_plugins(argv)
     module.add_arguments(parser)
@@ -95,7 +100,7 @@ def load_plugins(argv: list[str]) -> None:
 
 def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
-        fix = f"run lilliput {command} --help, or quote text with spaces"
+        fix = "remove it; put several files into one folder, and quotes around text with spaces"
         return UserError(f"unexpected argument {word!r}", None, fix=fix, code="flag.unknown")
     known: Iterable[str] = flags
     if takes_settings:
@@ -103,6 +108,10 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
 
         known = [*flags, *(f"--{name}" for name in setting_types())]
     name = word.split("=")[0]
+    group = [flag for flag in known if flag.startswith(f"{name}.")]
+    if group:
+        fix = f"name a setting of the group, such as {group[0]}"
+        return UserError(f"{name} is a group of settings, not a flag", None, fix=fix, code="flag.unknown")
     close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
     fix = f"use --{close.removeprefix('--')}" if close else f"run lilliput {command} --help"
     return UserError(f"unknown flag {name}", None, fix=fix, code="flag.unknown")
@@ -149,7 +158,11 @@ def settings_help() -> str:
     from lilliput.settings.tree import Config
 
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
-    lines = ["", "settings (--model.layers 8 is [model] layers = 8 in a recipe):"]
+    lines = [
+        "",
+        "settings (--model.layers 8 is [model] layers = 8 in a recipe; - and _ are equal; --data.labelled means true;",
+        "(word, character) = only for these kinds; [x] = default):",
+    ]
     for name, kind in setting_types().items():
         section, _, inner = name.rpartition(".")
         owner = getattr(default, section) if section else default

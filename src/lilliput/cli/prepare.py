@@ -78,7 +78,7 @@ def split_table(found: dict[str, Any]) -> Table:
         ("tokens per word", found["tokens_per_word"], ".2f"),
         ("unknown tokens", found["unknown_rate"], ".2%"),
         (f"documents longer than the context ({cut['context']:,} tokens)", cut["documents"], ".1%"),
-        ("tokens after the first context of a document", cut["tokens"], ".1%"),
+        ("tokens beyond the context in their document", cut["tokens"], ".1%"),
         ("duplicates within the split", duplicates["within"], ",d"),
         ("duplicates of training documents", duplicates["across"], ",d"),
     ]
@@ -91,7 +91,7 @@ def split_table(found: dict[str, Any]) -> Table:
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """Return the lines below the table."""
-    longest = ", ".join(f"{one['tokens']:,} ({one['split']} {one['document']:,})" for one in found["longest"])
+    longest = ", ".join(f"{one['tokens']:,} ({one['split']}, document {one['document']:,})" for one in found["longest"])
     lines = [
         found["source"],
         f"{found['tokenizer']} tokenizer, vocabulary {found['vocab_size']:,}{', lossy' if found['lossy'] else ''}",
@@ -133,12 +133,12 @@ def format_vectors(vectors: dict[str, Any]) -> list[str]:
 
 
 def format_near_duplicates(near: dict[str, Any]) -> list[str]:
-    within = ", ".join(f"{split} {count:,}" for split, count in near["within"].items())
-    across = ", ".join(f"{split} {count:,}" for split, count in near["across"].items())
+    within = ", ".join(f"{count:,} within {split}" for split, count in near["within"].items())
+    across = ", ".join(f"{count:,} of {split} in train" for split, count in near["across"].items())
     memory = "" if near["memory_bytes"] is None else f", {near['memory_bytes'] / 1e6:,.0f} MB of memory"
     lines = [
-        f"near duplicates (similarity {near['threshold']:g} or more): {within} within the split; "
-        f"{across} of a training document; data.drop_duplicates near would drop {near['dropped']:,} training documents",
+        f"near duplicates (similarity {near['threshold']:g} or more): {within}; {across}",
+        f"--data.drop_duplicates near would remove {near['dropped']:,} training documents",
         f"search time {near['seconds']:,.1f} s, {near['megabytes_per_second']:,.1f} MB/s{memory}",
     ]
     for pair in near["closest"]:

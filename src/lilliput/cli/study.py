@@ -160,10 +160,10 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
             mark = " (reference)" if label == axis.compare else ""
             console.print(f"  {axis.name}  {label}: {changes}{mark}", markup=False)
     budgets = {budget_of(cell) for cell in cells(study)}
-    budget = f" of {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
+    budget = f", {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(f"measurements  {about['measurements']} ({', '.join(study.measure)})", markup=False)
+    console.print(f"measurements  {about['measurements']} (of {', '.join(study.measure)})", markup=False)
     console.print(f"time          about {clock(seconds)}", markup=False)
     console.print(f"folder        {folder}" + (f" ({measured} rows are finished)" if measured else ""), markup=False)
     for one in lacking:

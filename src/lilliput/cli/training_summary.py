@@ -32,16 +32,15 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
         show_samples(run, config, console, notes)
     folder = shlex.quote(str(run.folder))
     console.print(f"run folder: {folder}; next commands:", markup=False)
-    generate = f"lilliput generate {folder} --prompt {shlex.quote(config.generate.prompt or 'Once')} --samples 3"
-    commands = [
-        *([generate] if generates else []),
-        f"lilliput info {folder}",
-        f"lilliput report {folder}",
-        f"lilliput train {'mytext.txt' if config.model.task == 'language' else 'mylabels.tsv'} --from {folder}",
-        *(["lilliput train mytext.txt"] if generates else []),
-    ]
-    for command in commands:
-        console.print(f"  {command}", markup=False)
+    commands = {
+        f"lilliput generate {folder} --prompt {shlex.quote(config.generate.prompt or 'Once')}": "generate text",
+        f"lilliput evaluate {folder} --baselines": "compare with baselines",
+        f"lilliput report {folder}": "write an HTML report",
+        f"lilliput train TEXT --from {folder} --name NEW": "fine-tune on another text",
+    }
+    for command, purpose in commands.items():
+        if generates or purpose != "generate text":
+            console.print(f"  {command}  ({purpose})", markup=False)
 
 
 def print_validation(run: Run, console: Console) -> None:
@@ -106,6 +105,6 @@ def show_samples(run: Run, config: Config, console: Console, notes: Console) -> 
     with notes.status("generating"):
         samples = writer.samples([config.generate.prompt] * 3, seed=1001)
     for number, sample in enumerate(samples, start=1):
-        console.rule(f"[dim]{number}[/]", align="left", style="dim")
+        console.rule(f"[dim]sample {number} of {len(samples)}[/]", align="left", style="dim")
         console.print(Text((sample.prompt + sample.text).strip()))
     console.rule(style="dim")

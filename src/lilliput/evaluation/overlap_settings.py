@@ -19,9 +19,9 @@ class OverlapTask:
     """The prompts and lengths of the task. The prompts do not depend on the seed, so results can be compared pairwise."""
 
     prompts: Count = describe(
-        "number of prompts: beginnings of documents, evenly spread over those that are long enough", 50
+        "number of prompts; each is the beginning of a document, chosen evenly among the long enough ones", 50
     )
     prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens per prompt", 5)
     tokens: Count = describe("maximum number of generated tokens; the reference has the same length", 40)
-    seed: Seed = describe("sampling seed; different seeds share no random numbers", 0)
-    batch: Count = describe("maximum number of texts generated at once; each beam counts", 32)
+    seed: Seed = describe("sampling seed; different seeds give independent samples", 0)
+    batch: Count = describe("maximum number of texts generated at once; each beam counts as one", 32)

@@ -74,7 +74,7 @@ def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
         where = f"{path}, byte {error.start}"
         raise UserError(f"the {what} is not UTF-8", where, fix="save it as UTF-8", code="file.not-utf8") from None
     except ValueError as error:
-        fix = "correct the syntax at that place"
+        fix = "correct the TOML syntax"
         raise UserError(f"the {what} is not valid TOML: {error}", str(path), fix=fix, code="file.syntax") from None
     except OSError as error:
         what = f"cannot read the {what}: {error.strerror}"

@@ -93,7 +93,9 @@ def training_rules(config: Config) -> list[Conflict]:
     given = [f"train.{budget}" for budget in BUDGETS if getattr(train, budget) is not None]
     if len(given) != 1:
         what = f"a run must have exactly one budget (got {' and '.join(given) or 'none'})"
-        found.append(Conflict("train.steps", what, f"set one of {', '.join(f'train.{name}' for name in BUDGETS)}"))
+        found.append(
+            Conflict("train.steps", what, f"set exactly one of {', '.join(f'train.{name}' for name in BUDGETS)}")
+        )
     return found
 
 

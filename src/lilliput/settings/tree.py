@@ -82,7 +82,9 @@ class TokenizerSettings:
     split: Literal["words", "spaces"] = describe(
         "words: at white space and around punctuation; spaces: at white space only, for tokenised text (word)", "words"
     )
-    min_frequency: Count = describe("minimum occurrences of a word or character in the vocabulary (word, character)", 1)
+    min_frequency: Count = describe(
+        "a word or character must occur this often in the training text to get an id (word, character)", 1
+    )
     max_vocabulary: Count | None = describe(
         "maximum vocabulary size, special tokens included; keeps the most frequent (word, character)", None
     )
@@ -95,28 +97,28 @@ class TokenizerSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class VectorSettings:
-    """Pretrained word vectors as embedding table."""
+    """Pretrained word vectors that start the embedding."""
 
     source: str | None = describe(
-        "FastText or word2vec file (.vec, .txt, .bin; text also .gz, .xz, .zst), or train: FastText on the training split",
+        "FastText or word2vec file (.vec, .txt, .bin; text files may be compressed), or train to train FastText vectors",
         None,
     )
     width: Count | None = describe(
-        "width of the vectors (none: width of the file, 100 if trained, model.dim without a source)", None
+        "width of the vectors (none: same as the file; 100 if source is train; model.dim if there is no source)", None
     )
     frozen: bool = describe("do not train the vectors", True)
     scaled: bool = describe("multiply the vectors by the square root of their width", True)
     uncovered: Literal["learned", "average"] = describe(
-        "rows of special tokens and words without a vector: learned, or the average of the other rows", "learned"
+        "vectors of special tokens and of words that the file lacks: learned, or the average of the others", "learned"
     )
     rows: Annotated[int, Field(ge=0)] | None = describe(
-        "number of learned rows for uncovered words (none: one per uncovered word)", None
+        "number of learned vectors for words without one (none: one per such word)", None
     )
     case: bool = describe("for a word without a vector, try its lower-case and then its capitalised form", True)
     apostrophes: bool = describe(
         "for a word without a vector, try plain apostrophes, then the word without 's or surrounding apostrophes", True
     )
-    epochs: Count = describe("passes over the training split (source train)", 5)
+    epochs: Count = describe("passes over the training split (if source is train)", 5)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -127,15 +129,18 @@ class ModelSettings:
         "language: causal decoder; classifier: encoder with mean pooling; both: decoder that also predicts the label",
         "language",
     )
-    vocab_size: Count | None = describe("vocabulary size (none: size of the tokenizer)", None)
+    vocab_size: Count | None = describe("vocabulary size (none, the usual value: size of the tokenizer)", None)
     dim: Count = describe("width of the residual stream", 256)
     layers: Annotated[int, Field(ge=1, le=1000)] = describe("number of blocks", 4)
     heads: Count = describe("number of attention heads", 4)
     kv_heads: Count | None = describe("number of key and value heads (none: same as heads)", None)
-    hidden: Count | None = describe("width of the feed-forward layer (none: 4 x dim; gated kinds use 2/3 of it)", None)
+    hidden: Count | None = describe(
+        "width of the feed-forward layer (none: 4 x dim); swiglu uses 2/3 of this value", None
+    )
     context: Count = describe("context length in tokens", 256)
     window: Count | tuple[Count | None, ...] | None = describe(
-        "sliding attention window in tokens: none, a number, or a pattern repeated over the layers", None
+        "sliding attention window in tokens: none, 64, or a pattern such as 64,64,none that is repeated over the layers",
+        None,
     )
     norm: Annotated[str, OneOf("model.norm")] = describe("normalisation: LayerNorm or RMSNorm", "rms")
     norm_placement: Annotated[str, OneOf("model.norm_placement")] = describe(
@@ -187,7 +192,7 @@ class OptimizerSettings:
     betas: tuple[Share, Share] = describe("decay rates of the first and second moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
     weight_decay: NotNegative = describe(
-        "weight decay of matrices; vectors are never decayed (sgd, adam: in the gradient)", 0.1
+        "weight decay of weight matrices; biases and norms have none (sgd, adam: added to the gradient)", 0.1
     )
     clip: Positive | None = describe("maximum norm of the gradient", 1.0)
     average: Annotated[float, Field(gt=0.0, lt=1.0)] | None = describe(
@@ -200,10 +205,11 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "shape of the decay to the final rate; inverse-sqrt: peak x sqrt(warmup / step), then a linear decay", "cosine"
+        "shape of the decay to the final rate; inverse-sqrt: peak x sqrt(warmup / step), linear to the final rate at the end",
+        "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
-        "share of the budget, at its end, in which the rate decays (0.2: warm-up, stable, decay; 0: no decay)", 1.0
+        "last part of the budget in which the rate decays (1: the whole run; 0.2: the last 20%; 0: no decay)", 1.0
     )
     warmup: Annotated[int, Field(ge=0)] = describe("linear warm-up steps", 50)
     final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("final learning rate as a share of the peak", 0.05)
@@ -213,11 +219,11 @@ class ScheduleSettings:
 class TrainSettings:
     """Budget (exactly one of steps, tokens, minutes and epochs), batch, hardware and checkpoints."""
 
-    batch: Count = describe("rows per micro-batch, over all processes", 16)
+    batch: Count = describe("sequences of model.context tokens per micro-batch, in total over all processes", 16)
     accumulate: Count = describe("micro-batches per step (gradient accumulation)", 1)
     steps: Count | None = describe("budget in steps", None)
     tokens: Count | None = describe("budget in training tokens", None)
-    minutes: Positive | None = describe("budget in minutes", 10.0)
+    minutes: Positive | None = describe("budget in minutes (the default, if no other budget is set)", 10.0)
     epochs: Positive | None = describe("budget in passes over the training split", None)
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("number of newest checkpoints to keep (best and last are always kept)", 2)
@@ -238,7 +244,7 @@ class TrainSettings:
     label_smoothing: Share = describe("probability spread evenly over all tokens or labels", 0.0)
     z_loss: NotNegative = describe("weight of the squared log-sum-exp of the token logits, which keeps them small", 0.0)
     pair_updates: Annotated[int, Field(ge=0)] = describe(
-        "steps that fit embedding and head to bigram counts before training (their time counts)", 0
+        "steps that fit embedding and head to bigram counts before training (part of train.minutes)", 0
     )
     language_weight: NotNegative = describe("weight of the next-token loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label loss (model.task both)", 1.0)
@@ -256,10 +262,14 @@ class EvaluateSettings:
     at: tuple[Annotated[int, Field(ge=0)], ...] = describe(
         "additional steps to evaluate (0: before the first step)", ()
     )
-    rows: Count = describe("rows of the fixed validation sample", 64)
-    train_rows: Count | None = describe("rows of a fixed training sample that is evaluated too, without dropout", None)
-    tests: bool = describe("evaluate the test sets too (the best checkpoint depends on validation only)", False)
-    test_rows: Count | None = describe("rows of a fixed sample of each test set (none: all rows)", None)
+    rows: Count = describe("number of sequences of the fixed validation sample", 64)
+    train_rows: Count | None = describe(
+        "sequences of a fixed training sample that is also evaluated, without dropout (none: no such sample)", None
+    )
+    tests: bool = describe(
+        "evaluate the test sets at every evaluation, not only at the end (they never select the best checkpoint)", False
+    )
+    test_rows: Count | None = describe("sequences of a fixed sample of each test set (none: all)", None)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -269,15 +279,18 @@ class GenerateSettings:
     prompt: str = describe("text to continue (empty: a new document)", "")
     tokens: Count = describe("maximum number of tokens to generate", 256)
     min_tokens: Annotated[int, Field(ge=0)] = describe(
-        "minimum number of tokens before the end of the text (stop strings end it earlier)", 0
+        "minimum number of generated tokens (a stop string can still end the text earlier)", 0
     )
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
-    final_temperature: Positive | None = describe("temperature of the last token, reached in equal steps", None)
+    final_temperature: Positive | None = describe(
+        "the temperature changes linearly from temperature to this value at the last possible token", None
+    )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
     top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
     min_p: Probability | None = describe("sample from tokens with at least this share of the highest probability", None)
     typical: Probability | None = describe(
-        "locally typical sampling: tokens closest to the expected surprise, with this total probability", None
+        "locally typical sampling: sample from the tokens whose surprise is closest to the entropy, up to this total probability",
+        None,
     )
     repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)
@@ -295,14 +308,14 @@ class GenerateSettings:
         "exponent p of the beam score: log-probability / length ^ p", 1.0
     )
     early_stop: Literal["bound", "first", "never"] = describe(
-        "when a beam search ends: no better beam is possible (bound), enough beams ended (first), maximum length (never)",
+        "end of a beam search; bound: no better beam is possible; first: enough beams have ended; never: maximum length",
         "bound",
     )
     beam_groups: Count = describe("number of beam groups; each is penalised for tokens of earlier groups", 1)
     diversity: NotNegative = describe("strength of the penalty between beam groups", 0.5)
     sample_beams: bool = describe("sample the next tokens of beams instead of taking the most likely", False)
     engine: Literal["auto", "torch", "numba", "uncached"] = describe(
-        "numba: fast for few rows on a CPU; uncached: torch without a KV cache, for reference", "auto"
+        "numba: fast for few texts at once on a CPU; uncached: torch without a KV cache, for reference", "auto"
     )
     quantise: Literal["int8"] | None = describe("quantise the weights to int8 (numba)", None)
 

@@ -200,7 +200,7 @@ class Checkpoint:
     def _damaged(self, name: str, defect: str) -> UserError:
         fix = "use another checkpoint"
         if self.folder.parent.name == "checkpoints":
-            fix += f" (lilliput info {self.folder.parent.parent} verifies all of them)"
+            fix = f"use another folder in {self.folder.parent} (lilliput info {self.folder.parent.parent} marks damaged ones)"
         what = f"checkpoint {self.folder.name} is damaged: {name} {defect}"
         return UserError(what, str(self.folder / name), fix=fix, code="checkpoint.damaged")
 

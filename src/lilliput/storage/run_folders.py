@@ -102,7 +102,7 @@ class Run:
             return files.parse_object(self._read(path))
         except ValueError as error:
             what = f"{CONFIG} of run {self.name} is damaged: {error}"
-            fix = f"copy the {CONFIG} of a checkpoint of the run"
+            fix = f"copy {CONFIG} from one of the folders in {self.checkpoints_folder} to {self.folder}"
             raise UserError(what, str(path), fix=fix, code="file.damaged") from error
 
     def _read(self, path: Path) -> bytes:

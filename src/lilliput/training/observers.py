@@ -120,7 +120,7 @@ class ConsoleObserver:
         start, training = f"step {event.step:>6,}", ""
         loss = self.smooth if event.training is None else event.training.loss
         if loss is not None:
-            training = f"training   loss {loss:.3f}"
+            training = f"training   loss {loss:.3f}" + (" (running mean)" if event.training is None else "")
         figures = "  ".join((f"[bold]validation[/] loss {event.loss:.4f}", *format_figures(dataclasses.asdict(event))))
         if self.console.is_terminal and self.last is not None:
             parts = "  ".join((training, *update_figures(self.last), *machine_figures(self.last)))
@@ -142,12 +142,12 @@ class ConsoleObserver:
 
 
 def update_figures(event: Stepped) -> list[str]:
-    norm = "overflow" if event.gradient_norm is None else f"norm {event.gradient_norm:.3g}"
+    norm = "overflow" if event.gradient_norm is None else f"gradient norm {event.gradient_norm:.3g}"
     return [f"lr {event.lr:.1e}", norm]
 
 
 def machine_figures(event: Stepped) -> list[str]:
-    peak = [] if event.share_of_peak is None else [f"{event.share_of_peak:.0%} of peak"]
+    peak = [] if event.share_of_peak is None else [f"{event.share_of_peak:.0%} of peak FLOP/s"]
     return peak if event.memory_bytes is None else [*peak, format_bytes(event.memory_bytes)]
 
 

@@ -88,9 +88,8 @@ def run_folder(config: Config) -> Path:
     if not NAME.fullmatch(name) or len(os.fsencode(name)) > LONGEST_NAME:
         shown = name if len(name) <= 40 else f"{name[:40]}..."
         raise UserError(
-            f"a run name must be a folder name without a leading dot or dash, of at most {LONGEST_NAME} bytes "
-            f"(got {shown!r})",
-            fix="choose another name, or set log.folder to keep the run in another folder",
+            f"a run name must have at most {LONGEST_NAME} bytes, no slash, and no dot or dash at its start (got {shown!r})",
+            fix="choose another name; set log.folder to keep the run in another folder",
             code="run.name",
             setting="name",
         )

@@ -63,4 +63,5 @@ def warm_up_note(config: Config) -> str | None:
     warmup, steps = config.schedule.warmup, config.train.steps
     if steps is None or warmup <= steps:
         return None
-    return f"schedule.warmup is {warmup:,} steps and train.steps {steps:,}: the learning rate never reaches its peak"
+    advice = f"set schedule.warmup to {max(1, steps // 10):,}"
+    return f"the warm-up ({warmup:,} steps) is longer than the run ({steps:,} steps): the learning rate stays low; {advice}"

@@ -113,7 +113,7 @@ def _missing(source: str, path: Path) -> UserError:
     siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
     meant = nearest(path.name, siblings)
     fix = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
-    fix = f"use {path.parent / meant}" if meant else fix
+    fix = f"correct the path, for example to {path.parent / meant}" if meant else fix
     return UserError("the file or folder does not exist", source, fix=fix, code="file.missing")
 
 
