@@ -115,7 +115,7 @@ CASES = [
     Case("unknown flag", "train mytext.txt --overwrit", "flag.unknown", fact="--overwrit", suggestion="--overwrite"),
     Case("unknown command", "trian mytext.txt", "command.unknown", fact="trian", suggestion="lilliput train"),
     Case("far from any command", "xyzzy", "command.unknown", suggestion="train, generate"),
-    Case("no target", "train", "flag.missing", fact="target", suggestion="lilliput train --help"),
+    Case("no target", "train", "flag.missing", fact="target", suggestion="lilliput train demo"),
     Case("two targets", "train mytext.txt other.txt", "flag.unknown", fact="other.txt"),
     Case(
         "unknown size",

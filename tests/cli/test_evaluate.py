@@ -98,7 +98,7 @@ def test_printed_output_of_the_storybook() -> None:
 def test_printed_table_of_baselines() -> None:
     out = shown("words", "--baselines")
     table = out[out.index("baseline  ") :]
-    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz after training" in table
+    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz given the training text" in table
 
 
 def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:
@@ -111,12 +111,12 @@ def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:
 def test_a_model_worse_than_baselines_is_reported_as_worse() -> None:
     out = " ".join(shown("classifier", "--on", "heard", "--baselines").split())
     assert (
-        "by accuracy: worse than 2 of 3 baselines (TF-IDF + logistic regression / naive Bayes), "
+        "by accuracy: worse than 2 of 3 baselines (TF-IDF + logistic regression, naive Bayes), "
         "not significantly different from 1 (always bee)"
     ) in out
     out = " ".join(shown("words", "--baselines").split())
     assert "by loss: worse than 6 of 10 baselines" in out
-    assert out.endswith("by value, without a confidence interval: worse than 4 of 10 baselines")
+    assert out.endswith("without a confidence interval: worse than 4 of 10 baselines")
 
 
 def test_all_verdicts_of_the_comparison_with_baselines() -> None:
@@ -126,11 +126,11 @@ def test_all_verdicts_of_the_comparison_with_baselines() -> None:
     found = [*verdict_sentences([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy")]
     assert found[1:3] == [
         "by accuracy: worse than 1 of 6 baselines (#4), better than 1 (#1), not significantly different from 1 (#2)",
-        "by value, without a confidence interval: worse than 1 of 6 baselines (#5), not worse than 2 (#2.5 / #3)",
+        "by accuracy, without a confidence interval: worse than 1 of 6 baselines (#5), at least as good as 2 (#2.5, #3)",
     ]
     assert len(found) == 4, "and the rule of significance"
     rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "own", "bits_per_byte": 2.0, "own": True}]
-    expected = "by value, without a confidence interval: worse than 1 of 1 baselines ([xz])"
+    expected = "by bits per byte, without a confidence interval: worse than 1 of 1 baselines ([xz])"
     assert [*verdict_sentences(rows, "bits_per_byte")][1:] == [expected]
 
 

@@ -56,7 +56,7 @@ def test_near_duplicates() -> None:
     # Only the exact duplicate: one changed word of 24 is too much.
     assert found["near_duplicates"]["across"] == {"validation": 1}
     out = prepare("--tokenizer.kind", "byte", "--duplicates", "near")
-    assert "near duplicates (similarity 0.8 or more): train 1, validation 0 within the split" in out
+    assert "near duplicates (similarity 0.8 or more): 1 within train, 0 within validation" in out
     assert " MB/s" in out
     longer = " ".join(f"word{n}" for n in range(60))
     write(Path("train.txt"), [f"{longer} one", "another"])

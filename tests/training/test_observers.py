@@ -168,9 +168,10 @@ def test_without_a_terminal_it_prints_lines_without_codes() -> None:
     assert "\x1b" not in text
     first, second = [line for line in text.splitlines() if line]
     assert first == (
-        "step      1   50%  loss 2.000  1.443 bits/byte  lr 1.0e-03  norm 1  12,346 tokens/s  43% of peak  812 MB  1:00 left"
+        "step      1   50%  loss 2.000  1.443 bits/byte  lr 1.0e-03  gradient norm 1  12,346 tokens/s  43% of peak FLOP/s  "
+        "812 MB  1:00 left"
     )
-    assert second.startswith("step    250  training loss 2.000  validation loss 1.2345  perplexity 3.44")
+    assert second.startswith("step    250  training loss 2.000 (running mean)  validation loss 1.2345  perplexity 3.44")
 
 
 def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
@@ -181,8 +182,8 @@ def test_a_classifier_has_an_accuracy_and_no_bits() -> None:
     observer.close()
     assert isinstance(console.file, io.StringIO)
     first, second = [line for line in console.file.getvalue().splitlines() if line]
-    assert first.startswith("step      1   50%  loss 2.000  lr 1.0e-03  norm 1  12,346 tokens/s  43% of peak")
-    assert second == "step    250  training loss 2.000  validation loss 0.4321  accuracy 87.7%"
+    assert first.startswith("step      1   50%  loss 2.000  lr 1.0e-03  gradient norm 1  12,346 tokens/s  43% of peak")
+    assert second == "step    250  training loss 2.000 (running mean)  validation loss 0.4321  accuracy 87.7%"
 
 
 def test_the_training_loss_is_that_of_the_sample_if_there_is_one() -> None:

@@ -299,12 +299,12 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
     yield f"difference: {metric} of the model - {metric} of the baseline{unit}, with its 95% confidence interval (CI)"
     others = [row for row in rows if not row.get("own")]
     compared: dict[str, list[str]] = {phrase: [] for phrase in VERDICTS.values()}
-    by_value: dict[str, list[str]] = {"worse than": [], "better than": []}
+    by_value: dict[str, list[str]] = {"worse than": [], "at least as good as": []}
     for row in others:
         if row["verdict"]:
             compared[VERDICTS[row["verdict"]]].append(row["name"])
         else:
-            by_value["worse than" if sign * row[key] > sign * own else "better than"].append(row["name"])
+            by_value["worse than" if sign * row[key] > sign * own else "at least as good as"].append(row["name"])
     for prefix, groups in ((f"by {metric}", compared), (f"by {NAMES[key]}, without a confidence interval", by_value)):
         parts, of = list[str](), f" of {len(others)} baselines"
         for phrase, names in groups.items():

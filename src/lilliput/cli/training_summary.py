@@ -40,7 +40,7 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
     }
     for command, purpose in commands.items():
         if generates or purpose != "generate text":
-            console.print(f"  {command}  ({purpose})", markup=False)
+            console.print(f"  {command}  # {purpose}", markup=False)
 
 
 def print_validation(run: Run, console: Console) -> None:
@@ -56,7 +56,7 @@ def print_validation(run: Run, console: Console) -> None:
     if found["floor"]:
         over = found["bits_per_byte"] / found["floor"] - 1
         console.print(
-            f"lower bound       {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"
+            f"floor             {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"
         )
 
 

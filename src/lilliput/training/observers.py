@@ -22,6 +22,9 @@ from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned
 
 
+SHORTER = ((" (running mean)", ""), ("gradient norm", "norm"), (" FLOP/s", ""))  # for a terminal of 80 columns
+
+
 class Observer(Protocol):
     def __call__(self, event: Event) -> None: ...
 
@@ -124,6 +127,8 @@ class ConsoleObserver:
         figures = "  ".join((f"[bold]validation[/] loss {event.loss:.4f}", *format_figures(dataclasses.asdict(event))))
         if self.console.is_terminal and self.last is not None:
             parts = "  ".join((training, *update_figures(self.last), *machine_figures(self.last)))
+            for long, short in SHORTER:
+                parts = parts.replace(long, short)
             self.console.print(f"{start}  {parts}")
             self.console.print(f"{start}  {figures}")
         else:

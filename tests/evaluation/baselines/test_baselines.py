@@ -80,12 +80,12 @@ def test_compression_rows() -> None:
     train = [f"The sun sees moon {number}, and the moon sees the sun. Füße." for number in range(300)]
     evaluated = [*train[::7], "What is new costs more."]
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(iter(train), iter(evaluated))}
-    assert list(rows) == ["xz", "xz after training", "zstd", "zstd after training"]
+    assert list(rows) == ["xz", "xz given the training text", "zstd", "zstd given the training text"]
     data = b"".join(text.encode() + b"\xff" for text in evaluated)
     size = 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / sum(len(text.encode()) for text in evaluated)
     assert rows["xz"] == pytest.approx(size, rel=1e-12)
     for name in ("xz", "zstd"):
-        alone, after = rows[name], rows[f"{name} after training"]
+        alone, after = rows[name], rows[f"{name} given the training text"]
         assert alone is not None and after is not None and 0 < after < alone
 
 
@@ -93,7 +93,7 @@ def test_compression_rows_without_zstandard_or_text(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setattr(baselines, "MOST_BYTES", 10)
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(["abcd"] * 9, ["abcd"])}
-    assert list(rows) == ["xz", "xz after the first 10 bytes of training", "zstd (not installed: lilliput[data])"]
+    assert list(rows) == ["xz", "xz given the first 10 bytes of the training text", "zstd (not installed: lilliput[data])"]
     assert rows["zstd (not installed: lilliput[data])"] is None
     assert all(row.figures["bits_per_byte"] is None for row in compression_baselines([""], ["", ""]))
 

@@ -99,13 +99,13 @@ def likelihood_figures(nats: Floats, test: TokenFile) -> dict[str, float | None]
 
 
 def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str]) -> list[Baseline]:
-    """Return xz and zstd rows: of the evaluated texts alone, and after the training texts.
+    """Return xz and zstd rows: of the evaluated texts alone, and given the training texts.
 
-    "After training" is the size of both together minus the size of the training texts.
+    "Given" means the size of both together minus the size of the training texts.
     """
-    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "training"
+    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "the training text"
     if len(train) > MOST_BYTES:
-        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of training"
+        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of the training text"
     text_bytes = len(test) - test.count(BORDER)
 
     def row(name: str, size: int) -> Baseline:
@@ -118,7 +118,7 @@ def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str])
             rows.append(Baseline(f"{name} (not installed: lilliput[data])", {"bits_per_byte": None}))
             continue
         alone, before, together = measure_sizes(compressor, (test, train, train + test))
-        rows += [row(name, alone), row(f"{name} after {note}", together - before)]
+        rows += [row(name, alone), row(f"{name} given {note}", together - before)]
     return rows
 
 
