@@ -73,7 +73,7 @@ def test_a_shipped_recipe_by_its_name_from_an_empty_folder(lilliput: Path, tmp_p
         lilliput, "train", "demo", *(word for pair in small.items() for word in (f"--{pair[0]}", pair[1])), cwd=tmp_path
     )
     assert "run folder: runs/demo;" in out
-    assert "lower bound " in out
+    assert "floor " in out
     assert sorted(os.listdir(tmp_path)) == ["prepared", "runs"]
     result = json.loads(run(lilliput, "generate", "demo", "--tokens", "5", "--json", cwd=tmp_path))
     assert len(result["samples"]) == 1

@@ -89,7 +89,7 @@ def test_printed_output_of_a_classifier() -> None:
 
 def test_printed_output_of_the_storybook() -> None:
     out = shown("storybook")
-    assert "lower bound: " in out and "is worse than a unigram model" in out, "after three steps"
+    assert "floor: " in out and "is worse than a unigram model" in out, "after three steps"
     output = as_json("storybook")
     output["gap"]["closed"] = 0.873
     assert any(sentence.startswith("this model closes 87.3% of the gap") for sentence in sentences(output))

@@ -123,11 +123,11 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         yield f"the tokenizer does not preserve {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
         over = found["bits_per_byte"] / found["floor"] - 1
-        yield f"lower bound: {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"
+        yield f"floor: {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"
     if found.get("gap"):
         gap = found["gap"]
         start = f"a unigram model ({gap['start']:.4f} bits per byte)"
-        closed = f"closes {gap['closed']:.1%} of the gap between {start} and the lower bound"
+        closed = f"closes {gap['closed']:.1%} of the gap between {start} and the floor"
         yield f"this model {closed if gap['closed'] > 0 else f'is worse than {start}'}"
     if found.get("overlapping"):
         every = found["overlapping"]
