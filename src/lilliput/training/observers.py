@@ -21,7 +21,6 @@ from lilliput.storage.atomic_files import cannot_write
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned
 
-
 SHORTER = ((" (running mean)", ""), ("gradient norm", "norm"), (" FLOP/s", ""))  # for a terminal of 80 columns
 
 

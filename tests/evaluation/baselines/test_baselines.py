@@ -93,7 +93,11 @@ def test_compression_rows_without_zstandard_or_text(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setattr(baselines, "MOST_BYTES", 10)
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(["abcd"] * 9, ["abcd"])}
-    assert list(rows) == ["xz", "xz given the first 10 bytes of the training text", "zstd (not installed: lilliput[data])"]
+    assert list(rows) == [
+        "xz",
+        "xz given the first 10 bytes of the training text",
+        "zstd (not installed: lilliput[data])",
+    ]
     assert rows["zstd (not installed: lilliput[data])"] is None
     assert all(row.figures["bits_per_byte"] is None for row in compression_baselines([""], ["", ""]))
 
