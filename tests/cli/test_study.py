@@ -43,7 +43,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
         "  window  4 tokens: model.window 4",
         "runs          4 of 8 steps each",
         "seeds         1, 2",
-        "measurements  4 (of training)",
+        "measurements  4 (training metrics)",
         "folder        runs/small",
     ):
         assert line in out.splitlines()

@@ -35,6 +35,7 @@ VERBS = {
         "make",
         "move",
         "name",
+        "nest",
         "overwrite",
         "pass",
         "prepare",

@@ -344,6 +344,7 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
         table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
     stdout_console().print(table)
     stdout_console().print(
-        "entropy in bits, distance in tokens, other scores: mean weight on such tokens; uniform: a head with equal weights",
+        "entropy in bits; distance in tokens; other columns: mean weight on the tokens that the column names; "
+        "uniform: a head with equal weights on all visible tokens",
         style="dim",
     )

@@ -307,7 +307,9 @@ class Chat:
 COMMANDS = {
     "help": ChatCommand("", "list the commands", Chat.help),
     "set": ChatCommand(
-        "NAME VALUE", 'change a setting: /set temperature 0.9, /set stop "The end" "Once, "; none: off', Chat.set
+        "NAME VALUE",
+        'change a setting, as in /set temperature 0.9 or /set stop "The end" "Once, "; /set NAME none turns it off',
+        Chat.set,
     ),
     "show": ChatCommand("settings|story", "show the settings, or the story", Chat.show),
     "sentences": ChatCommand(

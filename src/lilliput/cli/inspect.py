@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="RECIPE|RUN",
-        help="run (folder, or name in runs/); if there is none, or with settings, a recipe",
+        help="run (folder, or name in runs/); it is read as a recipe if no such run exists or a setting is given",
     )
     parser.add_argument("--html", metavar="FILE", help="also write an .html page with pictures")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -72,7 +72,7 @@ def parse(command: str, summary: str, module: Command, argv: list[str]) -> argpa
         action="append",
         default=[],
         metavar="FILE.py",
-        help="load a Python file that adds values of settings, such as a model.norm (repeatable; CONTRIBUTING.md)",
+        help="load a Python file that defines new choices, such as a new model.norm (repeatable; CONTRIBUTING.md)",
     )
     load_plugins(argv)
     module.add_arguments(parser)
@@ -100,7 +100,7 @@ def load_plugins(argv: list[str]) -> None:
 
 def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
-        fix = "remove it; put several files into one folder, and quotes around text with spaces"
+        fix = "remove it; put several files into a folder and name the folder; quote a text that has spaces"
         return UserError(f"unexpected argument {word!r}", None, fix=fix, code="flag.unknown")
     known: Iterable[str] = flags
     if takes_settings:
@@ -160,8 +160,8 @@ def settings_help() -> str:
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
     lines = [
         "",
-        "settings (--model.layers 8 is [model] layers = 8 in a recipe; - and _ are equal; --data.labelled means true;",
-        "(word, character) = only for these kinds; [x] = default):",
+        "settings (--model.layers 8 is [model] layers = 8 in a recipe; - and _ are equal; without a value, a true|false",
+        "setting becomes true; (word, character) or (muon) at the end: only for that tokenizer, optimizer, task or engine):",
     ]
     for name, kind in setting_types().items():
         section, _, inner = name.rpartition(".")

@@ -29,7 +29,7 @@ EXAMPLES = """
     lilliput study window --dry-run                print its runs, budget and estimated time
     lilliput study window --quick                  run a short version (minutes, one seed)
     lilliput study window                          run the study, or resume it
-    lilliput study window --seeds 1,2,3,4,5        use more seeds; finished runs are kept
+    lilliput study window --seeds 1,2,3,4,5,6,7    use more seeds; finished runs are kept
     lilliput study mine.toml --folder elsewhere    run your own study in elsewhere/mine
 """
 STARTING = 6.0  # seconds to import torch, load a model and evaluate a small split
@@ -163,7 +163,7 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     budget = f", {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(f"measurements  {about['measurements']} (of {', '.join(study.measure)})", markup=False)
+    console.print(f"measurements  {about['measurements']} ({', '.join(study.measure)} metrics)", markup=False)
     console.print(f"time          about {clock(seconds)}", markup=False)
     console.print(f"folder        {folder}" + (f" ({measured} rows are finished)" if measured else ""), markup=False)
     for one in lacking:

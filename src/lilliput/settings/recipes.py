@@ -66,15 +66,17 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
 
 def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
     """Return the file's text and its content; `what` names the kind of file in error messages."""
+    fix = "save it as UTF-8"
     try:
         text = path.read_bytes().decode("utf-8")
+        fix = "nest its tables and arrays less deeply"
         check_nesting(TOML_STRINGS.sub("", text))
+        fix = "correct its syntax"
         return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         where = f"{path}, byte {error.start}"
-        raise UserError(f"the {what} is not UTF-8", where, fix="save it as UTF-8", code="file.not-utf8") from None
+        raise UserError(f"the {what} is not UTF-8", where, fix=fix, code="file.not-utf8") from None
     except ValueError as error:
-        fix = "correct the TOML syntax"
         raise UserError(f"the {what} is not valid TOML: {error}", str(path), fix=fix, code="file.syntax") from None
     except OSError as error:
         what = f"cannot read the {what}: {error.strerror}"

@@ -100,7 +100,7 @@ class VectorSettings:
     """Pretrained word vectors that start the embedding."""
 
     source: str | None = describe(
-        "FastText or word2vec file (.vec, .txt, .bin; text files may be compressed), or train to train FastText vectors",
+        "FastText or word2vec file (.vec, .txt, .bin; text files may be compressed), or the value train: train FastText vectors",
         None,
     )
     width: Count | None = describe(
@@ -112,7 +112,7 @@ class VectorSettings:
         "vectors of special tokens and of words that the file lacks: learned, or the average of the others", "learned"
     )
     rows: Annotated[int, Field(ge=0)] | None = describe(
-        "number of learned vectors for words without one (none: one per such word)", None
+        "number of learned vectors, one for each word that the file lacks (none: set from the data)", None
     )
     case: bool = describe("for a word without a vector, try its lower-case and then its capitalised form", True)
     apostrophes: bool = describe(
@@ -205,7 +205,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "shape of the decay to the final rate; inverse-sqrt: peak x sqrt(warmup / step), linear to the final rate at the end",
+        "shape of the decay to the final rate; inverse-sqrt: peak x sqrt(warmup / step), then linear in the last part (decay)",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
