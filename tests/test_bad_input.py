@@ -271,7 +271,7 @@ CASES = [
         "train mytext.txt SMALL --name mine",
         "run.exists",
         fact="runs/mine",
-        suggestion="--resume, --name NEW or --overwrite",
+        suggestion="--resume to continue it, --name NEW to keep both, or --overwrite",
     ),
     # ---- resume
     Case("resume nothing", "train mytext.txt --resume", "run.missing", fact="runs/mytext"),

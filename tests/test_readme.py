@@ -43,8 +43,8 @@ def quick(command: str) -> list[str]:
     words = shlex.split(command)[1:]
     if words[0] != "train" or "--dry-run" in words:
         return words
-    if "--train.minutes" in words:
-        at = words.index("--train.minutes")
+    for budget in {"--train.minutes", "--train.epochs"} & {*words}:
+        at = words.index(budget)
         del words[at : at + 2]
     small = shlex.split(QUICK)
     if "--from" in words:  # keeps the model of the other run

@@ -64,10 +64,11 @@ class UserErrors(UserError):
     def __str__(self) -> str:
         if len(self.errors) == 1:
             return str(self.errors[0])
-        lines = [
-            f"{error.what}{f' ({place})' if (place := error.dotted_setting or error.where) else ''}; fix: {error.fix}"
-            for error in self.errors
-        ]
+        lines = []
+        for error in self.errors:
+            place = error.dotted_setting or error.where
+            shown = f" ({place})" if place and not error.what.startswith(place) else ""
+            lines.append(f"{error.what}{shown}; fix: {error.fix}")
         return "\n".join(lines)
 
     def printed(self) -> str:

@@ -98,7 +98,7 @@ def test_printed_output_of_the_storybook() -> None:
 def test_printed_table_of_baselines() -> None:
     out = shown("words", "--baselines")
     table = out[out.index("baseline  ") :]
-    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz given the training text" in table
+    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz given train split" in table
 
 
 def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:

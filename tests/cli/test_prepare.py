@@ -46,7 +46,9 @@ def test_the_table_and_its_sentences() -> None:
     assert figures["duplicates of training documents"] == ["1"]
     assert figures["unknown tokens"] == ["0.00%", "13.33%"]
     assert "most frequent unknown words in validation: an 1, missed 1, unheard 1, word 1" in out
-    assert "longest documents (tokens): 24 (train 0), 24 (validation 0), 3 (train 1)" in out
+    assert (
+        "longest documents (tokens): 24 (train, document 0), 24 (validation, document 0), 3 (train, document 1)" in out
+    )
     assert "lossy" in out
     assert "prepared data: prepared" in out
 

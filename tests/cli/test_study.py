@@ -41,7 +41,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
         "Does it hurt?",
         "  window  full: unchanged recipe (reference)",
         "  window  4 tokens: model.window 4",
-        "runs          4 of 8 steps each",
+        "runs          4, 8 steps each",
         "seeds         1, 2",
         "measurements  4 (training metrics)",
         "folder        runs/small",

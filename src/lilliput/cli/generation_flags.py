@@ -99,7 +99,7 @@ def check_flags(flags: type[Settings], given: Given, call: Callable[[str], str] 
         layer: Layer = {name: (value, call(name)) for name, value in given.items()}
         errors = wrong_values(error, layer)
     renamed = [rename_argument(one, one.setting or "", call(one.setting or "")) for one in errors]
-    raise UserErrors([with_fields(one, code="flag.value", setting=None, where=None) for one in renamed])
+    raise UserErrors([with_fields(one, code="flag.value", setting=None) for one in renamed])
 
 
 def check_generate(given: Given, call: Callable[[str], str] = flag) -> GenerateSettings:

@@ -19,6 +19,10 @@ from typing import Any, NoReturn, Protocol
 
 from lilliput.errors import UserError, nearest
 
+SETTINGS = (
+    "settings (--model.layers 8 is [model] layers = 8 in a recipe; - and _ are equal; without a value, a true|false setting "
+    "becomes true; (word, character) or (muon) at the end: only for that tokenizer, optimizer, task or engine):"
+)
 LEFT = 40  # columns of the names and types of settings in the help
 
 
@@ -158,11 +162,7 @@ def settings_help() -> str:
     from lilliput.settings.tree import Config
 
     default, width = Config(), min(120, max(80, shutil.get_terminal_size().columns)) - 2
-    lines = [
-        "",
-        "settings (--model.layers 8 is [model] layers = 8 in a recipe; - and _ are equal; without a value, a true|false",
-        "setting becomes true; (word, character) or (muon) at the end: only for that tokenizer, optimizer, task or engine):",
-    ]
+    lines = ["", *textwrap.wrap(SETTINGS, width)]
     for name, kind in setting_types().items():
         section, _, inner = name.rpartition(".")
         owner = getattr(default, section) if section else default

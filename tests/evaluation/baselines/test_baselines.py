@@ -80,12 +80,12 @@ def test_compression_rows() -> None:
     train = [f"The sun sees moon {number}, and the moon sees the sun. Füße." for number in range(300)]
     evaluated = [*train[::7], "What is new costs more."]
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(iter(train), iter(evaluated))}
-    assert list(rows) == ["xz", "xz given the training text", "zstd", "zstd given the training text"]
+    assert list(rows) == ["xz", "xz given train split", "zstd", "zstd given train split"]
     data = b"".join(text.encode() + b"\xff" for text in evaluated)
     size = 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / sum(len(text.encode()) for text in evaluated)
     assert rows["xz"] == pytest.approx(size, rel=1e-12)
     for name in ("xz", "zstd"):
-        alone, after = rows[name], rows[f"{name} given the training text"]
+        alone, after = rows[name], rows[f"{name} given train split"]
         assert alone is not None and after is not None and 0 < after < alone
 
 
@@ -95,7 +95,7 @@ def test_compression_rows_without_zstandard_or_text(monkeypatch: pytest.MonkeyPa
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(["abcd"] * 9, ["abcd"])}
     assert list(rows) == [
         "xz",
-        "xz given the first 10 bytes of the training text",
+        "xz given the first 10 bytes of train",
         "zstd (not installed: lilliput[data])",
     ]
     assert rows["zstd (not installed: lilliput[data])"] is None

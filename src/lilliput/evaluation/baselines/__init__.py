@@ -103,9 +103,9 @@ def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str])
 
     "Given" means the size of both together minus the size of the training texts.
     """
-    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "the training text"
+    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "train split"
     if len(train) > MOST_BYTES:
-        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of the training text"
+        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of train"
     text_bytes = len(test) - test.count(BORDER)
 
     def row(name: str, size: int) -> Baseline:
