@@ -37,9 +37,7 @@ class DataSettings:
         "storybook",
     )
     validation_source: str | None = describe("separate source for validation (none: a share of source)", None)
-    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe(
-        "share of documents held out for validation", 0.1
-    )
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe("share of validation documents", 0.1)
     tests: tuple[str, ...] = describe("named test sets, as name=source; each is evaluated at the end of training", ())
     separator: Literal["auto", "endoftext", "blank-line", "line", "file"] = describe(
         "end of a document in a .txt file (auto: <|endoftext|> if it occurs, else the end of the file)", "auto"
@@ -134,12 +132,10 @@ class ModelSettings:
     layers: Annotated[int, Field(ge=1, le=1000)] = describe("number of blocks", 4)
     heads: Count = describe("number of attention heads", 4)
     kv_heads: Count | None = describe("number of key and value heads (none: same as heads)", None)
-    hidden: Count | None = describe(
-        "width of the feed-forward layer (none: 4 x dim); swiglu uses 2/3 of this value", None
-    )
+    hidden: Count | None = describe("width of the feed-forward layer (none: 4 x dim); swiglu uses 2/3 of it", None)
     context: Count = describe("context length in tokens", 256)
     window: Count | tuple[Count | None, ...] | None = describe(
-        "sliding attention window in tokens: none, 64, or a pattern such as 64,64,none that is repeated over the layers",
+        "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none",
         None,
     )
     norm: Annotated[str, OneOf("model.norm")] = describe("normalisation: LayerNorm or RMSNorm", "rms")
@@ -182,18 +178,14 @@ class OptimizerSettings:
         "sgd; adam (weight decay in the gradient); adamw; muon for the weight matrices of the blocks, adamw for the rest",
         "adamw",
     )
-    lr: Positive = describe(
-        "peak learning rate (muon: of all parameters except the weight matrices of the blocks)", 2e-3
-    )
+    lr: Positive = describe("peak learning rate (muon: except of the weight matrices of the blocks)", 2e-3)
     matrix_lr: Positive = describe("peak learning rate of the weight matrices of the blocks (muon)", 0.02)
     embedding_lr: Positive | None = describe("peak learning rate of the token embeddings (none: optimizer.lr)", None)
     head_lr: Positive | None = describe("peak learning rate of an untied head (none: optimizer.lr)", None)
     momentum: Share = describe("momentum (sgd; muon: of the weight matrices of the blocks)", 0.95)
     betas: tuple[Share, Share] = describe("decay rates of the first and second moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
-    weight_decay: NotNegative = describe(
-        "weight decay of weight matrices; biases and norms have none (sgd, adam: added to the gradient)", 0.1
-    )
+    weight_decay: NotNegative = describe("weight decay of matrices (sgd, adam: added to the gradient)", 0.1)
     clip: Positive | None = describe("maximum norm of the gradient", 1.0)
     average: Annotated[float, Field(gt=0.0, lt=1.0)] | None = describe(
         "decay of an exponential moving average of the weights; the average is evaluated, saved and used", None
@@ -244,7 +236,7 @@ class TrainSettings:
     label_smoothing: Share = describe("probability spread evenly over all tokens or labels", 0.0)
     z_loss: NotNegative = describe("weight of the squared log-sum-exp of the token logits, which keeps them small", 0.0)
     pair_updates: Annotated[int, Field(ge=0)] = describe(
-        "steps that fit embedding and head to bigram counts before training (part of train.minutes)", 0
+        "steps that fit a bigram model before training (part of train.minutes)", 0
     )
     language_weight: NotNegative = describe("weight of the next-token loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label loss (model.task both)", 1.0)
@@ -278,9 +270,7 @@ class GenerateSettings:
 
     prompt: str = describe("text to continue (empty: a new document)", "")
     tokens: Count = describe("maximum number of tokens to generate", 256)
-    min_tokens: Annotated[int, Field(ge=0)] = describe(
-        "minimum number of generated tokens (a stop string can still end the text earlier)", 0
-    )
+    min_tokens: Annotated[int, Field(ge=0)] = describe("minimum number of tokens (a stop string may come earlier)", 0)
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
     final_temperature: Positive | None = describe(
         "the temperature changes linearly from temperature to this value at the last possible token", None
@@ -301,11 +291,11 @@ class GenerateSettings:
     forced_words: tuple[str, ...] = describe("words or phrases that must occur in the text", ())
     stop: tuple[str, ...] = describe("stop strings: the text ends before the first of them", ())
     processors: tuple[Annotated[str, OneOf("generate.processors")], ...] = describe(
-        "names of registered logit processors, applied before temperature and filters", ()
+        "registered logit processors, applied before temperature", ()
     )
     beams: Count | None = describe("beam width (none: no beam search)", None)
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = describe(
-        "exponent p of the beam score: log-probability / length ^ p", 1.0
+        "p in the beam score: log-probability / length ^ p", 1.0
     )
     early_stop: Literal["bound", "first", "never"] = describe(
         "end of a beam search; bound: no better beam is possible; first: enough beams have ended; never: maximum length",
