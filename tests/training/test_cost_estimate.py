@@ -8,9 +8,9 @@ import pytest
 
 from helpers.tiny_models import draw_ids, tiny_model
 from helpers.user_errors import refused
-from lilliput.settings.loading import load_config
+from lilliput.settings.loading import load_config, replace
 from lilliput.settings.tree import Config, OptimizerSettings
-from lilliput.training.cost_estimate import assume_data
+from lilliput.training.cost_estimate import assume_data, expected_seconds
 from lilliput.training.optimizers import build_optimizer
 from lilliput.training.training_choices import OPTIMIZERS
 
@@ -33,3 +33,9 @@ def test_a_vocabulary_of_words_is_not_known_before_the_text_is_read() -> None:
     config = load_config("storybook", {"tokenizer.kind": "word"})
     error = refused(lambda: assume_data(config))
     assert (error.code, error.setting) == ("setting.value", "model.vocab_size")
+
+
+def test_a_budget_in_epochs_has_no_time_before_the_text_is_read() -> None:
+    config = replace(Config(), {"train.epochs": 3.0, "model.vocab_size": 300})
+    assert expected_seconds(config) is None
+    assert expected_seconds(config, flops=1e9) is not None

@@ -56,7 +56,8 @@ def print_costs(config: Config, as_json: bool) -> int:
     )
     more = ", plus the masks of dropout" if config.model.dropout else ""
     console.print(f"memory      about {readable(memory)}B{more}")
-    console.print(f"time        about {seconds / 60:.1f} minutes")
+    known = "depends on the length of the text" if seconds is None else f"about {seconds / 60:.1f} minutes"
+    console.print(f"time        {known}")
     for note in notes:
         console.print(f"note        {note}", markup=False)
     return 0

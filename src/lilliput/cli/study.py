@@ -205,7 +205,7 @@ def training_seconds(config: Config, settings: dict[str, Any]) -> float:
         if error.setting != "model.vocab_size":
             raise
         config = assume_data(replace(config, {"model.vocab_size": WORDS}))
-    return expected_seconds(config, settings.get("budget.flops"))
+    return expected_seconds(config, settings.get("budget.flops")) or 0.0
 
 
 # Progress

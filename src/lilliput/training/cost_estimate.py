@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 REACHED = 0.7  # share of the machine's peak that small models reach
 
 
-def expected_seconds(config: Config, flops: float | None = None) -> float:
-    """Return the seconds of training on this machine: train.minutes, or computed from `flops` (default: those of the budget)."""
+def expected_seconds(config: Config, flops: float | None = None) -> float | None:
+    """Return the seconds of training on this machine: train.minutes, or computed from `flops` (default: those of the budget).
+
+    Return None for a budget in epochs, whose length is not known before the text is read.
+    """
     from lilliput.devices import choose_device, choose_precision, known_flops
     from lilliput.model.counting import count, recomputed_flops
 
     train, model = config.train, config.model
     if train.minutes is not None:
         return 60 * train.minutes
+    if flops is None and train.epochs is not None:
+        return None
     if flops is None:
         tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * model.context
         again = recomputed_flops(model, train.recompute, train.recompute_every)
