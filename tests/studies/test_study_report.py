@@ -92,7 +92,7 @@ def test_report_is_complete(written: tuple[Path, Path], result: StudyResult) -> 
             "Windows of attention",
             "What does a model lose that sees only the last few tokens?",
             "4 cells · 3 seeds · 12 runs · 500 steps per run · recipe speech-lm · 2026-01-02",
-            "Worse than full: 4 tokens: 72.95 (+10.04, +16%; 95% CI +7.76 to +12.31).",
+            "Worse than full: 4 tokens 72.95 (+10.04, +16%; 95% CI +7.76 to +12.31).",
             "A published net of this size",
             "lilliput study window",
             "torch version",

@@ -149,7 +149,7 @@ def describe_only_axis(result: StudyResult, name: str, figure: Figure, axis: str
     reference = {axis: reference_labels(result)[axis]}
     summary = summarise_cell(result.rows, reference, name)
     label = reference[axis]
-    begin = f"{label}: {format_summary(summary, figure)}." if summary else f"{label} was not measured."
+    begin = f"{label} {format_summary(summary, figure)}." if summary else f"{label} was not measured."
     others = [{axis: other} for other in axis_labels(result)[axis] if other != label]
     differences = [compare(result.rows, other, reference, name) for other in others]
     sentences = [begin]
@@ -196,13 +196,13 @@ def format_difference(result: StudyResult, difference: Difference, name: str, fi
     value = number(summary.mean, figure)
     relative = share(difference.mean, difference.base) if difference.base and figure.unit != "%" else ""
     if not full:
-        return f"{label}: {value} ({relative or signed(difference.mean, figure)})"
+        return f"{label} {value} ({relative or signed(difference.mean, figure)})"
     relative = f", {relative}" if relative else ""
     if difference.paired is None:
-        return f"{label}: {value} ({signed(difference.mean, figure)}{relative})"
+        return f"{label} {value} ({signed(difference.mean, figure)}{relative})"
     fewer = f" from {counted(difference.n, 'seed')}" if difference.n < len(result.study.seeds) else ""
     interval = reach(difference.paired.low, difference.paired.high, figure)
-    return f"{label}: {value} ({signed(difference.mean, figure)}{relative}; 95% CI {interval}{fewer})"
+    return f"{label} {value} ({signed(difference.mean, figure)}{relative}; 95% CI {interval}{fewer})"
 
 
 def describe_axis(result: StudyResult, name: str, figure: Figure, axis: str) -> str:
