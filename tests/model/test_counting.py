@@ -80,7 +80,7 @@ def test_task_both_costs_a_language_model_plus_a_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "total"), [("stories-gpt2", 70_419_537), ("speech-lm", 863_243), ("speech-classifier", 576_467)]
+    ("recipe", "total"), [("published-gpt2", 70_419_537), ("speech-lm", 863_243), ("speech-classifier", 576_467)]
 )
 def test_published_counts(recipe: str, total: int) -> None:
     config = load_config(recipe)

@@ -13,6 +13,7 @@ from helpers.tiny_models import assert_same, draw_ids, tiny_settings
 from lilliput.model.counting import count
 from lilliput.model.embeddings import PatchedEmbedding, PretrainedEmbedding, put_vectors
 from lilliput.model.transformer import Transformer, build_model, load_weights, weights
+from lilliput.settings.loading import load_config
 from lilliput.settings.tree import OptimizerSettings, VectorSettings
 from lilliput.training.optimizers import build_optimizer
 
@@ -136,3 +137,29 @@ def test_no_learned_rows_if_all_tokens_are_covered() -> None:
     model = build(table=TABLE + 1, covered=np.ones(TOKENS, bool))
     assert type(model.embedding) is PretrainedEmbedding
     assert_same(rows_of(model), torch.from_numpy(TABLE + 1).double())
+
+
+@pytest.mark.parametrize(("frozen", "uncovered"), [(True, "learned"), (True, "average"), (False, "learned")])
+def test_vectors_without_a_projection_are_the_embedding(frozen: bool, uncovered: str) -> None:
+    settings = tiny_settings(vocab_size=TOKENS)
+    rows = len(MISSING) if frozen and uncovered == "learned" else 0
+    vectors = VectorSettings(
+        width=settings.dim, frozen=frozen, uncovered=uncovered, rows=rows, scaled=False, projection=False
+    )
+    model = build_model(settings, vectors, seed=4)
+    table = np.random.default_rng(1).normal(0, 0.3, (TOKENS, settings.dim)).astype(np.float32) * COVERED[:, None]
+    put_vectors(model.embedding, uncovered, table, COVERED)
+    model.double()
+    ids = draw_ids(3, 7)
+    assert torch.equal(model.embedding(ids), rows_of(model)[ids])
+    assert_same(rows_of(model)[COVERED], torch.from_numpy(table[COVERED]).double())
+    counted = count(model.settings, model.vectors).parameters
+    assert counted.embedding == TOKENS * settings.dim + rows * settings.dim
+    assert counted.total == sum(weight.numel() for weight in model.parameters())
+    assert counted.trainable == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
+
+def test_count_of_report_s2() -> None:
+    """S2 states 8.81M parameters: the trained ones at its vocabulary of 14,886, without a projection."""
+    config = load_config("published-words", {"model.vocab_size": "14886", "vectors.uncovered": "average"})
+    assert count(config.model, config.vectors).parameters.trainable == 8_812_686

@@ -351,6 +351,7 @@ def test_the_origin_of_overrides_is_the_place_of_their_errors() -> None:
         ({"schedule.kind": "inverse-sqrt", "schedule.warmup": "0"}, "schedule.warmup"),
         ({"model.tied": "true", "optimizer.head_lr": "1e-3"}, "optimizer.head_lr"),
         ({"model.tied": "true", "vectors.width": "300"}, "model.tied"),
+        ({"vectors.projection": "false", "vectors.width": "300"}, "vectors.projection"),
         ({"model.tied": "true", "model.task": "classifier", "model.classes": "2"}, "model.tied"),
         ({"tokenizer.kind": "byte", "model.vocab_size": "256"}, "model.vocab_size"),
         ({"data.tests": "a.txt"}, "data.tests"),

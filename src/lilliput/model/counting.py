@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from lilliput.model.model_choices import FEED_FORWARDS, NORMS, TASKS, embedding_of, positions_of, value_layers
+from lilliput.model.model_choices import (
+    FEED_FORWARDS,
+    NORMS,
+    TASKS,
+    embedding_of,
+    positions_of,
+    projection_size,
+    value_layers,
+)
 from lilliput.model.shapes import layer_windows
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
@@ -89,7 +97,7 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     # The classifier head is applied once per row and not counted.
     windows = layer_windows(settings.window, settings.layers)
     keys = sum(keys_seen(window, settings.context, task.tokens) for window in windows)
-    projection = vectors.width * dim if vectors.width is not None else 0
+    projection = projection_size(settings, vectors)
     flops = 6 * (settings.layers * matrices + projection + task.tokens * dim * vocab_size) + round(12 * dim * keys)
 
     cached = [min(settings.context, window) if window is not None else settings.context for window in windows]

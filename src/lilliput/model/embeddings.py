@@ -33,13 +33,14 @@ class LearnedEmbedding(nn.Module):
 
 
 class PretrainedEmbedding(nn.Module):
-    """Word vectors of any width, frozen or tuned, scaled and projected to dim. `put_vectors` fills the table."""
+    """Word vectors of any width, frozen or tuned, scaled and projected to dim (None: not projected). `put_vectors` fills the
+    table."""
 
-    def __init__(self, vocab_size: int, width: int, dim: int, scale: float, frozen: bool) -> None:
+    def __init__(self, vocab_size: int, width: int, dim: int | None, scale: float, frozen: bool) -> None:
         super().__init__()
         self.table, self.scale = nn.Embedding(vocab_size, width), scale
         self.table.weight.requires_grad_(not frozen)
-        self.project = nn.Linear(width, dim, bias=False)
+        self.project = nn.Identity() if dim is None else nn.Linear(width, dim, bias=False)
 
     def look_up(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.table(ids)
@@ -59,7 +60,7 @@ class PatchedEmbedding(PretrainedEmbedding):
 
     row: Tensor
 
-    def __init__(self, vocab_size: int, width: int, dim: int, scale: float, rows: int) -> None:
+    def __init__(self, vocab_size: int, width: int, dim: int | None, scale: float, rows: int) -> None:
         super().__init__(vocab_size, width, dim, scale, frozen=True)
         self.learned = nn.Embedding(rows, width)
         # Until vectors are written, the first tokens count as uncovered: special tokens come first by default.
@@ -80,13 +81,15 @@ def learned_embedding(settings: ModelSettings, vectors: VectorSettings) -> Learn
 def pretrained_embedding(settings: ModelSettings, vectors: VectorSettings) -> PretrainedEmbedding:
     assert settings.vocab_size is not None and vectors.width is not None
     scale = math.sqrt(vectors.width) if vectors.scaled else 1.0
-    return PretrainedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, vectors.frozen)
+    dim = settings.dim if vectors.projection else None
+    return PretrainedEmbedding(settings.vocab_size, vectors.width, dim, scale, vectors.frozen)
 
 
 def patched_embedding(settings: ModelSettings, vectors: VectorSettings) -> PatchedEmbedding:
     assert settings.vocab_size is not None and vectors.width is not None and vectors.rows
     scale = math.sqrt(vectors.width) if vectors.scaled else 1.0
-    return PatchedEmbedding(settings.vocab_size, vectors.width, settings.dim, scale, vectors.rows)
+    dim = settings.dim if vectors.projection else None
+    return PatchedEmbedding(settings.vocab_size, vectors.width, dim, scale, vectors.rows)
 
 
 @torch.no_grad()

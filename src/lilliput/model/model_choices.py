@@ -167,10 +167,15 @@ class Embedding(Choice):
     parameters: Callable[[ModelSettings, VectorSettings], tuple[int, int]]
 
 
+def projection_size(settings: ModelSettings, vectors: VectorSettings) -> int:
+    """Count the weights of the projection from vectors to model.dim."""
+    return (vectors.width or 0) * settings.dim if vectors.projection else 0
+
+
 def vector_table(settings: ModelSettings, vectors: VectorSettings) -> tuple[int, int]:
     assert settings.vocab_size is not None and vectors.width is not None
     table = settings.vocab_size * vectors.width
-    return table + vectors.width * settings.dim, table if vectors.frozen else 0
+    return table + projection_size(settings, vectors), table if vectors.frozen else 0
 
 
 def patched_vector_table(settings: ModelSettings, vectors: VectorSettings) -> tuple[int, int]:

@@ -48,6 +48,9 @@ def shape_rules(config: Config) -> list[Conflict]:
     if model.tied and vectors.width not in (None, model.dim):
         what = f"a tied head requires vectors of width model.dim (got {vectors.width}, model.dim {model.dim})"
         found.append(Conflict("model.tied", what, "set model.tied to false"))
+    if not vectors.projection and vectors.width not in (None, model.dim):
+        what = f"vectors without a projection must have width model.dim (got {vectors.width}, model.dim {model.dim})"
+        found.append(Conflict("vectors.projection", what, "set vectors.projection to true or model.dim to their width"))
     if model.tied and vectors.source is not None and vectors.frozen:
         what = "a tied head requires trainable vectors (got vectors.frozen true)"
         found.append(Conflict("model.tied", what, "set vectors.frozen to false or model.tied to false"))

@@ -106,6 +106,10 @@ class VectorSettings:
     )
     frozen: bool = describe("do not train the vectors", True)
     scaled: bool = describe("multiply the vectors by the square root of their width", True)
+    projection: bool = describe(
+        "project the vectors to model.dim by a learned matrix (false: use them as they are; requires width model.dim)",
+        True,
+    )
     uncovered: Literal["learned", "average"] = describe(
         "vectors of special tokens and of words that the file lacks: learned, or the average of the others", "learned"
     )
