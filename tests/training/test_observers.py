@@ -16,7 +16,7 @@ from helpers.user_errors import refused
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
-from lilliput.training.observers import ConsoleObserver, MetricsFile, clock
+from lilliput.training.observers import ConsoleObserver, MetricsFile, clock, format_tests
 from lilliput.training.session import open_session
 
 
@@ -195,7 +195,14 @@ def test_the_training_loss_is_that_of_the_sample_if_there_is_one() -> None:
     assert isinstance(console.file, io.StringIO)
     first, second = [line for line in console.file.getvalue().splitlines() if line]
     assert first.startswith("step      0  training loss 1.500  validation loss 1.2345")
-    assert second == "step      0  tests      loss obama 1.2345  wbush 1.5000"
+    perplexity = f"{TESTED.perplexity:,.2f}"
+    assert second == f"step      0  tests      perplexity  obama {perplexity}  wbush {perplexity}"
+
+
+def test_tests_of_a_classifier_show_the_accuracy() -> None:
+    assert (
+        format_tests({"test": dataclasses.replace(TESTED, perplexity=None, accuracy=0.875)}) == "accuracy  test 87.5%"
+    )
 
 
 def test_the_shown_loss_is_a_mean_that_starts_with_the_first() -> None:

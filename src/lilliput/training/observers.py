@@ -10,16 +10,17 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Mapping
 from typing import IO, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from lilliput.evaluation.metric_format import format_figures
+from lilliput.evaluation.metric_format import format_figures, format_perplexity
 from lilliput.storage.atomic_files import cannot_write
 from lilliput.storage.run_folders import Run
-from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested, Warned
+from lilliput.training.events import Evaluated, EvaluationFigures, Event, Finished, Saved, Stepped, Tested, Warned
 
 SHORTER = ((" (running mean)", ""), ("gradient norm", "norm"), (" FLOP/s", ""))  # for a terminal of 80 columns
 
@@ -117,8 +118,9 @@ class ConsoleObserver:
             self.console.print(f"step {event.step:>6,}  {'  '.join(parts)}")
 
     def evaluated(self, event: Evaluated) -> None:
-        """Print training and validation metrics, and the losses on test sets. The training loss is that of the sample, if one is
-        evaluated, else the mean over the last steps. On a terminal, which has no lines for steps, it has a line of its own."""
+        """Print training and validation metrics, and one metric of each test set. The training loss is that of the sample, if
+        one is evaluated, else the mean over the last steps. On a terminal, which has no lines for steps, it has a line of its
+        own."""
         start, training = f"step {event.step:>6,}", ""
         loss = self.smooth if event.training is None else event.training.loss
         if loss is not None:
@@ -133,8 +135,7 @@ class ConsoleObserver:
         else:
             self.console.print("  ".join(filter(None, (start, training.replace("   ", " "), figures))))
         if event.tests:
-            losses = "  ".join(f"{name} {metrics.loss:.4f}" for name, metrics in event.tests.items())
-            self.console.print(f"{start}  tests      loss {losses}", markup=False)
+            self.console.print(f"{start}  tests      {format_tests(event.tests)}", markup=False)
 
     def show_sample(self, step: int, text: str) -> None:
         self.console.rule(f"[dim]a sample after {step:,} steps[/]", align="left", style="dim")
@@ -143,6 +144,15 @@ class ConsoleObserver:
 
     def close(self) -> None:
         self.bar.stop()
+
+
+def format_tests(tests: Mapping[str, EvaluationFigures]) -> str:
+    """Format one metric of each test set: the perplexity, or the accuracy of a classifier."""
+    accuracies = {name: one.accuracy for name, one in tests.items() if one.perplexity is None}
+    perplexities = {name: one.perplexity for name, one in tests.items() if one.perplexity is not None}
+    shown = [f"{name} {format_perplexity(value)}" for name, value in perplexities.items()]
+    shown += [f"{name} {value:.1%}" for name, value in accuracies.items()]
+    return "  ".join(("perplexity" if perplexities else "accuracy", *shown))
 
 
 def update_figures(event: Stepped) -> list[str]:
