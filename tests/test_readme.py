@@ -137,6 +137,6 @@ def test_every_recipe_that_is_shipped_is_complete() -> None:
     from lilliput.settings.loading import load_config
     from lilliput.settings.recipes import shipped_recipes
 
-    assert {"demo", "stories-gpt2", "speech-lm", "speech-classifier"} <= set(shipped_recipes())
+    assert {"demo", "published-gpt2", "speech-lm", "speech-classifier"} <= set(shipped_recipes())
     for name in shipped_recipes():
         assert load_config(name).name == name

@@ -94,7 +94,7 @@ def test_the_keys_of_a_dry_run() -> None:
 @pytest.mark.parametrize(
     ("recipe", "parameters"),
     [
-        ("stories-gpt2", {"embedding": 25_731_584, "blocks": 18_905_088, "head": 25_781_841, "total": 70_419_537}),
+        ("published-gpt2", {"embedding": 25_731_584, "blocks": 18_905_088, "head": 25_781_841, "total": 70_419_537}),
         ("speech-lm", {"total": 863_243}),
         ("speech-classifier", {"total": 576_467}),
     ],
@@ -349,7 +349,7 @@ def test_the_data_folder_variable(here: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_error_of_an_unknown_recipe_lists_the_shipped_ones() -> None:
-    assert set(shipped_recipes()) >= {"demo", "speech-classifier", "speech-lm", "stories-gpt2"}
+    assert set(shipped_recipes()) >= {"demo", "speech-classifier", "speech-lm", "published-gpt2"}
 
 
 def test_a_wrong_flag_is_located_on_the_command_line() -> None:

@@ -1,0 +1,131 @@
+"""Files of reproductions: the settings that a published report states, next to those of our recipe.
+
+Owns: the keys of a reproduction's TOML file, the places of shipped ones, and the table of settings. A row without a reason
+asserts that our setting equals the stated one; this is checked. Does not own: recipes (`settings.recipes`), or reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from lilliput.errors import UserError, nearest
+from lilliput.reports.document import Table
+from lilliput.reports.formatting import format_value
+from lilliput.settings.loading import config_to_dict, load_config, sentence, setting_types
+from lilliput.settings.recipes import read_toml, shipped
+from lilliput.settings.tree import STRICT
+from lilliput.storage.dotted_names import flatten
+
+NOT_STATED = "not stated"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class StatedSetting:
+    """A setting of a report: `stated` is empty if the report does not state it, `recipe` differs from the report's main one."""
+
+    name: str
+    stated: str
+    setting: str
+    recipe: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Reproduction:
+    """The content of a reproduction file."""
+
+    title: str
+    report: str
+    recipe: str
+    settings: tuple[StatedSetting, ...]
+
+
+@plain_dataclass(frozen=True)
+class ComparedSetting:
+    stated: StatedSetting
+    ours: Any
+    equal: bool
+
+
+def shipped_reproductions() -> dict[str, Path]:
+    """Return the shipped reproductions by name; in a wheel they are in `lilliput/reproductions`."""
+    return shipped("reproductions", "reproductions")
+
+
+def read_reproduction(name_or_path: str) -> Reproduction:
+    """Read a reproduction, given as a path or the name of a shipped one."""
+    known = shipped_reproductions()
+    path = known.get(name_or_path, Path(name_or_path))
+    if not path.is_file():
+        close = nearest(name_or_path, known)
+        fix = f"use {close}" if close else f"choose one of {', '.join(known)}"
+        raise UserError(f"reproduction {name_or_path!r} does not exist", fix=fix, code="reproduction.missing")
+    _, content = read_toml(path, "reproduction")
+    try:
+        return TypeAdapter(Reproduction).validate_python(content)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in detail["loc"])
+        what, fix = f"{name} {sentence(detail['msg'])}", f"correct {name}"
+        raise UserError(what, path.name, fix=fix, code="reproduction.file", setting=name) from None
+
+
+def compare_settings(reproduction: Reproduction) -> list[ComparedSetting]:
+    """Return every row with the value of our recipe; refuse a row that needs a reason and has none, or the reverse."""
+    ours = {
+        recipe: recipe_values(recipe) for recipe in {row.recipe or reproduction.recipe for row in reproduction.settings}
+    }
+    compared = []
+    for row in reproduction.settings:
+        if row.setting not in setting_types():
+            fix = f"use {nearest(row.setting, setting_types()) or 'a setting of `lilliput info --schema`'}"
+            what = f"unknown setting {row.setting} of {row.name!r}"
+            raise UserError(what, fix=fix, code="setting.unknown", setting=row.setting)
+        value = ours[row.recipe or reproduction.recipe][row.setting]
+        equal = bool(row.stated) and is_equal(row.stated, value)
+        if not equal and not row.reason:
+            what = f"{row.name!r} differs from the report and has no reason (stated {row.stated or 'nothing'}, ours {value})"
+            raise UserError(what, fix="add a reason", code="reproduction.reason", setting=row.setting)
+        compared.append(ComparedSetting(row, value, equal))
+    return compared
+
+
+def recipe_values(recipe: str) -> dict[str, Any]:
+    """Return the settings of a recipe by their dotted names."""
+    return flatten(config_to_dict(load_config(recipe)))
+
+
+def is_equal(stated: str, ours: Any) -> bool:
+    """Return whether a stated value, a text, is ours: the same number, or the same word."""
+    if isinstance(ours, bool) or not isinstance(ours, int | float):
+        return stated == format_value(ours).lower()
+    try:
+        return float(stated) == float(ours)
+    except ValueError:
+        return False
+
+
+def settings_table(reproduction: Reproduction) -> Table:
+    """Return the table of settings: stated, ours, and the reason for a difference."""
+    rows = [
+        [
+            compared.stated.name,
+            compared.stated.stated or NOT_STATED,
+            shown(compared.ours),
+            compared.stated.reason,
+            compared.stated.setting,
+        ]
+        for compared in compare_settings(reproduction)
+    ]
+    return Table(["setting", "stated", "ours", "reason for a difference or a choice", "name"], rows, heads=5)
+
+
+def shown(value: Any) -> str:
+    """Format a value; of a path, its last part."""
+    text = f"{value:g}" if isinstance(value, float) else format_value(value)
+    return Path(text).name if isinstance(value, str) and "/" in text else text

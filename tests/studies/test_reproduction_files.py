@@ -1,0 +1,98 @@
+"""Reproduction files: every stated setting is compared with the recipe, and a difference needs a reason."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from helpers.user_errors import refused
+from lilliput.settings.loading import load_config
+from lilliput.studies.reproduction_files import (
+    compare_settings,
+    read_reproduction,
+    settings_table,
+    shipped_reproductions,
+)
+
+ROOT = Path(__file__).parents[2]
+FILE = """
+title = "A report"
+report = "S9"
+recipe = "{recipe}"
+
+[[settings]]
+name = "width"
+stated = "{stated}"
+setting = "{setting}"
+reason = "{reason}"
+"""
+
+
+def write(folder: Path, **values: str) -> str:
+    path = folder / "mine.toml"
+    defaults = {"recipe": "speech-lm", "stated": "64", "setting": "model.dim", "reason": ""}
+    path.write_text(FILE.format(**defaults | values))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_reproductions()))
+def test_shipped_files_state_the_settings_of_their_recipes(name: str) -> None:
+    reproduction = read_reproduction(name)
+    compared = compare_settings(reproduction)
+    assert len({row.stated.name for row in compared}) == len(compared) >= 20
+    for row in compared:
+        section, field = row.stated.setting.split(".")
+        config = load_config(row.stated.recipe or reproduction.recipe)
+        value = getattr(getattr(config, section), field)
+        assert row.ours == (list(value) if isinstance(value, tuple) else value)
+    assert len(settings_table(reproduction).rows) == len(compared)
+
+
+def test_page_of_the_docs_is_current() -> None:
+    source = ROOT / "docs" / "make_settings_tables.py"
+    spec = importlib.util.spec_from_file_location("make_settings_tables", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PAGE.read_text(encoding="utf-8") == module.write_page()
+
+
+@pytest.mark.parametrize(
+    ("stated", "setting", "equal"),
+    [
+        ("64", "model.dim", True),
+        ("64.0", "model.dim", True),
+        ("65", "model.dim", False),
+        ("1e-3", "optimizer.lr", True),
+        ("learned", "model.positions", True),
+        ("none", "model.window", True),
+        ("true", "model.tied", False),
+        ("false", "model.tied", True),
+        ("", "model.dim", False),
+    ],
+)
+def test_equality_of_a_stated_value(tmp_path: Path, stated: str, setting: str, equal: bool) -> None:
+    path = write(tmp_path, stated=stated, setting=setting, reason="chosen")
+    assert [row.equal for row in compare_settings(read_reproduction(path))] == [equal]
+
+
+def test_difference_without_a_reason_is_refused(tmp_path: Path) -> None:
+    for values, code in (
+        ({"stated": "65"}, "reproduction.reason"),
+        ({"stated": ""}, "reproduction.reason"),
+        ({"setting": "model.dime"}, "setting.unknown"),
+    ):
+        reproduction = read_reproduction(write(tmp_path, **values))
+        error = refused(lambda: compare_settings(reproduction))  # noqa: B023
+        assert (error.code, error.setting) == (code, values.get("setting", "model.dim"))
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    error = refused(lambda: read_reproduction("speech"))
+    assert error.code == "reproduction.missing" and "speeches" in str(error)
+    path = Path(write(tmp_path))
+    path.write_text(path.read_text() + "other = 1\n")
+    error = refused(lambda: read_reproduction(str(path)))
+    assert (error.code, error.setting) == ("reproduction.file", "settings.0.other")
