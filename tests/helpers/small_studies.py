@@ -12,7 +12,13 @@ from lilliput.studies.study_results import StudyResult
 
 AXES = {"window": {"full": {}, "4 tokens": {"model.window": 4}}}
 # Values that differ if a row is measured again.
-TIMES = ("train.seconds", "train.tokens_per_second", "train.peak_memory_bytes")
+TIMES = (
+    "train.seconds",
+    "train.tokens_per_second",
+    "train.epoch_seconds",
+    "train.micro_batch_seconds",
+    "train.peak_memory_bytes",
+)
 
 
 def toml(value: Any) -> str:

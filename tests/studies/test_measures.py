@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -22,8 +24,8 @@ from lilliput.evaluation.overlap import measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
 from lilliput.storage.run_folders import Run
-from lilliput.studies.measures import MEASURES, Watched, main, measure, read_settings
-from lilliput.studies.study_metrics import FIGURES, find_figure
+from lilliput.studies.measures import MEASURES, Watched, held_out_prompts, main, measure, read_settings
+from lilliput.studies.study_metrics import EXAMPLE, FIGURES, find_figure
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}
 
@@ -49,6 +51,17 @@ def test_training_equals_the_log() -> None:
     for name in ("loss", "perplexity", "bits_per_byte", "tokens"):
         assert found[f"validation.{name}"] == whole[name]
     assert "validation.accuracy" not in found  # a language model has none
+
+
+def test_times_and_effective_batch_equal_the_log(tmp_path: Path) -> None:
+    changes = {"train__batch": "2", "train__accumulate": "3", "train__steps": "12", "evaluate__every": "4"}
+    run, _ = train_small(small_config(tmp_path, **changes))
+    found, events = taken("training", run=run.folder), run.metrics()
+    last = [event for event in events if event["event"] == "step"][-1]
+    evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
+    assert (found["train.rows_per_step"], found["micro_batches"]) == (6, 36)
+    assert found["train.micro_batch_seconds"] == pytest.approx(last["seconds"] / 36)
+    assert found["train.epoch_seconds"] == pytest.approx(evaluations[-1]["seconds"] / evaluations[-1]["epoch"])
 
 
 def test_training_loss_is_the_mean_of_the_last_tenth(tmp_path: Path) -> None:
@@ -160,6 +173,33 @@ def test_uncached_engine_has_no_cache_and_the_same_perplexity() -> None:
     assert cached["writing.perplexity"] == pytest.approx(uncached["writing.perplexity"], abs=1e-9)
 
 
+def test_a_batch_of_different_prompts() -> None:
+    settings = {"measure.batch": 3, "measure.prompt_tokens": 4, "measure.repeats": 1, "generate.tokens": 5}
+    settings |= {"measure.on": "train"}  # its validation split has too few documents
+    prompts = held_out_prompts(run_of_all(), read_settings(settings))
+    assert len(prompts) == 3 and len(set(prompts)) > 1
+    evaluation = open_evaluation(run_of_all(), on="train")
+    texts = [
+        evaluation.writer.tokenizer.decode(evaluation.file.tokens[start:end].tolist())
+        for start, end in itertools.pairwise(evaluation.file.offsets.tolist())
+    ]
+    assert all(any(text.startswith(prompt) for text in texts) for prompt in prompts)
+    found = taken("writing", settings | {"measure.different_prompts": True})
+    assert found["writing.seconds"] == pytest.approx(3 * found["seconds_per_sample"])
+    assert found["writing.peak_memory_bytes"] > 1e8
+    assert found["tokens_per_second"] == pytest.approx(15 / found["writing.seconds"])
+    error = refused(lambda: taken("writing", settings | {"measure.different_prompts": True, "measure.batch": 10_000}))
+    assert (error.code, error.setting) == ("setting.value", "measure.batch")
+
+
+def test_example_is_the_text_of_the_cell() -> None:
+    settings = {"measure.example": "once", "measure.tokens": 6, "generate.temperature": 0.0}
+    found = MEASURES[EXAMPLE](run_of_all(), settings, 1)
+    writer = load(run_of_all())
+    (sample,) = writer.samples(["once"], 1, dataclasses.replace(writer.config.generate, tokens=6, temperature=0.0))
+    assert found == {EXAMPLE: "once" + sample.text}
+
+
 def test_cache_peak_includes_replaced_rows() -> None:
     """A text longer than the context is prefilled again with fewer tokens; the earlier, larger cache counts."""
     engine = load(run_of_all()).engine_for(load(run_of_all()).config.generate)
@@ -210,7 +250,7 @@ def test_metrics_of_all_measures_are_in_the_table() -> None:
 def test_every_metric_names_its_measures(name: str) -> None:
     settings = {} if name in ("training", "likelihood") else SHORT | {"measure.repeats": 1}
     assert all(name in find_figure(figure).measures for figure in taken(name, settings))
-    assert {name for figure in FIGURES.values() for name in figure.measures} == MEASURES.keys()
+    assert {name for figure in FIGURES.values() for name in figure.measures} == MEASURES.keys() - {EXAMPLE}
     assert all(figure.measures for figure in FIGURES.values())
 
 

@@ -25,7 +25,7 @@ LONGEST, QUICK = 15 * 60, 3 * 60  # seconds
 # A low estimate for two idle cores: the machine of docs/results reached 60 to 100 GFLOP/s with models of this size.
 SPEED, PROCESS, UPDATE = 50e9, 5.0, 0.005
 # Seconds of a measurement without the start of its process; beam search and the uncached engine are slowest.
-MEASURING = {"training": 0.0, "likelihood": 3.0, "overlap": 8.0, "writing": 6.0}
+MEASURING = {"training": 0.0, "likelihood": 3.0, "overlap": 8.0, "writing": 6.0, "example": 1.0}
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_accumulated_steps_have_the_rows_of_the_large_batch() -> None:
     assert rows == {"1 x 8": 8, "2 x 8": 16, "4 x 8": 32, "8 x 8": 64, "1 x 64": 64}
 
 
-@pytest.mark.parametrize(("name", "cells_of_a_run"), [("decoding", 5), ("kv-cache", 9)])
+@pytest.mark.parametrize(("name", "cells_of_a_run"), [("decoding", 5), ("kv-cache", 18)])
 def test_decoding_strategies_share_a_run(name: str, cells_of_a_run: int) -> None:
     jobs = plan(load_study(name, seeds=[1, 2]))
     assert sum(isinstance(job, Training) for job in jobs) == 2

@@ -69,6 +69,7 @@ def test_number_formats() -> None:
     assert with_unit(0.876, find_figure("accuracy")) == "87.6%"
     assert signed(0.0, memory) == "0"
     assert (share(1.0, 8.0), share(-0.1, 8.0), share(1.0, -8.0)) == ("+12%", "−1.2%", "+12%")
+    assert (share(7.9, 8.0), share(8.0, 8.0), share(21.12, 8.0)) == ("+99%", "2.00x", "3.64x")
     assert [duration(seconds) for seconds in (3.2, 45, 600, 7500)] == ["3.2 s", "45 s", "10 min", "2 h 05 min"]
     assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
@@ -101,7 +102,7 @@ def test_one_seed_is_not_tested() -> None:
     assert "no difference is tested" in lines[0]
     assert lines[1] == (
         "Validation perplexity: full 10.00. "
-        "Difference from full, not tested: a 99.00 (+89.00, +890%); b 1.00 (−9.00, −90%)."
+        "Difference from full, not tested: a 99.00 (+89.00, 9.90x); b 1.00 (−9.00, −90%)."
     )
 
 

@@ -29,6 +29,7 @@ EXAMPLES = """
     lilliput study window --dry-run                print its runs, budget and estimated time
     lilliput study window --quick                  run a short version (minutes, one seed)
     lilliput study window                          run the study, or resume it
+    lilliput study --summary                       compare the techniques of all finished studies
     lilliput study window --seeds 1,2,3,4,5,6,7    use more seeds; finished runs are kept
     lilliput study mine.toml --folder elsewhere    run your own study in elsewhere/mine
 """
@@ -46,11 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="delete the results in the study folder and start again"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the runs and the estimated time; do not run")
+    parser.add_argument(
+        "--summary", action="store_true", help="write a page that compares the techniques of all finished studies"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    if arguments.summary:
+        return write_summary(arguments)
     if arguments.study is None:
         return list_studies(arguments)
     from lilliput.studies.grid import load_study
@@ -117,6 +123,33 @@ def list_studies(arguments: argparse.Namespace) -> int:
     console = stdout_console()
     console.print(table)
     console.print("run a study in minutes with: lilliput study NAME --quick")
+    return 0
+
+
+def write_summary(arguments: argparse.Namespace) -> int:
+    """Write the page of techniques from the finished studies in the folder."""
+    if arguments.study is not None:
+        what, fix = "--summary is of all studies (got one study)", f"remove {arguments.study}"
+        raise UserError(what, None, fix=fix, code="flag.conflict")
+    from lilliput.cli.report import print_report_path
+    from lilliput.reports.report_files import write_document
+    from lilliput.studies.grid import load_study
+    from lilliput.studies.study_files import shipped_studies
+    from lilliput.studies.study_results import STUDY, read_result
+    from lilliput.studies.technique_summary import technique_document
+
+    folder = Path(arguments.folder)
+    finished = [name for name in shipped_studies() if (folder / name / STUDY).exists()]
+    if not finished:
+        fix = "run a study first, such as lilliput study window"
+        raise UserError("no shipped study has been run", str(folder), fix=fix, code="study.no-results")
+    studies = [load_study(name) for name in shipped_studies()]
+    rows = {name: read_result(folder / name).rows for name in finished}
+    page, markdown = write_document(technique_document(studies, rows), folder / "techniques.html")
+    if arguments.json:
+        print_json({"studies": finished, "report": str(page), "markdown": str(markdown)})
+    else:
+        print_report_path(page)
     return 0
 
 

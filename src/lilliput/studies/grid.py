@@ -30,6 +30,7 @@ from lilliput.studies.study_files import (
     Plot,
     QuickForm,
     StudyFile,
+    Technique,
     find_study,
     label_line,
     read_study,
@@ -75,6 +76,8 @@ class Study:
     axes: tuple[Axis, ...]
     plots: tuple[Plot, ...] = ()
     published: tuple[str, ...] = ()
+    history: bool = False
+    technique: Technique | None = None
     quick: bool = False
 
     @property
@@ -216,6 +219,8 @@ def build_study(path: Path, text: str, content: StudyFile, quick: bool) -> tuple
         axes=tuple(axes),
         plots=content.plots,
         published=content.published,
+        history=content.history,
+        technique=content.technique,
         quick=quick,
     )
     return with_inputs(study, path.resolve().parent), errors
@@ -236,7 +241,7 @@ def with_inputs(study: Study, folder: Path) -> Study:
 def check_study(study: Study, path: Path, text: str) -> list[UserError]:
     """Return the errors of its seeds, measures, metrics and settings, each once."""
     from lilliput.studies.measures import MEASURES
-    from lilliput.studies.study_metrics import FIGURES, find_figure, is_figure
+    from lilliput.studies.study_metrics import FIGURES, UNITS_OF_METRICS, find_figure, is_figure
 
     errors: list[UserError] = []
 
@@ -266,6 +271,18 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         if plot.kind in ("scatter", "fit") and (plot.x is None or plot.y is None):
             what = f"a plot of kind {plot.kind} requires two metrics, x and y"
             add(what, "plots", 'set both, such as x = "train.seconds" and y = "validation.loss"')
+        if plot.kind == "curves" and plot.x not in (None, *UNITS_OF_METRICS):
+            what = f"curves are drawn against {', '.join(UNITS_OF_METRICS)} (got x = {plot.x!r})"
+            add(what, "plots", "use one of them as x, or remove x")
+    if study.technique is not None:
+        labels = {axis.name: {*axis.values} for axis in study.axes}
+        for key in ("with_it", "without"):
+            cell = getattr(study.technique, key)
+            if cell.keys() != labels.keys() or any(label not in labels[axis] for axis, label in cell.items()):
+                if study.quick:
+                    continue  # the quick form may leave the label out
+                what = f"technique.{key} must name one label of every axis (got {cell})"
+                add(what, "technique", f"give a label for each of {', '.join(labels)}")
     if not is_there(study.recipe):
         return errors  # already reported; settings cannot be checked without the recipe
     for cell in cells(study):

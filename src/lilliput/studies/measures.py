@@ -7,8 +7,9 @@ Owns: the measures, their settings `measure.*`, and the process that runs a set 
 prints one JSON object. Does not own: computing a metric (`evaluation`, `storage.run_folders`, `model.counting`),
 titles and units (`study_metrics`). Only the measures that need a model import torch; `training` reads the run's log.
 
-A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the cell's seed.
-Metrics that a run does not have (a classifier has no perplexity) are left out.
+A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the cell's seed. A value
+that is a str is a text for the report, not a metric. Metrics that a run does not have (a classifier has no perplexity) are
+left out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from lilliput.settings.plugins import load_plugin
 from lilliput.settings.tree import STRICT, Config, Count
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
-from lilliput.studies.study_metrics import OF_A_SPLIT, ORDERS
+from lilliput.studies.study_metrics import EXAMPLE, OF_A_SPLIT, ORDERS
+from lilliput.studies.subprocesses import own_peak
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from lilliput.decoding.engines import Engine, EngineRows
     from lilliput.decoding.writer import Sample, Writer
 
-Measure = Callable[[Path, Mapping[str, Any], int], dict[str, float]]
+Measure = Callable[[Path, Mapping[str, Any], int], Mapping[str, float | str]]
 
 LAST = 0.1  # share of the logged steps whose mean loss is the training loss: the loss of one batch is noisy
 WARM_UP = 8  # tokens generated before timing: the first ones load and compile
@@ -58,6 +60,10 @@ class MeasureSettings:
     prompt_tokens: Count = Field(default=5, description="tokens of each document used as the prompt")
     tokens: Count = Field(default=40, description="tokens generated after each prompt")
     batch: Count = Field(default=1, description="texts generated at the same time")
+    different_prompts: bool = Field(
+        default=False, description="start each text of a batch with another held-out document (writing)"
+    )
+    example: str = Field(default="", description="prompt that every cell continues, for the report (example)")
     repeats: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="repeated measurements of a speed")
     stories: Count = Field(default=100, description="storybook stories that are generated and checked")
 
@@ -104,6 +110,10 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
         "train.loss": statistics.fmean(losses),
         "train.seconds": last["seconds"],
         "train.tokens_per_second": statistics.median(step["tokens_per_second"] for step in steps),
+        "train.rows_per_step": config.train.batch * config.train.accumulate,
+        "train.micro_batch_seconds": last["seconds"] / (last["step"] * config.train.accumulate),
+        "micro_batches": last["step"] * config.train.accumulate,
+        "train.epoch_seconds": epoch_seconds(events),
         "updates": last["step"],
         "tokens": last["tokens"],
         **count_costs(config, last["tokens"]),
@@ -115,6 +125,14 @@ def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[
     for name, test in figures_of_tests(events).items():
         found |= split_figures(f"test.{name}", test)
     return finite(found)
+
+
+def epoch_seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the training time per epoch at the last evaluation during training; None if there is none."""
+    found = [
+        event for event in events if event["event"] == "evaluation" and event.get("epoch") and event.get("seconds")
+    ]
+    return found[-1]["seconds"] / found[-1]["epoch"] if found else None
 
 
 def count_costs(config: Config, tokens: int) -> dict[str, float]:
@@ -202,14 +220,16 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
 
 def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Measure speed and memory of generating `measure.batch` texts of exactly `generate.tokens` tokens after
-    `generate.prompt`: the median of `measure.repeats`, after a warm-up."""
+    `generate.prompt`, or after the first tokens of different held-out documents: the median of `measure.repeats`, after a
+    warm-up."""
     from lilliput.decoding.writer import load
 
     task, writer = read_settings(settings), with_settings(load(run), settings)
     generate = writer.config.generate
     generate = replace(generate, min_tokens=generate.tokens)  # no early end: equal work for every text
+    prompts = held_out_prompts(run, task) if task.different_prompts else [generate.prompt] * task.batch
     watched = Watched(writer.engine_for(generate))
-    writer, prompts = replace(writer, engine=watched), [generate.prompt] * task.batch
+    writer = replace(writer, engine=watched)
     writer.samples(prompts, seed, replace(generate, tokens=WARM_UP, min_tokens=WARM_UP))
     took: list[float] = []
     samples: list[Sample] = []
@@ -221,12 +241,28 @@ def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     return finite(
         {
             "tokens_per_second": tokens / task.repeats / seconds,
-            "seconds_per_sample": seconds / task.batch,
+            "seconds_per_sample": seconds / len(prompts),
+            "writing.seconds": seconds,
+            "writing.peak_memory_bytes": own_peak(),
             "cache_bytes": watched.most,
             "writing.tokens": tokens / len(samples),
             "writing.perplexity": math.exp(-sum(sample.logprob for sample in samples) / tokens),
         }
     )
+
+
+def held_out_prompts(run: Path, task: MeasureSettings) -> list[str]:
+    """Return the first tokens of `measure.batch` documents of `measure.on`, evenly spread over the split."""
+    from lilliput.evaluation.evaluate import open_evaluation
+    from lilliput.evaluation.prompt_selection import choose_documents, first_tokens
+
+    evaluation = open_evaluation(run, on=task.on)
+    documents = choose_documents(evaluation.file, task.batch, task.prompt_tokens)
+    if len(documents) < task.batch:
+        what = f"{task.batch} different prompts require as many documents of {task.prompt_tokens} tokens (got {len(documents)})"
+        raise UserError(what, str(run), fix="lower measure.batch", code="setting.value", setting="measure.batch")
+    ids = (first_tokens(evaluation.file, document, task.prompt_tokens) for document in documents.tolist())
+    return [evaluation.writer.tokenizer.decode(prompt) for prompt in ids]
 
 
 class Watched:
@@ -257,12 +293,22 @@ def measure_stories(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     return {"stories.valid": story_validity(writer, task.stories, seed).share}
 
 
+def measure_example(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, str]:
+    """Return the text that continues the prompt `measure.example`."""
+    from lilliput.decoding.writer import load
+
+    task, writer = read_settings(settings), with_settings(load(run), settings)
+    (sample,) = writer.samples([task.example], seed, replace(writer.config.generate, tokens=task.tokens))
+    return {EXAMPLE: sample.prompt + sample.text}
+
+
 MEASURES: dict[str, Measure] = {
     "training": measure_training,
     "likelihood": measure_likelihood,
     "accuracy": measure_accuracy,
     "overlap": measure_overlap,
     "writing": measure_writing,
+    "example": measure_example,
     "stories": measure_stories,
 }
 
@@ -290,9 +336,9 @@ def finite(figures: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
 
 
-def measure(run: Path, names: Sequence[str], settings: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """Return all metrics of these measures; if two return the same metric, the later one is kept."""
-    figures: dict[str, float] = {}
+def measure(run: Path, names: Sequence[str], settings: Mapping[str, Any], seed: int) -> dict[str, float | str]:
+    """Return all metrics and texts of these measures; if two return the same metric, the later one is kept."""
+    figures: dict[str, float | str] = {}
     for name in names:
         figures |= MEASURES[name](run, settings, seed)
     return figures

@@ -210,8 +210,10 @@ class Runner:
             return
         out = self.process(job, measure_command(job, self.folder), lambda: None)
         if out is not None:
-            figures = json.loads(out) | self.peak_of(job.run)
-            line = {"cell": job.cell, "seed": job.seed, "run": job.run, "measures": job.measures, "figures": figures}
+            found = json.loads(out) | self.peak_of(job.run)
+            line = {"cell": job.cell, "seed": job.seed, "run": job.run, "measures": job.measures}
+            line["figures"] = {name: value for name, value in found.items() if not isinstance(value, str)}
+            line["texts"] = {name: value for name, value in found.items() if isinstance(value, str)}
             append_line(self.folder / METRICS, line)
 
     def peak_of(self, run: str) -> dict[str, float]:

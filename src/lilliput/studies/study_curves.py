@@ -16,15 +16,23 @@ from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_h
 from lilliput.reports.document import Picture
 from lilliput.reports.formatting import capital
 from lilliput.reports.plot_style import PALETTE, finish, frame_upward, label_ends, new_drawing, thousands
+from lilliput.storage.run_folders import Run
 from lilliput.studies.comparison import Labels, axis_labels, cell_labels, reference_labels
 from lilliput.studies.grid import budget_of, cells
+from lilliput.studies.study_metrics import UNITS_OF_METRICS
 from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_verdict import name_cell
 
 PANELS = 3  # at most
 POINTS = 200  # per curve
 FEWEST = 3  # points of a curve that is drawn
-UNITS = {"steps": "steps", "tokens": "million tokens", "minutes": "minutes of training", "flops": "million tokens"}
+UNITS = {
+    "steps": "steps",
+    "micro-batches": "micro-batches",
+    "tokens": "million tokens",
+    "minutes": "minutes of training",
+    "flops": "million tokens",
+}
 Numbers = NDArray[np.float64]
 
 
@@ -38,9 +46,12 @@ class Band(NamedTuple):
     high: Numbers
 
 
-def draw_curves(result: StudyResult, name: str, training: bool, title: str | None = None) -> Picture | None:
-    """Draw the training or validation loss; return None if too little was logged."""
-    unit, _ = budget_of(cells(result.study)[0])
+def draw_curves(
+    result: StudyResult, name: str, training: bool, title: str | None = None, along: str | None = None
+) -> Picture | None:
+    """Draw the training or validation loss against the metric `along`, by default the unit of the budget; return None if too
+    little was logged."""
+    unit = UNITS_OF_METRICS[along] if along else budget_of(cells(result.study)[0])[0]
     bands = [band for cell in distinct_cells(result) if (band := read_band(result, cell, training, unit))]
     if not bands:
         return None
@@ -126,7 +137,7 @@ def read_band(result: StudyResult, cell: Labels, training: bool, unit: str) -> B
 
 
 def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curve | None:
-    """Return the loss of one run by the unit of the budget; None if there are too few points."""
+    """Return the loss of one run by this unit; None if there are too few points."""
     events = result.curve(run)
     steps = [event for event in events if event["event"] == "step"]
     evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
@@ -135,6 +146,8 @@ def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curv
     at = np.array([event["step"] for event in steps], np.float64)
     if unit == "steps":
         passed = at
+    elif unit == "micro-batches":
+        passed = at * Run(result.folder / run).config()["train"]["accumulate"]
     elif unit == "minutes":
         passed = np.array([event["seconds"] for event in steps]) / 60
     else:

@@ -44,6 +44,20 @@ class QuickForm:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class Technique:
+    """The row of a study in the summary of techniques: the cell `with_it` is compared with the cell `without` by three
+    metrics; `use` states when to use the technique."""
+
+    name: str
+    with_it: dict[str, str]
+    without: dict[str, str]
+    use: str
+    quality: str | None = None
+    speed: str | None = None
+    memory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class StudyFile:
     """The content of a study file."""
 
@@ -58,10 +72,12 @@ class StudyFile:
     axes: dict[str, dict[str, Any]] | None = None
     plots: tuple[Plot, ...] = ()
     published: tuple[str, ...] = ()
+    history: bool = False
+    technique: Technique | None = None
     quick: QuickForm | None = None
 
 
-KEYS: dict[str, Any] = {"": StudyFile, "quick": QuickForm}  # other tables with keys are plots
+KEYS: dict[str, Any] = {"": StudyFile, "quick": QuickForm, "technique": Technique}  # other tables with keys are plots
 
 
 def shipped_studies() -> dict[str, Path]:

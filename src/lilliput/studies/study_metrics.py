@@ -37,6 +37,14 @@ def given_by(measures: str, figures: dict[str, Figure]) -> dict[str, Figure]:
 
 
 ORDERS = (1, 2, 3, 4)  # of n-grams
+EXAMPLE = "example"  # a text, not a metric
+# Metrics that curves may be drawn against.
+UNITS_OF_METRICS = {
+    "updates": "steps",
+    "micro_batches": "micro-batches",
+    "tokens": "tokens",
+    "train.seconds": "minutes",
+}
 
 # Metrics of a whole split, by the last part of the name. `bits_per_byte_spelled` includes the bits for spelling unknown
 # words, so that it compares different tokenizers.
@@ -68,7 +76,11 @@ FIGURES: dict[str, Figure] = {
             "train.seconds": Figure("training time", "s", "lower", 1),
             "train.tokens_per_second": Figure("training speed", "tokens/s", "higher", 0),
             "train.activation_bytes": Figure("activation memory (computed)", "MB", "lower", 1, 1e-6),
+            "train.rows_per_step": Figure("effective batch", "rows", None, 0),
+            "train.micro_batch_seconds": Figure("time of 2,000 micro-batches", "s", "lower", 1, 2000.0),
+            "train.epoch_seconds": Figure("time per epoch", "s", "lower", 1),
             "updates": Figure("steps", "", None, 0),
+            "micro_batches": Figure("micro-batches", "", None, 0),
             "tokens": Figure("training tokens", "million", None, 2, 1e-6),
             "flops": Figure("training compute", "TFLOP", None, 2, 1e-12),
             "parameters": Figure("parameters", "million", None, 3, 1e-6),
@@ -99,7 +111,14 @@ FIGURES: dict[str, Figure] = {
             "seconds_per_sample": Figure("time per sample", "s", "lower", 4, of_a_text=True),
         },
     ),
-    **given_by("writing", {"cache_bytes": Figure("KV cache size", "MB", "lower", 2, 1e-6, of_a_text=True)}),
+    **given_by(
+        "writing",
+        {
+            "cache_bytes": Figure("KV cache size", "MB", "lower", 2, 1e-6, of_a_text=True),
+            "writing.seconds": Figure("total time of a batch", "s", "lower", 3, of_a_text=True),
+            "writing.peak_memory_bytes": Figure("peak process memory, generating", "MB", "lower", 0, 1e-6),
+        },
+    ),
     **given_by("stories", {"stories.valid": Figure("valid stories", "%", "higher", 1, 100.0)}),
     **given_by(
         "accuracy",

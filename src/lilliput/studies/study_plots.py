@@ -89,7 +89,8 @@ def choose_plots(result: StudyResult) -> list[Plot]:
 
 
 def draw_losses(result: StudyResult, plot: Plot, name: str) -> Picture | None:
-    return draw_curves(result, name, training=bool(plot.y and plot.y.startswith("train")), title=plot.title)
+    training = bool(plot.y and plot.y.startswith("train"))
+    return draw_curves(result, name, training, plot.title, plot.x)
 
 
 # Bars -----------------------------------------------------------------------------------------------------------------

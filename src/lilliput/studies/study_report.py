@@ -24,6 +24,7 @@ from lilliput.reports.formatting import capital, counted, duration, fixed, forma
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.studies.comparison import find_missing
 from lilliput.studies.grid import budget_of, cells
+from lilliput.studies.study_history import example_blocks, history_tables
 from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_plots import draw_study, fit_groups
 from lilliput.studies.study_results import TABLE, StudyResult
@@ -43,6 +44,8 @@ def describe_study(result: StudyResult) -> ReportDocument:
         Section("Overview", [overview_table(result)]) if result.rows else None,
         Section("Figures", [Gallery(pictures)]) if (pictures := draw_study(result)) else None,
         *law_sections(result),
+        Section("One prompt, every cell", example_blocks(result)),
+        Section("History", history_tables(result)),
         Section("Metrics in detail", [figure_table(result, name) for name in shown_figures(result)]),
         Section("Published results and notes", [Bullets([("", sentence) for sentence in study.published])])
         if study.published

@@ -41,13 +41,14 @@ LIBRARIES = ("torch", "numpy", "numba", "tokenizers", "safetensors", "sacrebleu"
 
 @dataclass(frozen=True)
 class Row:
-    """The metrics of one cell with one seed; `measures` returned them."""
+    """The metrics and texts of one cell with one seed; `measures` returned them."""
 
     cell: dict[str, str]
     seed: int
     run: str
     figures: dict[str, float]
     measures: tuple[str, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ def read_result(folder: str | Path) -> StudyResult:
     found: dict[tuple[tuple[tuple[str, str], ...], int], Row] = {}
     for number, line in enumerate(read_lines(place / METRICS), start=1):
         try:
-            row = Row(line["cell"], line["seed"], line["run"], line["figures"], tuple(line["measures"]))
+            measures, texts = tuple(line["measures"]), line.get("texts", {})
+            row = Row(line["cell"], line["seed"], line["run"], line["figures"], measures, texts)
             found[tuple(sorted(row.cell.items())), row.seed] = row
         except (KeyError, TypeError, AttributeError) as error:
             where = f"{place / METRICS}, line {number}"

@@ -61,7 +61,9 @@ def reach(low: float, high: float, figure: Figure) -> str:
 
 
 def share(difference: float, reference: float) -> str:
-    """Return a difference in percent of the reference."""
+    """Return a difference in percent of the reference, or as a factor if the value is at least twice the reference."""
+    if difference >= reference > 0:
+        return f"{fixed(1 + difference / reference, 2)}x"
     percent = 100 * difference / abs(reference)
     return fixed(percent, 0 if abs(percent) >= 9.95 else 1, "+") + "%"
 
