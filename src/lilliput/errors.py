@@ -66,7 +66,8 @@ class UserErrors(UserError):
             return str(self.errors[0])
         lines = []
         for error in self.errors:
-            place = error.dotted_setting or error.where
+            named = error.dotted_setting and error.dotted_setting in error.what
+            place = error.where if named else error.dotted_setting or error.where
             shown = f" ({place})" if place and not error.what.startswith(place) else ""
             lines.append(f"{error.what}{shown}; fix: {error.fix}")
         return "\n".join(lines)
@@ -87,13 +88,13 @@ def blame(setting: str) -> Iterator[None]:
         raise
 
 
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the known word that is spelled most like `word`, or None."""
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known word that is spelled most like `word`, or None. `cutoff`: least similarity (difflib)."""
     known = list(words)
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     if found:
         return found[0]
     # Compare last parts too: `layer` is close to `model.layers` only by its last part.
     last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
-    found = difflib.get_close_matches(word.rsplit(".", 1)[-1], list(last), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word.rsplit(".", 1)[-1], list(last), n=1, cutoff=cutoff)
     return last[found[0]] if found else None

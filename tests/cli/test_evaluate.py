@@ -98,7 +98,7 @@ def test_printed_output_of_the_storybook() -> None:
 def test_printed_table_of_baselines() -> None:
     out = shown("words", "--baselines")
     table = out[out.index("baseline  ") :]
-    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz given train split" in table
+    assert "Kneser-Ney, order 5" in table and "this model" in table and "xz after reading" in table
 
 
 def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:
@@ -111,12 +111,12 @@ def test_a_model_of_both_tasks_has_baselines_of_both_kinds() -> None:
 def test_a_model_worse_than_baselines_is_reported_as_worse() -> None:
     out = " ".join(shown("classifier", "--on", "heard", "--baselines").split())
     assert (
-        "by accuracy: worse than 2 of 3 baselines (TF-IDF + logistic regression, naive Bayes), "
-        "not significantly different from 1 (always bee)"
+        "compared by accuracy: worse than 2 of 3 baselines (TF-IDF + logistic regression, naive Bayes), "
+        "not significantly different from 1 (always predicts bee)"
     ) in out
     out = " ".join(shown("words", "--baselines").split())
-    assert "by loss: worse than 6 of 10 baselines" in out
-    assert out.endswith("without a confidence interval: worse than 4 of 10 baselines")
+    assert "compared by loss: worse than 6 of 6 baselines" in out
+    assert out.endswith("without a confidence interval: worse than 4 of 4 baselines")
 
 
 def test_all_verdicts_of_the_comparison_with_baselines() -> None:
@@ -125,12 +125,12 @@ def test_all_verdicts_of_the_comparison_with_baselines() -> None:
     rows: list[dict[str, Any]] = [{"name": f"#{one:g}", "accuracy": one, "verdict": verdicts[one]} for one in verdicts]
     found = [*verdict_sentences([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy")]
     assert found[1:3] == [
-        "by accuracy: worse than 1 of 6 baselines (#4), better than 1 (#1), not significantly different from 1 (#2)",
-        "by accuracy, without a confidence interval: worse than 1 of 6 baselines (#5), at least as good as 2 (#2.5, #3)",
+        "compared by accuracy: worse than 1 of 3 baselines (#4), better than 1 (#1), not significantly different from 1 (#2)",
+        "compared by accuracy, without a confidence interval: worse than 1 of 3 baselines (#5), at least as good as 2 (#2.5, #3)",
     ]
     assert len(found) == 4, "and the rule of significance"
     rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "own", "bits_per_byte": 2.0, "own": True}]
-    expected = "by bits per byte, without a confidence interval: worse than 1 of 1 baselines ([xz])"
+    expected = "compared by bits per byte, without a confidence interval: worse than 1 of 1 baselines ([xz])"
     assert [*verdict_sentences(rows, "bits_per_byte")][1:] == [expected]
 
 
@@ -139,7 +139,9 @@ def test_differences_of_accuracy_are_in_percentage_points() -> None:
     low, high = (rows["naive Bayes"]["difference"][end] for end in ("low", "high"))
     assert -1 <= low < 0, "shares in JSON"
     out = shown("classifier", "--on", "heard", "--baselines")
-    assert "difference: accuracy of the model - accuracy of the baseline in percentage points" in " ".join(out.split())
+    assert "difference: accuracy of the model minus accuracy of the baseline in percentage points" in " ".join(
+        out.split()
+    )
     assert re.search(rf"^naive Bayes +100.0% +{100 * low:+.1f} to {100 * high:+.1f}$", out, re.MULTILINE)
 
 
@@ -197,7 +199,7 @@ def test_overlap_prints_prompts_decoding_and_signatures() -> None:
     assert re.search(
         r"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp", out
     )
-    assert "chrF: nrefs:1|case:mixed" in out and "JSON output: words, words_unsmoothed, " in out
+    assert "chrF: nrefs:1|case:mixed" in out and "5 other definitions" in out
     flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
     out = " ".join(shown("words", *flags, "--temperature", "0").split())
     assert "prompts: 2, 2 distinct; the first 7 tokens of documents decoding: greedy BLEU-n" in out

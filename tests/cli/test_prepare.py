@@ -42,8 +42,8 @@ def test_the_table_and_its_sentences() -> None:
     out = prepare("--tokenizer.kind", "word", "--model.context", "8")
     figures = {name.split("  ")[0]: values for name, values in rows(out).items()}
     assert figures["documents"] == ["12", "3"]
-    assert figures["duplicates within the split"] == ["1", "0"]
-    assert figures["duplicates of training documents"] == ["1"]
+    assert figures["repeated documents within the split"] == ["1", "0"]
+    assert figures["documents that are also in the training split"] == ["1"]
     assert figures["unknown tokens"] == ["0.00%", "13.33%"]
     assert "most frequent unknown words in validation: an 1, missed 1, unheard 1, word 1" in out
     assert (

@@ -167,7 +167,7 @@ def test_a_classifier_from_end_to_end(here: Path) -> None:
     assert "bits" not in out + err and "perplexity" not in out + err
     lines = out.splitlines()
     assert any(line.startswith("validation loss") and "nats/document (8 documents" in line for line in lines)
-    assert any(line.startswith("test heard        accuracy ") and line.endswith("%  (11 documents)") for line in lines)
+    assert any(line.startswith("test set heard    accuracy ") and line.endswith("%  (11 documents)") for line in lines)
     assert "lilliput generate" not in out
     summary = as_json("info", "said")
     assert summary["validation"]["bits_per_byte"] is None
@@ -193,7 +193,7 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
     assert list(summary) == ["mine", "other"]
     for name, found in summary.items():
         assert (
-            f"test {name:<12} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  (" in out
+            f"test set {name:<8} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  (" in out
         )
     assert "accuracy" not in lilliput("info").out
 

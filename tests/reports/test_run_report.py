@@ -157,9 +157,9 @@ def test_plots_of_the_logged_metrics() -> None:
 
 def test_a_clipped_curve_is_noted() -> None:
     assert draw_run(log(20))[0].caption.endswith(
-        "used during training. The start of the curve is above the plotted range."
+        "fixed validation sample. The start of the curve is above the plotted range."
     )
-    assert draw_run(log(20, falls=False))[0].caption.endswith("used during training.")
+    assert draw_run(log(20, falls=False))[0].caption.endswith("fixed validation sample.")
 
 
 def test_the_floor_has_the_unit_of_the_loss() -> None:

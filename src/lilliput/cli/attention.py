@@ -237,8 +237,9 @@ def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] |
             what = f"{name} must have ascending ranges (got {text!r})"
             raise UserError(what, fix=f"use {name} {last}-{first}", code="flag.value")
         if there is not None and last >= there:
-            what = f"{name} must be numbers from 0 to {there - 1} (got {text!r})"
-            raise UserError(what, fix=f"choose numbers from 0 to {there - 1}", code="attention.selection")
+            things = name.removeprefix("--")
+            what = f"the model has {there} {things}, numbered from 0 (got {name} {text})"
+            raise UserError(what, fix=f"use numbers up to {there - 1}", code="attention.selection")
         chosen |= set(range(first, last + 1))
     return sorted(chosen)
 
@@ -344,7 +345,8 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
         table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
     stdout_console().print(table)
     stdout_console().print(
-        "entropy in bits; distance in tokens; other columns: mean weight on the tokens that the column names; "
-        "uniform: a head with equal weights on all visible tokens",
+        "entropy in bits, distance in tokens; the others are mean attention weights: previous, first, punctuation: on such "
+        "tokens; same: on earlier copies of the token; induction: on the token after an earlier copy; -: no such token in the "
+        "text; last row: a head with equal weights on all visible tokens, for comparison",
         style="dim",
     )

@@ -55,7 +55,9 @@ def print_costs(config: Config, as_json: bool) -> int:
         f"FLOPs       {readable(counted.flops_per_token)} per token{recomputed}; {tokens_per_step:,} tokens per step"
     )
     more = ", plus the masks of dropout" if config.model.dropout else ""
-    console.print(f"memory      about {readable(memory)}B{more}")
+    console.print(
+        f"memory      about {readable(memory)}B for weights, gradients, optimizer and activations, besides Python and torch{more}"
+    )
     known = "depends on the length of the text" if seconds is None else f"about {seconds / 60:.1f} minutes"
     console.print(f"time        {known}")
     for note in notes:

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overlapping",
         action="store_true",
-        help="also compute the loss of windows that start at every token (not related to --overlap)",
+        help="also compute the loss with one window per token position, as overlapping training windows do",
     )
     parser.add_argument(
         "--by",

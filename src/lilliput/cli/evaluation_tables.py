@@ -87,7 +87,7 @@ def figure(name: str, value: float) -> str:
 def main_table(found: dict[str, Any]) -> Table:
     """Return the metrics, their confidence intervals, and the metrics without leaked documents, if there are any."""
     unknown, without = found.get("unknown_rate", 0.0) > 0, (found.get("leaked") or {}).get("without")
-    table = plain_table("", "", "95% confidence interval", *(["without leaked"] if without else []))
+    table = plain_table("", "", "95% confidence interval", *(["without leaked documents"] if without else []))
     for name, title in NAMES.items():
         if name not in found or (name.endswith("_spelled") and not unknown):
             continue
@@ -236,7 +236,7 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
     yield f"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, {found['bleu']['signature']}"
     yield f"chrF: {overlap['chrf']['signature']}"
-    yield f"other definitions of BLEU (0 to 1) are in the JSON output: {', '.join(overlap['conventions'])}"
+    yield f"the JSON output has BLEU (0 to 1) by {len(overlap['conventions'])} other definitions (docs/evaluation.md)"
 
 
 def format_generation(settings: dict[str, Any], seed: int) -> str:
@@ -283,7 +283,7 @@ def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[st
 
 def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
     form = points if columns[-1] == "accuracy" else "{:+.3f}".format
-    table = plain_table("baseline", *(NAMES[key] for key in columns), "difference, 95% CI")
+    table = plain_table("baseline", *(NAMES[key] for key in columns), f"difference in {metric_of(columns[-1])}, 95% CI")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
         difference = row.get("difference")
@@ -295,8 +295,12 @@ def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
 def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
     """Summarise the comparison with the baselines, by confidence interval where there is one, else by value."""
     (own,) = (row[key] for row in rows if row.get("own"))
-    metric, sign, unit = ("accuracy", 1, " in percentage points") if key == "accuracy" else ("loss", -1, "")
-    yield f"difference: {metric} of the model - {metric} of the baseline{unit}, with its 95% confidence interval (CI)"
+    metric, sign = metric_of(key), 1 if key == "accuracy" else -1
+    unit, positive = ("percentage points", "better") if key == "accuracy" else ("nats/token", "worse")
+    yield (
+        f"difference: {metric} of the model minus {metric} of the baseline in {unit}, with its 95% confidence interval (CI); "
+        f"positive: the model is {positive}"
+    )
     others = [row for row in rows if not row.get("own")]
     compared: dict[str, list[str]] = {phrase: [] for phrase in VERDICTS.values()}
     by_value: dict[str, list[str]] = {"worse than": [], "at least as good as": []}
@@ -305,8 +309,11 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
             compared[VERDICTS[row["verdict"]]].append(row["name"])
         else:
             by_value["worse than" if sign * row[key] > sign * own else "at least as good as"].append(row["name"])
-    for prefix, groups in ((f"by {metric}", compared), (f"by {NAMES[key]}, without a confidence interval", by_value)):
-        parts, of = list[str](), f" of {len(others)} baselines"
+    for prefix, groups in (
+        (f"compared by {metric}", compared),
+        (f"compared by {NAMES[key]}, without a confidence interval", by_value),
+    ):
+        parts, of = list[str](), f" of {sum(map(len, groups.values()))} baselines"
         for phrase, names in groups.items():
             if names:
                 listed = f" ({', '.join(names)})" if len(names) <= FEW else ""
@@ -315,6 +322,11 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
             yield f"{prefix}: {', '.join(parts)}"
     if compared[VERDICTS["ties"]]:
         yield RULE
+
+
+def metric_of(key: str) -> str:
+    """Return the metric whose difference is compared: accuracy, or the loss."""
+    return "accuracy" if key == "accuracy" else "loss"
 
 
 def points(share: float) -> str:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="RECIPE|RUN",
-        help="run (folder, or name in runs/); it is read as a recipe if no such run exists or a setting is given",
+        help="run (folder, or name in runs/) or recipe; if both exist, the run, unless a setting is given",
     )
     parser.add_argument("--html", metavar="FILE", help="also write an .html page with pictures")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -78,7 +78,13 @@ def load_model(target: str, settings: dict[str, str]) -> tuple[str, Transformer]
     from lilliput.settings.loading import load_config
     from lilliput.training.cost_estimate import assume_data
 
-    config = assume_data(load_config(target, settings, origin="command line"))
+    try:
+        config = assume_data(load_config(target, settings, origin="command line"))
+    except UserError as error:
+        if error.code != "recipe.missing" or settings:
+            raise
+        what, fix = f"no run or recipe is named {target!r}", "run lilliput info to list the runs, or give a recipe"
+        raise UserError(what, fix=fix, code="recipe.missing") from None
     return f"recipe {target}, new weights", build_model(config.model, config.vectors, seed=config.seed)
 
 
@@ -121,11 +127,13 @@ def print_inspection(name: str, found: Inspection) -> None:
     console.print(table)
     title(f"embedding: first rows of {' x '.join(map(str, found.embedding.shape))}")
     console.print(number_lines(found.embedding), markup=False)
-    title(f"positions: {found.position_kind}")
+    cosines = " (cosine of the angle; a row per position)" if found.position_kind == "rotary" else ""
+    title(f"positions: {found.position_kind}{cosines}")
     nothing = "no encoding is added to the embedding"
     console.print(nothing if found.positions is None else number_lines(found.positions), markup=False)
     for window, mask in found.masks.items():
-        title("mask: " + ("all layers without a window" if window is None else f"layers with window {window}"))
+        layers = "every layer" if len(found.masks) == 1 else "layers"
+        title(f"mask of {layers} " + ("(no window)" if window is None else f"with window {window}"))
         console.print(mask_text(mask), markup=False)
     title("checks")
     table = Table("", "check", "value", "meaning", box=None, pad_edge=False)

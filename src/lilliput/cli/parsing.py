@@ -20,8 +20,9 @@ from typing import Any, NoReturn, Protocol
 from lilliput.errors import UserError, nearest
 
 SETTINGS = (
-    "settings (--model.layers 8 is [model] layers = 8 in a recipe; - and _ are equal; without a value, a true|false setting "
-    "becomes true; (word, character) or (muon) at the end: only for that tokenizer, optimizer, task or engine):"
+    "settings. --model.layers 8 on the command line is layers = 8 under [model] in a recipe. You can write - for _. A "
+    "true|false setting without a value becomes true. Square brackets show the default. Names in round brackets at the end, "
+    "such as (muon) or (word, character): the setting is used only with that optimizer, tokenizer, task or engine."
 )
 LEFT = 40  # columns of the names and types of settings in the help
 

@@ -78,9 +78,9 @@ def split_table(found: dict[str, Any]) -> Table:
         ("tokens per word", found["tokens_per_word"], ".2f"),
         ("unknown tokens", found["unknown_rate"], ".2%"),
         (f"documents longer than the context ({cut['context']:,} tokens)", cut["documents"], ".1%"),
-        ("tokens beyond the context in their document", cut["tokens"], ".1%"),
-        ("duplicates within the split", duplicates["within"], ",d"),
-        ("duplicates of training documents", duplicates["across"], ",d"),
+        ("tokens after the first context of a document", cut["tokens"], ".1%"),
+        ("repeated documents within the split", duplicates["within"], ",d"),
+        ("documents that are also in the training split", duplicates["across"], ",d"),
     ]
     rows += [(f"{kind} documents", found[kind], ",d") for kind in ("empty", "dropped") if any(found[kind].values())]
     for name, values, form in rows:

@@ -84,8 +84,10 @@ def parse_seeds(text: str) -> list[int]:
         raise UserError(what, None, fix="use --seeds 1,2,3", code="flag.value")
     seeds = [int(word) for word in words]
     if len(set(seeds)) < len(seeds):
-        fix = f"use --seeds {','.join(map(str, dict.fromkeys(seeds)))}"
-        raise UserError(f"--seeds must be different from each other (got {text!r})", None, fix=fix, code="flag.value")
+        what = f"the seeds must be different (got --seeds {text})"
+        distinct = list(dict.fromkeys(seeds)) if len(set(seeds)) > 1 else [1, 2, 3]
+        fix = f"use --seeds {','.join(map(str, distinct))}"
+        raise UserError(what, None, fix=fix, code="flag.value")
     return seeds
 
 

@@ -46,6 +46,7 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
 def print_validation(run: Run, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
+    console.print(f"best checkpoint   step {found['weights']:,} (lowest validation loss); its results:")
     console.print(f"validation loss   {found['loss']:.4f} {format_unit(found)} ({format_size(found)}, whole split)")
     if found["accuracy"] is not None:
         console.print(f"accuracy          {found['accuracy']:.1%}")
@@ -64,7 +65,7 @@ def print_tests(run: Run, console: Console) -> None:
     tests = figures_of_tests(run.metrics())
     for name, found in tests.items():
         figures = "  ".join(format_figures(found))
-        console.print(f"{f'test {name}':<17} {figures}  ({format_size(found)})", markup=False)
+        console.print(f"{f'test set {name}':<17} {figures}  ({format_size(found)})", markup=False)
 
 
 def print_warnings(run: Run, console: Console) -> None:

@@ -65,7 +65,8 @@ def check_name(data: DataSettings, on: str) -> None:
     if on in (*names, TESTS) or os.path.exists(on):
         return
     known = [*names, *([TESTS] if data.tests else [])]
-    fix = nearest(on, [*known, *os.listdir()]) or f"one of {', '.join(known)}, or the path of a file"
+    near = nearest(on, known)
+    fix = near or f"one of {', '.join(known)}, or the path of an existing file or folder"
     raise UserError(
         f"on must be a set of the run or an existing path (got {on!r})",
         fix=f"use {fix}",

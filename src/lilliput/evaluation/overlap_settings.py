@@ -18,9 +18,7 @@ from lilliput.settings.tree import STRICT, Count, Seed, describe
 class OverlapTask:
     """The prompts and lengths of the task. The prompts do not depend on the seed, so results can be compared pairwise."""
 
-    prompts: Count = describe(
-        "number of prompts; each is the beginning of a document, chosen evenly among the long enough ones", 50
-    )
+    prompts: Count = describe("number of prompts; each is the beginning of a document that is long enough", 50)
     prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens per prompt", 5)
     tokens: Count = describe("maximum number of generated tokens; the reference has the same length", 40)
     seed: Seed = describe("sampling seed; different seeds give independent samples", 0)

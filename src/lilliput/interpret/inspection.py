@@ -248,7 +248,7 @@ def count_checks(model: Transformer) -> list[Check]:
             f"parameters: {name}",
             abs(expected[name] - number),
             EXACT,
-            f"{number:,} in the tensors, {expected[name]:,} counted",
+            f"{number:,} in the model, {expected[name]:,} by formula",
         )
         for name, number in actual.items()
     ]

@@ -296,7 +296,7 @@ def labelled_documents(config: Config) -> list[Conflict]:
     if config.data.labelled:
         return []
     what = f"model.task {config.model.task} requires labelled documents (got data.labelled false)"
-    fix = "set data.labelled to true and data.source to a labelled source"
+    fix = "set data.labelled to true and use lines of LABEL TAB TEXT, or a table with the columns label and text"
     return [Conflict("data.labelled", what, fix)]
 
 

@@ -94,7 +94,7 @@ def draw_loss(events: Events, steps: Events) -> Picture:
     thousands(axes.xaxis)
     label_ends(axes, ends)
     caption = "Training loss (thin line: logged batches; thick line: running mean over 5% of the steps)"
-    caption += " and validation loss on the sample used during training" if evaluations else ""
+    caption += " and loss on the fixed validation sample" if evaluations else ""
     caption += ". The floor is the loss of a perfect model of this corpus" if floor is not None else ""
     return finish(drawing, "loss", f"The {description}.", f"{caption}.{clipped_note(drawn, edge)}")
 

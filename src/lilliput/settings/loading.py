@@ -201,15 +201,19 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
     """Return the error of one setting. A text that is not among the names of a choice has a code of its own."""
     value, where = layer[name] if name in layer else (details[0]["input"], None)
     requirements = dict.fromkeys(sentence(detail["msg"]) for detail in details)
-    close = None
+    close, subject = None, name
+    if all(len(detail["loc"]) > 2 and isinstance(detail["loc"][-1], int) for detail in details):
+        subject, value = f"each value of {name}", details[0]["input"]  # of a list
     is_choice = isinstance(value, str) and all(detail["type"] in ("literal_error", "choice") for detail in details)
     if is_choice:
         names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
-        close = nearest(value, names)
+        close = nearest(value, names, 0.8)
+        if admits_none(setting_types().get(name)):
+            requirements = {f"{requirement} or none": None for requirement in requirements}
     return UserError(
-        f"{name} {' or '.join(requirements)} (got {value!r})",
+        f"{subject} {' or '.join(requirements)} (got {value!r})",
         where,
-        fix=f"set {name} to {close or valid_values(list(requirements))}",
+        fix=f"set {subject} to {close or valid_values(list(requirements))}",
         code="setting.choice" if is_choice else "setting.value",
         setting=name,
     )

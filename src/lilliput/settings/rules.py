@@ -38,7 +38,9 @@ def shape_rules(config: Config) -> list[Conflict]:
     model, vectors, found = config.model, config.vectors, list[Conflict]()
     if model.dim % model.heads:
         what = f"model.dim {model.dim} is not divisible by model.heads {model.heads}"
-        found.append(Conflict("model.heads", what, "set model.heads to a divisor of model.dim"))
+        found.append(
+            Conflict("model.heads", what, f"set model.dim to a multiple of {model.heads}, or change model.heads")
+        )
     if model.kv_heads and model.heads % model.kv_heads:
         what = f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}"
         found.append(Conflict("model.kv_heads", what, "set model.kv_heads to a divisor of model.heads"))
@@ -49,8 +51,11 @@ def shape_rules(config: Config) -> list[Conflict]:
         what = f"a tied head requires vectors of width model.dim (got {vectors.width}, model.dim {model.dim})"
         found.append(Conflict("model.tied", what, "set model.tied to false"))
     if not vectors.projection and vectors.width not in (None, model.dim):
-        what = f"vectors without a projection must have width model.dim (got {vectors.width}, model.dim {model.dim})"
-        found.append(Conflict("vectors.projection", what, "set vectors.projection to true or model.dim to their width"))
+        what = (
+            f"the vectors have width {vectors.width}, model.dim is {model.dim}; without a projection both must be equal"
+        )
+        fix = f"set vectors.projection to true, or set model.dim to {vectors.width}"
+        found.append(Conflict("vectors.projection", what, fix))
     if model.tied and vectors.source is not None and vectors.frozen:
         what = "a tied head requires trainable vectors (got vectors.frozen true)"
         found.append(Conflict("model.tied", what, "set vectors.frozen to false or model.tied to false"))

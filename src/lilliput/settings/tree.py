@@ -37,10 +37,13 @@ class DataSettings:
         "storybook",
     )
     validation_source: str | None = describe("separate source for validation (none: a share of source)", None)
-    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe("share of validation documents", 0.1)
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe(
+        "share of the documents for validation; a single document is split near its end", 0.1
+    )
     tests: tuple[str, ...] = describe("named test sets, as name=source; each is evaluated at the end of training", ())
     separator: Literal["auto", "endoftext", "blank-line", "line", "file"] = describe(
-        "end of a document in a .txt file (auto: <|endoftext|> if it occurs, else the end of the file)", "auto"
+        "what separates documents in a .txt file (auto: <|endoftext|> if it occurs, else each file is one document)",
+        "auto",
     )
     text_field: str = describe(
         "field of a .jsonl line, or column of a table (name, or number from 1), that holds the text", "text"
@@ -52,10 +55,10 @@ class DataSettings:
     )
     seed: Seed = describe("seed of the split and of the storybook", 1)
     windows: Literal["aligned", "overlapping"] = describe(
-        "aligned: each token is predicted once per epoch; overlapping: a training window at every offset", "aligned"
+        "aligned: consecutive windows without overlap; overlapping: one training window per token offset", "aligned"
     )
     drop_duplicates: Literal["exact", "near"] | None = describe(
-        "drop training documents that repeat a training, validation or test document", None
+        "drop repeated training documents (the first copy stays) and those that occur in validation or a test set", None
     )
     workers: Count | None = describe("preparation processes (none: one per core)", None)
     cache: str = describe("folder of prepared token files", "prepared")
@@ -114,7 +117,7 @@ class VectorSettings:
         "vectors of special tokens and of words that the file lacks: learned, or the average of the others", "learned"
     )
     rows: Annotated[int, Field(ge=0)] | None = describe(
-        "number of learned vectors, one for each word that the file lacks (none: set from the data)", None
+        "number of learned vectors for words that the file lacks (none, the usual value: counted in the data)", None
     )
     case: bool = describe("for a word without a vector, try its lower-case and then its capitalised form", True)
     apostrophes: bool = describe(
@@ -167,7 +170,7 @@ class ModelSettings:
     bias_head: bool = describe("bias of the output head", False)
     initialisation: Annotated[str, OneOf("model.initialisation")] = describe(
         "xavier; gpt2: normal 0.02, residual projections scaled by depth; zero-residual: blocks start as the identity; "
-        "copying: as zero-residual, but later attention layers start by copying half of the attended values",
+        "copying: as zero-residual, but attention after the first layer adds 0.5 x the attended values at the start",
         "zero-residual",
     )
     classes: Count | None = describe("number of labels (classifier; none: number in the training split)", None)
@@ -182,11 +185,13 @@ class OptimizerSettings:
         "sgd; adam (weight decay in the gradient); adamw; muon for the weight matrices of the blocks, adamw for the rest",
         "adamw",
     )
-    lr: Positive = describe("peak learning rate (muon: except of the weight matrices of the blocks)", 2e-3)
+    lr: Positive = describe(
+        "peak learning rate; with muon, the weight matrices of the blocks use matrix_lr instead", 2e-3
+    )
     matrix_lr: Positive = describe("peak learning rate of the weight matrices of the blocks (muon)", 0.02)
     embedding_lr: Positive | None = describe("peak learning rate of the token embeddings (none: optimizer.lr)", None)
     head_lr: Positive | None = describe("peak learning rate of an untied head (none: optimizer.lr)", None)
-    momentum: Share = describe("momentum (sgd; muon: of the weight matrices of the blocks)", 0.95)
+    momentum: Share = describe("momentum of sgd; with muon, of the weight matrices of the blocks", 0.95)
     betas: tuple[Share, Share] = describe("decay rates of the first and second moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
     weight_decay: NotNegative = describe("weight decay of matrices (sgd, adam: added to the gradient)", 0.1)
@@ -201,11 +206,11 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "shape of the decay to the final rate; inverse-sqrt: peak x sqrt(warmup / step), then linear in the last part (decay)",
+        "how the learning rate falls to its final value; inverse-sqrt: peak x sqrt(warmup / step), with a linear end",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
-        "last part of the budget in which the rate decays (1: the whole run; 0.2: the last 20%; 0: no decay)", 1.0
+        "last part of the budget in which the learning rate falls (1: the whole run; 0.2: the last 20%; 0: none)", 1.0
     )
     warmup: Annotated[int, Field(ge=0)] = describe("linear warm-up steps", 50)
     final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("final learning rate as a share of the peak", 0.05)
@@ -240,7 +245,7 @@ class TrainSettings:
     label_smoothing: Share = describe("probability spread evenly over all tokens or labels", 0.0)
     z_loss: NotNegative = describe("weight of the squared log-sum-exp of the token logits, which keeps them small", 0.0)
     pair_updates: Annotated[int, Field(ge=0)] = describe(
-        "steps that fit a bigram model before training (part of train.minutes)", 0
+        "steps before training that fit embedding and head to token pairs (their time is part of train.minutes)", 0
     )
     language_weight: NotNegative = describe("weight of the next-token loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label loss (model.task both)", 1.0)
@@ -258,7 +263,7 @@ class EvaluateSettings:
     at: tuple[Annotated[int, Field(ge=0)], ...] = describe(
         "additional steps to evaluate (0: before the first step)", ()
     )
-    rows: Count = describe("number of sequences of the fixed validation sample", 64)
+    rows: Count = describe("sequences of the fixed validation sample that is evaluated during training", 64)
     train_rows: Count | None = describe(
         "sequences of a fixed training sample that is also evaluated, without dropout (none: no such sample)", None
     )
@@ -277,7 +282,8 @@ class GenerateSettings:
     min_tokens: Annotated[int, Field(ge=0)] = describe("minimum number of tokens (a stop string may come earlier)", 0)
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
     final_temperature: Positive | None = describe(
-        "the temperature changes linearly from temperature to this value at the last possible token", None
+        "temperature of the last token: it starts at generate.temperature and changes linearly over generate.tokens",
+        None,
     )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
     top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
@@ -302,12 +308,12 @@ class GenerateSettings:
         "p in the beam score: log-probability / length ^ p", 1.0
     )
     early_stop: Literal["bound", "first", "never"] = describe(
-        "end of a beam search; bound: no better beam is possible; first: enough beams have ended; never: maximum length",
+        "when a beam search stops; bound: no unfinished beam can win; first: N = beams texts are finished; never: at tokens",
         "bound",
     )
     beam_groups: Count = describe("number of beam groups; each is penalised for tokens of earlier groups", 1)
     diversity: NotNegative = describe("strength of the penalty between beam groups", 0.5)
-    sample_beams: bool = describe("sample the next tokens of beams instead of taking the most likely", False)
+    sample_beams: bool = describe("stochastic beam search: distinct texts, sampled from the model", False)
     engine: Literal["auto", "torch", "numba", "uncached"] = describe(
         "numba: fast for few texts at once on a CPU; uncached: torch without a KV cache, for reference", "auto"
     )

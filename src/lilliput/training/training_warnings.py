@@ -129,9 +129,11 @@ class TooFast(Rule):
         if self.warned or event.step <= history.config.schedule.warmup:
             return None
         if self.risen >= LEVEL and above:
-            reason = f"training loss has risen from {self.first:.3f} at the start to {level:.3f}"
+            reason = f"the median training loss has risen from {self.first:.3f} (first 5 steps) to {level:.3f}"
         elif self.risen >= LEVEL:
-            reason = f"training loss has risen from {self.lowest:.3f} at step {self.lowest_step:,} to {level:.3f}"
+            reason = (
+                f"the median training loss has risen from {self.lowest:.3f} (step {self.lowest_step:,}) to {level:.3f}"
+            )
         elif self.clipped >= 200 and level >= self.level_then:
             reason = (
                 f"{self.clipped} gradients in a row were clipped to less than a tenth, and training loss does not fall"

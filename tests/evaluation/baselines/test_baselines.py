@@ -65,7 +65,7 @@ def test_mixture_rows() -> None:
     assert row.nats is not None
     model = np.random.default_rng(0).gamma(2.0, 1.0, len(row.nats))
     given = mixed_baseline(model, row, evaluated, weight=0.25)
-    assert given.name == "mixture: 0.25 model + 0.75 Kneser-Ney, order 2"
+    assert given.name == "mixture: 25% this model + 75% Kneser-Ney, order 2"
     assert given.nats is not None and np.array_equal(given.nats, mix(model, row.nats, 0.25))
     fitted, halves = (
         mixed_baseline(model, row, evaluated),
@@ -80,12 +80,12 @@ def test_compression_rows() -> None:
     train = [f"The sun sees moon {number}, and the moon sees the sun. Füße." for number in range(300)]
     evaluated = [*train[::7], "What is new costs more."]
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(iter(train), iter(evaluated))}
-    assert list(rows) == ["xz", "xz given train split", "zstd", "zstd given train split"]
+    assert list(rows) == ["xz", "xz after reading the training split", "zstd", "zstd after reading the training split"]
     data = b"".join(text.encode() + b"\xff" for text in evaluated)
     size = 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / sum(len(text.encode()) for text in evaluated)
     assert rows["xz"] == pytest.approx(size, rel=1e-12)
     for name in ("xz", "zstd"):
-        alone, after = rows[name], rows[f"{name} given train split"]
+        alone, after = rows[name], rows[f"{name} after reading the training split"]
         assert alone is not None and after is not None and 0 < after < alone
 
 
@@ -95,7 +95,7 @@ def test_compression_rows_without_zstandard_or_text(monkeypatch: pytest.MonkeyPa
     rows = {row.name: row.figures["bits_per_byte"] for row in compression_baselines(["abcd"] * 9, ["abcd"])}
     assert list(rows) == [
         "xz",
-        "xz given the first 10 bytes of train",
+        "xz after reading the first 10 bytes of training",
         "zstd (not installed: lilliput[data])",
     ]
     assert rows["zstd (not installed: lilliput[data])"] is None
@@ -106,7 +106,7 @@ def test_label_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["honey wax", "moon mouse", "honey hive", "moon night", "honey"] * 2
     labels = ["bee" if "honey" in text else "owl" for text in texts]
     common, linear, bayes = label_baselines(texts, labels, ["moon", "hive", "night"], ["owl", "bee", "bee"])
-    assert (common.name, common.figures) == ("always bee", {"accuracy": pytest.approx(2 / 3)})
+    assert (common.name, common.figures) == ("always predicts bee", {"accuracy": pytest.approx(2 / 3)})
     assert (linear.name, linear.figures) == ("TF-IDF + logistic regression", {"accuracy": pytest.approx(2 / 3)})
     assert common.right is not None and common.right.tolist() == [False, True, True]
     assert linear.right is not None and linear.right.tolist() == [True, True, False]
@@ -116,4 +116,4 @@ def test_label_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "MOST_DOCUMENTS", 6)
     names = [row.name for row in label_baselines(texts, labels, ["moon"], ["owl"])]
     note = ", 6 documents of training"
-    assert names == [f"always bee{note}", f"TF-IDF + logistic regression{note}", f"naive Bayes{note}"]
+    assert names == [f"always predicts bee{note}", f"TF-IDF + logistic regression{note}", f"naive Bayes{note}"]

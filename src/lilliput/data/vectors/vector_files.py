@@ -59,8 +59,11 @@ def open_vectors(path: Path) -> VectorFile:
         what, fix = "vectors.source must be a file (got a folder)", "give the path of the vector file in it"
         raise UserError(what, str(path), fix=fix, code="file.is-folder", setting="vectors.source")
     if not path.exists():
-        near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        fix = f"use {path.parent / near}" if near else "give a .vec, .txt or .bin file, or train"
+        others = (other.name for other in path.parent.glob("*") if other.suffix in (".vec", ".txt", ".bin"))
+        near = nearest(path.name, others) if path.parent.is_dir() else None
+        fix = "give the path of an existing .vec, .txt or .bin file, or train" + (
+            f" (similar: {path.parent / near})" if near else ""
+        )
         what = "the vector file does not exist"
         raise UserError(what, str(path), fix=fix, code="file.missing", setting="vectors.source")
     start = next(read_bytes(path), b"")

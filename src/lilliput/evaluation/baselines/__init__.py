@@ -85,7 +85,7 @@ def mixed_baseline(model: Floats, other: Baseline, test: TokenFile, weight: floa
         nats, weight = cross_mix(model, other.nats, document)
     else:
         nats = mix(model, other.nats, weight)
-    name = f"mixture: {weight:.2f} model + {1 - weight:.2f} {other.name}"
+    name = f"mixture: {weight:.0%} this model + {1 - weight:.0%} {other.name}"
     return Baseline(name, likelihood_figures(nats, test), nats)
 
 
@@ -99,13 +99,13 @@ def likelihood_figures(nats: Floats, test: TokenFile) -> dict[str, float | None]
 
 
 def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str]) -> list[Baseline]:
-    """Return xz and zstd rows: of the evaluated texts alone, and given the training texts.
+    """Return xz and zstd rows: of the evaluated texts alone, and after the training texts.
 
-    "Given" means the size of both together minus the size of the training texts.
+    "After" means the size of both together minus the size of the training texts.
     """
-    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "train split"
+    test, train, note = join(test_texts), join(train_texts, MOST_BYTES), "the training split"
     if len(train) > MOST_BYTES:
-        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of train"
+        train, note = train[:MOST_BYTES], f"the first {MOST_BYTES:,} bytes of training"
     text_bytes = len(test) - test.count(BORDER)
 
     def row(name: str, size: int) -> Baseline:
@@ -118,7 +118,7 @@ def compression_baselines(train_texts: Iterable[str], test_texts: Iterable[str])
             rows.append(Baseline(f"{name} (not installed: lilliput[data])", {"bits_per_byte": None}))
             continue
         alone, before, together = measure_sizes(compressor, (test, train, train + test))
-        rows += [row(name, alone), row(f"{name} given {note}", together - before)]
+        rows += [row(name, alone), row(f"{name} after reading {note}", together - before)]
     return rows
 
 
@@ -132,7 +132,7 @@ def label_baselines(
         train_texts, train_labels = [train_texts[at] for at in some], [train_labels[at] for at in some]
         note = f", {MOST_DOCUMENTS:,} documents of training"
     label = most_common_label(train_labels)
-    rows = [label_row(f"always {label}{note}", [label] * len(test_labels), test_labels)]
+    rows = [label_row(f"always predicts {label}{note}", [label] * len(test_labels), test_labels)]
     for name, predict in (("TF-IDF + logistic regression", predict_by_tfidf), ("naive Bayes", predict_by_naive_bayes)):
         predicted = predict(train_texts, train_labels, test_texts)
         if predicted is not None:
