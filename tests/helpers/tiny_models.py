@@ -16,12 +16,13 @@ from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 AXES: dict[str, tuple[Any, ...]] = {
-    "norm": ("layer", "rms"),
+    "norm": ("layer", "layer-unbiased", "rms"),
     "norm_placement": ("pre", "post"),
     "positions": ("sinusoidal", "learned", "rotary", None),
     "window": (None, 4, (3, None)),
     "feed_forward": ("relu", "gelu", "relu2", "swiglu"),
     "kv_heads": (4, 2, 1),
+    "head_dim": (None, 6, 2),  # heads * head_dim equal to, above and below dim
     "qk_norm": (False, True),
     "tied": (False, True),
     "final_norm": (False, True),

@@ -114,8 +114,11 @@ def test_unsupported_inputs_use_torch() -> None:
     assert not can_attend(q.transpose(2, 3).contiguous().transpose(2, 3), k, v)
 
 
+@pytest.mark.parametrize("head_dim", [None, 32])
 @pytest.mark.parametrize("packed", [False, True])
-def test_gradients_of_a_model_equal_float64(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_a_model_equal_float64(
+    packed: bool, head_dim: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With windows, grouped heads and rotary positions; evaluation does not use the kernel."""
     calls: list[Tensor] = []
 
@@ -124,7 +127,8 @@ def test_gradients_of_a_model_equal_float64(packed: bool, monkeypatch: pytest.Mo
         return attend_compiled(q, k, v, starts)
 
     monkeypatch.setattr(attention, "attend_compiled", recorded)
-    model = tiny_model(dim=64, heads=4, kv_heads=2, layers=2, context=48, window=(7, None), positions="rotary").train()
+    shape = {"dim": 64, "heads": 4, "kv_heads": 2, "head_dim": head_dim, "layers": 2, "context": 48}
+    model = tiny_model(**shape, window=(7, None), positions="rotary").train()
     ids, doc = draw_ids(2, 48), torch.ones(2, 48, dtype=torch.long)
     doc[0, 20:], doc[:, 40:] = 2, 0
     pos = torch.arange(48).expand(2, -1).clone()

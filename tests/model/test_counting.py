@@ -88,11 +88,12 @@ def test_published_counts(recipe: str, total: int) -> None:
     assert sum(weight.numel() for weight in build_model(config.model, device="meta").parameters()) == total
 
 
-def test_flops_equal_the_formula() -> None:
-    model = tiny_model(feed_forward="gelu", tied=True)
+@pytest.mark.parametrize(("head_dim", "heads_width"), [(None, 16), (6, 24), (1, 4)])
+def test_flops_equal_the_formula(head_dim: int | None, heads_width: int) -> None:
+    model = tiny_model(feed_forward="gelu", tied=True, head_dim=head_dim)
     dim, layers, context = 16, 3, 24
     matrices = sum(weight.numel() for weight in model.blocks.parameters() if weight.dim() == 2) + 17 * dim
-    assert model.count().flops_per_token == 6 * matrices + 6 * layers * context * dim
+    assert model.count().flops_per_token == 6 * matrices + 6 * layers * context * heads_width
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -106,26 +107,29 @@ def test_keys_seen_equals_the_mean_of_the_mask(window: int | None, causal: bool)
     assert keys_seen(window, 24, causal) == pytest.approx(seen, abs=0.51 if causal else 1e-9)
 
 
+@pytest.mark.parametrize("head_dim", [None, 6, 1])
 @pytest.mark.parametrize("window", [None, 4, (3, None)])
-def test_cache_bytes_of_a_full_context(window: Any) -> None:
+def test_cache_bytes_of_a_full_context(window: Any, head_dim: int | None) -> None:
     settings = tiny_settings(window=window, kv_heads=2)
-    model = tiny_model(window=window, kv_heads=2)
+    model = tiny_model(window=window, kv_heads=2, head_dim=head_dim, positions="sinusoidal")
     cache = model.new_cache(1)
     with torch.inference_mode():
         model(draw_ids(1, settings.context), cache=cache)
     held = sum(layer.held[:, :, :, : layer.bound(settings.context)].nbytes for layer in cache.layers)
     assert model.count().cache_bytes == held
+    if window is None:
+        assert held == 8 * 2 * 2 * (head_dim or 4) * 3 * settings.context
 
 
 def saved_bytes(model: Transformer, ids: torch.Tensor) -> int:
     return measure_kept(model, lambda: model.trunk(ids, model.begin(ids, None, None)))
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("norm", ["layer", "layer-unbiased", "rms"])
 @pytest.mark.parametrize("positions", ["learned", "rotary", None])
 @pytest.mark.parametrize("qk_norm", [True, False])
 @pytest.mark.parametrize("feed_forward", ["relu", "gelu", "relu2", "swiglu"])
-@pytest.mark.parametrize("tricks", [{}, {"value_embeddings": "all"}], ids=str)
+@pytest.mark.parametrize("tricks", [{}, {"value_embeddings": "all", "head_dim": 12}], ids=str)
 def test_activation_bytes_equal_what_autograd_saves(
     norm: str, positions: Any, qk_norm: bool, feed_forward: str, tricks: dict[str, Any]
 ) -> None:
@@ -175,8 +179,9 @@ def test_saved_megabytes_of_the_published_benchmark() -> None:
     assert megabytes == pytest.approx([343, 20.5, 182, 173], rel=0.005)
 
 
-def test_recomputed_flops() -> None:
-    settings = tiny_settings(layers=4, window=(5, None))
+@pytest.mark.parametrize("head_dim", [None, 6])
+def test_recomputed_flops(head_dim: int | None) -> None:
+    settings = tiny_settings(layers=4, window=(5, None), head_dim=head_dim)
     head = 6 * settings.dim * 17
     of_blocks = count(settings, VectorSettings()).flops_per_token - head
     assert recomputed_flops(settings, "block", 1) == pytest.approx(of_blocks / 3, abs=1)

@@ -1,4 +1,4 @@
-"""Norms compared with their formulas, and the gradient of RMSNorm with autograd's."""
+"""Norms compared with their formulas, and explicit gradients with those of autograd."""
 
 from __future__ import annotations
 
@@ -22,6 +22,33 @@ def test_norms_equal_their_formulas() -> None:
     by_hand = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * weight.numpy() + bias.numpy()
     assert_same(layer(x), torch.from_numpy(by_hand))
     assert_same(rms(x), torch.from_numpy(a / np.sqrt((a**2).mean(axis=1, keepdims=True) + 1e-5) * weight.numpy()))
+
+
+def test_unbiased_layer_norm_equals_its_formula() -> None:
+    """With the gradient of torch's `std`, which divides by n - 1; equal numbers have deviation 0 and a finite gradient."""
+    norm, x = NORMS["layer-unbiased"].build(8).double(), draw(2, 3, 8)
+    with torch.no_grad():
+        norm.weight.copy_(draw(8, seed=1)), norm.bias.copy_(draw(8, seed=2))
+    weight, bias, a = norm.weight.detach().numpy(), norm.bias.detach().numpy(), x.numpy()
+    centred = a - a.mean(axis=-1, keepdims=True)
+    by_hand = centred / (np.sqrt((centred**2).sum(axis=-1, keepdims=True) / 7) + 1e-6) * weight + bias
+    assert_same(norm(x), torch.from_numpy(by_hand))
+    with torch.no_grad():
+        assert torch.equal(norm(x), norm(x.clone())) and norm(x[0, 0]).shape == (8,)
+    x[1, 2], gradient = 0.5, draw(2, 3, 8, seed=3)
+    found, wanted = [], []
+    for normed, into in (
+        (norm, found),
+        (
+            lambda x: norm.weight * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + norm.bias,
+            wanted,
+        ),
+    ):
+        leaf = x.clone().requires_grad_()
+        into += torch.autograd.grad(normed(leaf), (leaf, norm.weight, norm.bias), gradient)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(norm, (draw(2, 3, 8, seed=4).requires_grad_(),))
 
 
 @pytest.mark.parametrize("shape", [(8,), (3, 8)])

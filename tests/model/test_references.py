@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from helpers.gpt2_reference import as_gpt2, gpt2_like
 from helpers.tiny_models import assert_same, draw_ids, tiny_model
+from lilliput.model.norms import UnbiasedLayerNorm
 from lilliput.model.transformer import Transformer
 
 
@@ -65,7 +66,10 @@ def test_torch_encoder_layer(placement: str, activation: str, causal: bool) -> N
 
 def layer_norm(x: np.ndarray, norm: nn.Module) -> np.ndarray:
     centred = x - x.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+    if isinstance(norm, UnbiasedLayerNorm):
+        deviation = x.std(axis=-1, ddof=1, keepdims=True) + 1e-6
+    else:
+        deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
     return centred / deviation * norm.weight.detach().numpy() + norm.bias.detach().numpy()
 
 
@@ -74,11 +78,11 @@ def linear(x: np.ndarray, module: nn.Linear) -> np.ndarray:
     return x @ module.weight.detach().numpy().T + bias
 
 
-def test_numpy_post_norm_model() -> None:
-    """The decoder of Vaswani et al. 2017 in NumPy, from ids to logits."""
-    model = tiny_model(
-        layers=2, norm="layer", norm_placement="post", positions="sinusoidal", feed_forward="relu", biases="output"
-    )
+@pytest.mark.parametrize(("norm", "size"), [("layer", 4), ("layer", 7), ("layer-unbiased", 3)])
+def test_numpy_post_norm_model(norm: str, size: int) -> None:
+    """The decoder of Vaswani et al. 2017 in NumPy, from ids to logits; heads of any size."""
+    choices = {"norm_placement": "post", "positions": "sinusoidal", "feed_forward": "relu", "biases": "output"}
+    model = tiny_model(layers=2, norm=norm, head_dim=None if size == 4 else size, **choices)
     ids = draw_ids(1, 7)
     x = model.embedding.table.weight.detach().numpy()[ids[0].numpy()] * math.sqrt(16)
     for at in range(7):
@@ -88,11 +92,11 @@ def test_numpy_post_norm_model() -> None:
     for block in model.blocks:
         attention = block.attention.inner
         q, k, v = np.split(linear(x, attention.qkv), 3, axis=-1)
-        mixed = np.zeros_like(x)
+        mixed = np.zeros((7, 4 * size))
         for head in range(4):
-            part = slice(4 * head, 4 * head + 4)
+            part = slice(size * head, size * head + size)
             for t in range(7):
-                scores = q[t, part] @ k[: t + 1, part].T / math.sqrt(4)
+                scores = q[t, part] @ k[: t + 1, part].T / math.sqrt(size)
                 shares = np.exp(scores - scores.max())
                 mixed[t, part] = shares / shares.sum() @ v[: t + 1, part]
         x = layer_norm(x + linear(mixed, attention.out), block.attention.norm)
@@ -120,7 +124,7 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
     }
     for index, block in enumerate(model.blocks):
         here = f"model.layers.{index}."
-        q, k, v = block.attention.inner.qkv.weight.split((16, 8, 8))
+        q, k, v = block.attention.inner.qkv.weight.split([heads * model.head_dim for heads in (4, 2, 2)])
         gate, up = block.feed_forward.inner.up.weight.chunk(2)
         weights |= {
             here + "input_layernorm.weight": block.attention.norm.weight,
@@ -136,11 +140,12 @@ def llama_weights(model: Transformer) -> dict[str, Tensor]:
     return weights
 
 
-def test_transformers_llama() -> None:
+@pytest.mark.parametrize("head_dim", [4, 6, 2])
+def test_transformers_llama(head_dim: int) -> None:
     """transformers computes norms and angles in float32: equal to 1e-5, and to 1e-10 with both replaced by float64."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    model = tiny_model(norm="rms", positions="rotary", feed_forward="swiglu", kv_heads=2)
+    model = tiny_model(norm="rms", positions="rotary", feed_forward="swiglu", kv_heads=2, head_dim=head_dim)
     config = LlamaConfig(
         vocab_size=17,
         hidden_size=16,
@@ -148,6 +153,7 @@ def test_transformers_llama() -> None:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=head_dim,
         max_position_embeddings=24,
         rms_norm_eps=1e-5,
         tie_word_embeddings=False,
@@ -166,7 +172,7 @@ def test_transformers_llama() -> None:
                     exact = nn.RMSNorm(16, eps=1e-5, dtype=torch.float64)
                     exact.load_state_dict(getattr(owner, name).state_dict())
                     setattr(owner, name, exact)
-        angles = torch.arange(24.0).double()[:, None] * 10_000.0 ** (-torch.arange(0, 4, 2).double() / 4)
+        angles = torch.arange(24.0).double()[:, None] * 10_000.0 ** (-torch.arange(0, head_dim, 2).double() / head_dim)
         both = torch.cat((angles, angles), dim=-1)[None]
         theirs.model.rotary_emb.forward = lambda x, position_ids, **ignored: (both.cos(), both.sin())
         assert_same(model(ids), theirs(ids).logits, 1e-10)

@@ -280,24 +280,33 @@ def test_gpt2_initialisation() -> None:
             assert abs(weight.mean().item()) < 5 * expected / math.sqrt(weight.numel()), name
 
 
-def test_xavier_initialisation() -> None:
-    model = build_model(tiny_settings(dim=64, hidden=256), seed=0)
+@pytest.mark.parametrize("head_dim", [None, 40])
+def test_xavier_initialisation(head_dim: int | None) -> None:
+    model = build_model(tiny_settings(dim=64, hidden=256, head_dim=head_dim), seed=0)
+    assert model.blocks[0].attention.inner.out.weight.shape == (64, 4 * (head_dim or 16))
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             bound = math.sqrt(6 / (module.in_features + module.out_features))
             assert 0.98 * bound < module.weight.abs().max() <= bound, name
 
 
-def test_copying_initialisation() -> None:
-    """The first layer adds nothing; in later layers, attention to one token returns half of its vector."""
-    model = build_model(tiny_settings(initialisation="copying"), seed=0).double()
+@pytest.mark.parametrize("head_dim", [None, 6, 2])
+def test_copying_initialisation(head_dim: int | None) -> None:
+    """The first layer adds nothing; in later layers, attention to one token returns half of its vector.
+
+    Heads that are together narrower than the model return half of a projection to their width.
+    """
+    model = build_model(tiny_settings(initialisation="copying", head_dim=head_dim), seed=0).double()
     first, *later = [block.attention.inner for block in model.blocks]
     assert not first.out.weight.any()
     ids = draw_ids(2, 1)  # one token, which gets all attention
     x = draw(2, 1, 16)
     for attention in later:
         state = model.begin(ids, None, None)
-        torch.testing.assert_close(attention(x, state), 0.5 * x, rtol=0, atol=1e-6)  # weights were drawn in float32
+        copied = attention(x, state)
+        expected = 0.5 * x if head_dim != 2 else attention(2 * copied, state)  # a projection, applied twice
+        torch.testing.assert_close(copied, expected, rtol=0, atol=1e-6)  # weights were drawn in float32
+        assert torch.linalg.matrix_rank(attention.out.weight) == min(16, 4 * model.head_dim)
     assert not any(block.feed_forward.inner.down.weight.any() for block in model.blocks)
 
 

@@ -243,7 +243,15 @@ def test_a_pattern_in_toml(folder: Path) -> None:
 
 def test_derived_settings_are_filled_in() -> None:
     model = load_config(None, {"model.dim": "96", "model.heads": "6"}).model
-    assert (model.hidden, model.kv_heads) == (384, 6)
+    assert (model.hidden, model.kv_heads, model.head_dim) == (384, 6, None)
+
+
+def test_the_width_of_a_head_replaces_the_rule_of_divisible_dim() -> None:
+    shape = {"model.dim": "300", "model.heads": "8", "model.positions": "sinusoidal"}
+    error = refused(lambda: load_config(None, shape))
+    assert (error.code, error.setting) == ("setting.conflict", "model.heads") and "model.head_dim" in str(error)
+    assert load_config(None, shape | {"model.head_dim": "37"}).model.head_dim == 37
+    assert load_config(None, shape | {"model.head_dim": "38", "model.positions": "rotary"}).model.head_dim == 38
 
 
 def test_settings_are_frozen() -> None:
@@ -326,6 +334,11 @@ def test_the_origin_of_overrides_is_the_place_of_their_errors() -> None:
         ({"model.dim": "12", "model.heads": "4"}, "model.heads"),
         ({"model.kv_heads": "3"}, "model.kv_heads"),
         ({"model.kv_heads": "8"}, "model.kv_heads"),
+        ({"model.head_dim": "7"}, "model.head_dim"),
+        (
+            {"model.dim": "1", "model.heads": "1", "model.norm": "layer-unbiased", "model.positions": "none"},
+            "model.dim",
+        ),
         ({"model.dim": "9", "model.heads": "1", "model.positions": "sinusoidal"}, "model.dim"),
         ({"model.window": "[]"}, "model.window"),
         ({"model.task": "classifier"}, "data.labelled"),

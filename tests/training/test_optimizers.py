@@ -302,13 +302,14 @@ def test_stacked_matrices_are_orthogonalised_separately() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 1000, 1 << 24])
-def test_four_steps_of_muon_by_formula(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("head_dim", [4, 6])
+def test_four_steps_of_muon_by_formula(most: int, head_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of batches does not matter."""
     monkeypatch.setattr(muon, "MOST_NUMBERS", most)
-    model = tiny_model(kv_heads=2, feed_forward="swiglu")
+    model = tiny_model(kv_heads=2, feed_forward="swiglu", head_dim=head_dim)
     settings = OptimizerSettings(kind="muon", matrix_lr=0.1, momentum=0.9, weight_decay=0.2)
     optimizer = build_optimizer(settings, model)
-    heights = {"qkv": (16, 8, 8), "out": (16,), "up": (16, 16), "down": (16,)}
+    heights = {"qkv": (4 * head_dim, 2 * head_dim, 2 * head_dim), "out": (16,), "up": (16, 16), "down": (16,)}
     matrices = {
         name: (weight, heights[name.split(".")[-2]])
         for name, weight in model.blocks.named_parameters()

@@ -142,6 +142,7 @@ class SelfAttention(nn.Module):
         dim: int,
         heads: int,
         kv_heads: int,
+        head_dim: int,
         window: int | None,
         qk_norm: nn.Module,
         values: nn.Module,
@@ -151,11 +152,11 @@ class SelfAttention(nn.Module):
         layer: int,
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, dim // heads
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.window, self.dropout, self.layer = window, dropout, layer
-        self.qkv = Linear(dim, (heads + 2 * kv_heads) * self.head_dim, bias=bias_input)
+        self.qkv = Linear(dim, (heads + 2 * kv_heads) * head_dim, bias=bias_input)
         self.qk_norm, self.values = qk_norm, values
-        self.out = Linear(dim, dim, bias=bias_output)
+        self.out = Linear(heads * head_dim, dim, bias=bias_output)
 
     @property
     def output(self) -> nn.Linear:

@@ -18,7 +18,7 @@ from lilliput.model.model_choices import (
     projection_size,
     value_layers,
 )
-from lilliput.model.shapes import layer_windows
+from lilliput.model.shapes import head_width, layer_windows
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 
@@ -52,6 +52,7 @@ class Widths:
 
     dim: int
     head_dim: int
+    mixed: int  # the output of attention, all heads
     qkv: int  # queries, keys and values
     inside: int  # of the feed-forward, after its activation
     feed_forward: int  # parameters in the matrices of the feed-forward
@@ -59,7 +60,7 @@ class Widths:
     @property
     def attention(self) -> int:
         """Parameters in the matrices of the attention."""
-        return self.dim * self.qkv + self.dim * self.dim
+        return self.dim * self.qkv + self.mixed * self.dim
 
     @property
     def matrices(self) -> int:
@@ -68,11 +69,11 @@ class Widths:
 
 def widths(settings: ModelSettings) -> Widths:
     assert settings.hidden is not None and settings.kv_heads is not None, "settings must be resolved"
-    head_dim = settings.dim // settings.heads
-    qkv = (settings.heads + 2 * settings.kv_heads) * head_dim
+    head_dim = head_width(settings)
+    mixed, qkv = settings.heads * head_dim, (settings.heads + 2 * settings.kv_heads) * head_dim
     feed_forward = FEED_FORWARDS[settings.feed_forward]
     matrices = feed_forward.matrices(settings.dim, settings.hidden)
-    return Widths(settings.dim, head_dim, qkv, feed_forward.inside(settings.hidden), matrices)
+    return Widths(settings.dim, head_dim, mixed, qkv, feed_forward.inside(settings.hidden), matrices)
 
 
 def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: int = 4) -> Count:
@@ -98,7 +99,9 @@ def count(settings: ModelSettings, vectors: VectorSettings, bytes_per_number: in
     windows = layer_windows(settings.window, settings.layers)
     keys = sum(keys_seen(window, settings.context, task.tokens) for window in windows)
     projection = projection_size(settings, vectors)
-    flops = 6 * (settings.layers * matrices + projection + task.tokens * dim * vocab_size) + round(12 * dim * keys)
+    flops = 6 * (settings.layers * matrices + projection + task.tokens * dim * vocab_size) + round(
+        12 * block.mixed * keys
+    )
 
     cached = [min(settings.context, window) if window is not None else settings.context for window in windows]
     cache_entry = 2 * kv_heads * head_dim * bytes_per_number
@@ -138,15 +141,15 @@ class Activations:
 def activations(settings: ModelSettings, recompute: Recompute = None, every: int = 1) -> Activations:
     dim, block = settings.dim, widths(settings)
     statistics = NORMS[settings.norm].statistics
-    queries_and_keys = (block.qkv + dim) // 2
+    queries_and_keys = (block.qkv + block.mixed) // 2
     # A norm saves its input, its output and its statistics; attention also saves the log-sum-exp of each head.
-    attention = 2 * dim + statistics + block.qkv + dim + settings.heads
+    attention = 2 * dim + statistics + block.qkv + block.mixed + settings.heads
     if settings.qk_norm:
         attention += queries_and_keys // block.head_dim
     if settings.qk_norm or positions_of(settings).rotates:
         attention += queries_and_keys
     feed_forward = 2 * dim + statistics + FEED_FORWARDS[settings.feed_forward].kept * block.inside
-    looked_up = block.qkv - dim  # a value embedding and its mixture: 2 x kv_heads x head_dim
+    looked_up = block.qkv - block.mixed  # a value embedding and its mixture: 2 x kv_heads x head_dim
     with_values = value_layers(settings)
     kept, whole = [], []
     for layer in range(settings.layers):
@@ -168,4 +171,4 @@ def recomputed_flops(settings: ModelSettings, recompute: Recompute, every: int) 
     if recompute == "feed-forward":
         return 2 * block.feed_forward * len(chosen)
     keys = sum(keys_seen(window, settings.context, TASKS[settings.task].tokens) for window in chosen)
-    return 2 * block.matrices * len(chosen) + round(4 * settings.dim * keys)
+    return 2 * block.matrices * len(chosen) + round(4 * block.mixed * keys)

@@ -72,7 +72,8 @@ class Copying(ZeroResidual):
     """Zero-residual, but attention after the first layer copies half of the vector that it attends to.
 
     Value and output projections are an orthogonal matrix and half its transpose, so that a tied head predicts the token
-    that is attended to. To recall a word, the model only has to learn which position to attend to.
+    that is attended to. To recall a word, the model only has to learn which position to attend to. Heads that are together
+    narrower than the model copy a projection of the vector.
     """
 
     def embedding(self, table: nn.Embedding) -> None:
@@ -81,7 +82,8 @@ class Copying(ZeroResidual):
     def finish(self) -> None:
         attentions = [module for module in self.model.modules() if isinstance(module, SelfAttention)]
         for attention in attentions[1:]:
-            values = nn.init.orthogonal_(torch.empty_like(attention.out.weight), generator=self.generator)
+            shape = attention.out.weight.shape[::-1]  # (H D, C), with G = H
+            values = nn.init.orthogonal_(attention.out.weight.new_empty(shape), generator=self.generator)
             attention.qkv.weight[-len(values) :] = values
             attention.out.weight.copy_(0.5 * values.t())
 

@@ -39,10 +39,24 @@ class Norm(Choice):
         return self.parameters(dim) if self.parameters else count_built(lambda: self.build(dim))
 
 
+def two_dims(config: Config) -> list[Conflict]:
+    if config.model.dim >= 2:
+        return []
+    what = "the unbiased standard deviation requires model.dim 2 or more (got 1)"
+    return [Conflict("model.dim", what, "set a larger model.dim or another model.norm")]
+
+
 NORMS: ChoiceTable[Norm] = TABLES["model.norm"]
 NORMS.kind = Norm
 NORMS.add(
     Norm(name="layer", builds="lilliput.model.norms:layer_norm", parameters=lambda dim: 2 * dim, statistics=2),
+    Norm(
+        name="layer-unbiased",
+        builds="lilliput.model.norms:UnbiasedLayerNorm",
+        parameters=lambda dim: 2 * dim,
+        statistics=1,
+        rules=two_dims,
+    ),
     Norm(name="rms", builds="lilliput.model.norms:RMSNorm", parameters=lambda dim: dim),
 )
 
@@ -83,7 +97,10 @@ def even_dim(config: Config) -> list[Conflict]:
 
 
 def even_head_dim(config: Config) -> list[Conflict]:
-    dim, heads = config.model.dim, config.model.heads
+    dim, heads, head_dim = config.model.dim, config.model.heads, config.model.head_dim
+    if head_dim is not None:
+        what = f"rotary positions require an even model.head_dim (got {head_dim})"
+        return [Conflict("model.head_dim", what, "set an even model.head_dim")] if head_dim % 2 else []
     if dim % heads or (dim // heads) % 2 == 0:
         return []
     what = f"rotary positions require an even dim per head (got {dim} / {heads} = {dim // heads})"

@@ -1,19 +1,22 @@
-"""Norms: torch's LayerNorm, and an RMSNorm for layers and for each head of queries and keys.
+"""Norms: torch's LayerNorm, a LayerNorm with the unbiased deviation, and an RMSNorm for layers and for each head.
 
-Owns: RMSNorm with an explicit gradient. On a CPU torch's own is a chain of small operations: it takes three times as long
-and saves two more copies of its input for the backward pass. Does not own: the placement of norms (`layers`).
+Owns: RMSNorm and UnbiasedLayerNorm with explicit gradients. On a CPU torch's RMSNorm is a chain of small operations: it
+takes three times as long and saves two more copies of its input for the backward pass; the other would be such a chain
+too. Does not own: the placement of norms (`layers`).
 
 B rows, T positions, H heads, G key-value heads, D head dimension.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lilliput.kernels.decoding_pass.layout import NORM_EPSILON as EPSILON
+from lilliput.kernels.decoding_pass.layout import UNBIASED_EPSILON
 
 
 def normalise(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,6 +75,50 @@ class QueryKeyNorm(nn.Module):
     def forward(self, qk: Tensor) -> Tensor:
         weight = torch.cat((self.q.expand(self.heads, -1), self.k.expand(self.kv_heads, -1)))  # (H + G, D)
         return root_mean_square(qk, weight)
+
+
+def normalise_unbiased(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    centred = x - x.mean(dim=-1, keepdim=True)
+    deviation = torch.linalg.vector_norm(centred, dim=-1, keepdim=True).div_(math.sqrt(x.shape[-1] - 1))
+    return torch.addcmul(bias, centred.div_(deviation + UNBIASED_EPSILON), weight), deviation
+
+
+class UnbiasedDeviation(torch.autograd.Function):
+    """(x - mean) / (unbiased standard deviation + epsilon) * weight + bias over the last dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        normed, deviation = normalise_unbiased(x, weight, bias)
+        ctx.save_for_backward(x, weight, deviation)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        (gradient,) = gradients
+        x, weight, deviation = ctx.saved_tensors
+        centred, divisor = x - x.mean(dim=-1, keepdim=True), deviation + UNBIASED_EPSILON
+        rows = tuple(range(x.dim() - 1))
+        dweight, dbias = (gradient * centred).div_(divisor).sum(dim=rows), gradient.sum(dim=rows)
+        inner = gradient * weight
+        # Equal numbers have deviation 0 and centred values 0: the bound only avoids 0 / 0.
+        along = (inner * centred).sum(dim=-1, keepdim=True).div_(divisor * deviation.clamp(min=1e-30))
+        dcentred = inner.addcmul_(centred, along.div_(1 - x.shape[-1])).div_(divisor)
+        return dcentred - dcentred.mean(dim=-1, keepdim=True), dweight, dbias
+
+
+class UnbiasedLayerNorm(nn.Module):
+    """LayerNorm that divides by the unbiased standard deviation plus 1e-6; torch's divides by sqrt(variance + 1e-5)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.weight.dtype)
+        if not torch.is_grad_enabled():
+            return normalise_unbiased(x, self.weight, self.bias)[0]
+        normed: Tensor = UnbiasedDeviation.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return normed
 
 
 def layer_norm(dim: int) -> nn.LayerNorm:

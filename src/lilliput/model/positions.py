@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from lilliput.model.shapes import head_width
 from lilliput.settings.tree import ModelSettings
 
 Turn = tuple[Tensor, Tensor]  # cosines and signed sines, (B or 1, T, 1, D)
@@ -87,7 +88,7 @@ class Rotary(Positions):
 
     @classmethod
     def of(cls, settings: ModelSettings) -> Self:
-        return cls(settings.context, settings.dim // settings.heads, settings.rotary_base)
+        return cls(settings.context, head_width(settings), settings.rotary_base)
 
     def __init__(self, context: int, head_dim: int, base: float) -> None:
         super().__init__()

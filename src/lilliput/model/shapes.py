@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from lilliput.settings.tree import ModelSettings
+
 
 def layer_windows(window: int | tuple[int | None, ...] | None, layers: int) -> list[int | None]:
     """Return the window of each layer: one for all, or a pattern that repeats over the layers."""
     pattern = window if isinstance(window, tuple) else (window,)
     return [pattern[layer % len(pattern)] for layer in range(layers)]
+
+
+def head_width(settings: ModelSettings) -> int:
+    """Return the width of a head: model.head_dim, or an equal share of model.dim."""
+    return settings.dim // settings.heads if settings.head_dim is None else settings.head_dim
 
 
 def gated_width(hidden: int) -> int:

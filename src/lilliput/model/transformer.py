@@ -24,7 +24,7 @@ from lilliput.model.initialisation import initialise
 from lilliput.model.kv_cache import Cache, LayerCache
 from lilliput.model.layers import PreNorm
 from lilliput.model.norms import QueryKeyNorm
-from lilliput.model.shapes import layer_windows
+from lilliput.model.shapes import head_width, layer_windows
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 Part = Callable[[Tensor, PassState], Tensor]
@@ -70,7 +70,7 @@ class Transformer(nn.Module):
             choices.FEED_FORWARDS[settings.feed_forward],
         )
         self.causal = task.tokens
-        self.head_dim = settings.dim // settings.heads
+        self.head_dim = head_width(settings)
         self.windows = layer_windows(settings.window, settings.layers)
         self.embedding = choices.embedding_of(vectors).build(settings, vectors)
         self.positions = choices.positions_of(settings).build(settings)
@@ -82,6 +82,7 @@ class Transformer(nn.Module):
                 settings.dim,
                 settings.heads,
                 kv_heads,
+                self.head_dim,
                 window,
                 QueryKeyNorm(settings.heads, kv_heads, self.head_dim) if settings.qk_norm else nn.Identity(),
                 ValueEmbedding(vocab_size, kv_heads * self.head_dim) if layer in with_values else Unmixed(),

@@ -36,11 +36,10 @@ def chosen(config: Config) -> list[Choice]:
 
 def shape_rules(config: Config) -> list[Conflict]:
     model, vectors, found = config.model, config.vectors, list[Conflict]()
-    if model.dim % model.heads:
+    if model.head_dim is None and model.dim % model.heads:
         what = f"model.dim {model.dim} is not divisible by model.heads {model.heads}"
-        found.append(
-            Conflict("model.heads", what, f"set model.dim to a multiple of {model.heads}, or change model.heads")
-        )
+        fix = f"set model.dim to a multiple of {model.heads}, change model.heads, or set model.head_dim"
+        found.append(Conflict("model.heads", what, fix))
     if model.kv_heads and model.heads % model.kv_heads:
         what = f"model.heads {model.heads} is not divisible by model.kv_heads {model.kv_heads}"
         found.append(Conflict("model.kv_heads", what, "set model.kv_heads to a divisor of model.heads"))

@@ -139,13 +139,17 @@ class ModelSettings:
     layers: Annotated[int, Field(ge=1, le=1000)] = describe("number of blocks", 4)
     heads: Count = describe("number of attention heads", 4)
     kv_heads: Count | None = describe("number of key and value heads (none: same as heads)", None)
+    head_dim: Count | None = describe("width of a head (none: dim / heads)", None)
     hidden: Count | None = describe("width of the feed-forward layer (none: 4 x dim); swiglu uses 2/3 of it", None)
     context: Count = describe("context length in tokens", 256)
     window: Count | tuple[Count | None, ...] | None = describe(
         "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none",
         None,
     )
-    norm: Annotated[str, OneOf("model.norm")] = describe("normalisation: LayerNorm or RMSNorm", "rms")
+    norm: Annotated[str, OneOf("model.norm")] = describe(
+        "normalisation: layer (LayerNorm), layer-unbiased (divides by the unbiased standard deviation + 1e-6), rms (RMSNorm)",
+        "rms",
+    )
     norm_placement: Annotated[str, OneOf("model.norm_placement")] = describe(
         "pre: x + f(norm(x)); post: norm(x + f(x))", "pre"
     )

@@ -40,13 +40,17 @@ from lilliput.model.layers import (
     SquaredReluFeedForward,
     SwigluFeedForward,
 )
-from lilliput.model.norms import QueryKeyNorm, RMSNorm
+from lilliput.model.norms import QueryKeyNorm, RMSNorm, UnbiasedLayerNorm
 from lilliput.model.part_support import Supported, find_unsupported
 from lilliput.model.positions import Learned, Positions, Rotary, Sinusoidal
 from lilliput.model.transformer import Block, Transformer, evaluating
 
 Quantise = Literal["int8"] | None
-NORMS: dict[type[nn.Module], int] = {nn.LayerNorm: layout.LAYER_NORM, RMSNorm: layout.RMS_NORM}
+NORMS: dict[type[nn.Module], int] = {
+    nn.LayerNorm: layout.LAYER_NORM,
+    UnbiasedLayerNorm: layout.UNBIASED_LAYER_NORM,
+    RMSNorm: layout.RMS_NORM,
+}
 ACTIVATIONS: dict[type[nn.Module], int] = {
     ReluFeedForward: layout.RELU,
     GeluFeedForward: layout.GELU,
@@ -135,7 +139,7 @@ class Packer:
     def put_norm(self, norm: nn.Module) -> int:
         if isinstance(norm, nn.Identity):
             return -1
-        parts = [norm.weight] + ([norm.bias] if isinstance(norm, nn.LayerNorm) else [])
+        parts = [norm.weight] + ([norm.bias] if isinstance(norm, nn.LayerNorm | UnbiasedLayerNorm) else [])
         return self.put(torch.cat([part.detach() for part in parts if isinstance(part, Tensor)]))
 
 

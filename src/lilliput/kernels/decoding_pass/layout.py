@@ -27,7 +27,8 @@ Longs = NDArray[np.int64]
 
 CHUNK = 32  # most tokens of one pass
 KEYS_PER_STEP = 8  # keys that attention scores at a time
-NORM_EPSILON = 1e-5  # of every norm, also in training (`model.norms`): the value is compiled into the pass
+NORM_EPSILON = 1e-5  # of LayerNorm and RMSNorm, also in training (`model.norms`): the value is compiled into the pass
+UNBIASED_EPSILON = 1e-6  # of the LayerNorm with the unbiased standard deviation; added to the deviation
 KEYS_AHEAD = 16  # prefetch distance of keys; a multiple of KEYS_PER_STEP
 
 # Columns of the table of layers: offsets in the floats, -1 if absent. A matrix has three: its weights (int8: offset
@@ -43,7 +44,7 @@ WINDOW, COLUMN, SPAN, CAPACITY, GROUP_FIELDS = range(5)
 ANNOUNCE = -1  # instead of a thread number: begin a round
 ARRIVED, PHASE, ROUND, ASLEEP, LEAVE, CLOSED, TOKENS, WANTED, CONTROL = range(0, 72, 8)
 
-NO_NORM, LAYER_NORM, RMS_NORM = range(3)
+NO_NORM, LAYER_NORM, UNBIASED_LAYER_NORM, RMS_NORM = range(4)
 RELU, GELU, RELU2, SWIGLU = range(4)
 
 
@@ -78,7 +79,7 @@ class ScratchLayout(NamedTuple):
     x_step: int
     qkv: int  # (N, (H + 2G) D)
     qkv_step: int
-    mixed: int  # (N, C) the output of attention
+    mixed: int  # (N, H D) the output of attention
     up: int  # (N, inside), twice as wide if gated
     up_step: int
     inner: int  # (N, inside) after the activation
@@ -155,11 +156,12 @@ def build_scratch_layout(plan: Plan, threads: int) -> tuple[ScratchLayout, int, 
     x_step, inner_step, logits_step = (padded(width, PANEL) for width in (plan.dim, plan.inside, plan.vocab_size))
     qkv_step = padded((plan.heads + 2 * plan.kv_heads) * plan.head_dim, PANEL)
     up_step = inner_step * (2 if plan.activation == SWIGLU else 1)
-    steps = (x_step, qkv_step, plan.dim, up_step, inner_step, logits_step)
+    mixed_step = plan.heads * plan.head_dim
+    steps = (x_step, qkv_step, mixed_step, up_step, inner_step, logits_step)
     x, qkv, mixed, up, inner, logits, thread_area = (sum(steps[:before]) * CHUNK for before in range(7))
     head_step = 2 * plan.head_step + PANEL + padded(plan.context, PANEL)
     thread_step = padded(CHUNK * (2 * plan.dim + 1), PANEL) + padded(head_step, 2 * PANEL)
-    int16_step = padded(max(plan.dim, plan.inside), PAIR)
+    int16_step = padded(max(plan.dim, mixed_step, plan.inside), PAIR)
     layout = ScratchLayout(
         x,
         x_step,

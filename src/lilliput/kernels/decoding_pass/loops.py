@@ -202,7 +202,7 @@ def attend(plan, layout, arrays, layer, group, area, items):
         score_keys(scratch, query_at, memory, keys, values, offsets, count, step, scores)
         exponentiate_row(scratch, scores, 0, (count + PANEL - 1) // PANEL, 0, count - 1, scale, scratch, softmax_stats)
         mix_values(scratch, scores, memory, values, offsets, count, step, mixed)
-        to, inverse_sum = layout.mixed + token * plan.dim + head * size, ONE / scratch[softmax_stats + 1]
+        to, inverse_sum = layout.mixed + (token * plan.heads + head) * size, ONE / scratch[softmax_stats + 1]
         outputs, sums = scratch[to : to + size], scratch[mixed : mixed + size]
         for k in range(size):
             outputs[k] = sums[k] * inverse_sum
@@ -219,6 +219,7 @@ def compute(last_round, thread, threads, plan, layout, arrays):
     stream = layout.thread_area + thread * layout.thread_step
     normed = stream + CHUNK * dim
     head_area = stream + 2 * CHUNK * dim + CHUNK
+    mixed = plan.heads * plan.head_dim  # width of the output of attention
     before = NO_NORM if plan.post else plan.norm  # norm of the input of a sublayer
     after = plan.norm if plan.post else NO_NORM  # norm of the residual sum after a sublayer
     x_panels = divide(layout.x_step // PANEL, 1, thread, threads)
@@ -268,8 +269,8 @@ def compute(last_round, thread, threads, plan, layout, arrays):
                 arrays,
                 thread,
                 tokens,
-                (layout.mixed, dim),
-                dim,
+                (layout.mixed, mixed),
+                mixed,
                 layer,
                 OUT,
                 (layout.x, layout.x_step),

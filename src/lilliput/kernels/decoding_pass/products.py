@@ -26,12 +26,14 @@ from lilliput.kernels.decoding_pass.layout import (
     BIAS,
     CHUNK,
     GELU,
-    LAYER_NORM,
     NO_NORM,
     NORM_EPSILON,
     RELU2,
+    RMS_NORM,
     SCALE,
     SWIGLU,
+    UNBIASED_EPSILON,
+    UNBIASED_LAYER_NORM,
 )
 from lilliput.kernels.registers import PAIR, PANEL, wide_registers
 from lilliput.kernels.tiles import compiled, float_tile, integer_tile
@@ -191,19 +193,23 @@ def add_squares(x, at, count, mean):
 def normalise(kind, floats, weight, x, at, width, to):
     """Normalise one row of x into another row of x, or copy it if there is no norm.
 
-    LayerNorm's biases follow its weights.
+    The biases of both kinds of LayerNorm follow the weights.
     """
     row, normed = x[at : at + width], x[to : to + width]
     if kind == NO_NORM or weight < 0:
         for k in range(width):
             normed[k] = row[k]
         return
-    mean = add_up(x, at, width) / np.float32(width) if kind == LAYER_NORM else ZERO
-    scale = ONE / np.float32(math.sqrt(add_squares(x, at, width, mean) / np.float32(width) + EPSILON))
+    mean = ZERO if kind == RMS_NORM else add_up(x, at, width) / np.float32(width)
+    squares = add_squares(x, at, width, mean)
+    if kind == UNBIASED_LAYER_NORM:
+        scale = ONE / (np.float32(math.sqrt(squares / np.float32(width - 1))) + np.float32(UNBIASED_EPSILON))
+    else:
+        scale = ONE / np.float32(math.sqrt(squares / np.float32(width) + EPSILON))
     weights = floats[weight : weight + width]
     for k in range(width):
         normed[k] = (row[k] - mean) * scale * weights[k]
-    if kind == LAYER_NORM:
+    if kind != RMS_NORM:
         biases = floats[weight + width : weight + 2 * width]
         for k in range(width):
             normed[k] += biases[k]
