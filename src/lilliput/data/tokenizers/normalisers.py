@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers as library
 from tokenizers import Regex, models, normalizers
 
-from lilliput.settings.tree import NORMALISATION, TokenizerSettings
+from lilliput.settings.tree import TokenizerSettings
 
 # Non-ASCII marks by the ASCII text that replaces them. A dash between words is `--`, because `a-b` is one word.
 ASCII_MARKS = {
@@ -57,6 +57,6 @@ def _part(settings: TokenizerSettings) -> Any:
 
 
 _OWN_PARTS = [
-    _part(TokenizerSettings(**dict(zip(NORMALISATION, chosen, strict=True))))
-    for chosen in itertools.product((False, True), repeat=len(NORMALISATION))
+    _part(TokenizerSettings(lowercase=lower, ascii_punctuation=plain, single_spaces=single))
+    for lower, plain, single in itertools.product((False, True), repeat=3)
 ]
