@@ -75,6 +75,7 @@ CASES = [
     Case("one character", "train a.txt SMALL", "data.no-validation", prepare=write("a.txt", "x")),
     Case("another ending", "train a.pdf SMALL", "file.format", fact=".pdf", prepare=write("a.pdf", "text")),
     Case("no such file", "train nothere.txt SMALL", "recipe.missing", fact="nothere.txt"),
+    Case("a file nearly", "prepare mytext.tx", "recipe.missing", fact="mytext.tx", suggestion="mytext.txt"),
     Case("a recipe nearly", "train dmo SMALL", "recipe.missing", fact="dmo", suggestion="demo"),
     Case("folder without texts", "train empty SMALL", "file.format", prepare=lambda: os.mkdir("empty")),
     Case("folder of pictures", "train p SMALL", "file.format", fact=".png", prepare=write("p/a.png", b"\x89PNG")),

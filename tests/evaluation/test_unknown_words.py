@@ -77,3 +77,7 @@ def test_list_lost() -> None:
     assert lost(kind="word", unknown=True) == ["which words were unknown", "white space"]
     assert lost(kind="word", lowercase=True, punctuation="strip")[1:] == ["punctuation marks", "capital letters"]
     assert lost(kind="character") == []
+    every = {"lowercase": True, "ascii_punctuation": True, "single_spaces": True}
+    for kind in ("word", "character", "bpe", "byte"):
+        assert lost(kind=kind, **every) == ["white space", "typographic punctuation", "capital letters"]
+    assert lost(kind="bpe", single_spaces=True) == ["white space"]

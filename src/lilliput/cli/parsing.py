@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
     def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Return the arguments and the unknown words; flags and positional arguments may be mixed."""
         try:
-            return self.parse_known_intermixed_args(words)
+            return self.parse_known_intermixed_args(self.fill_numbers(words))
         except argparse.ArgumentError as error:
             code, fix = "flag.value", f"run {self.prog} --help"
             for name, value in itertools.pairwise([*words, None]):
@@ -58,6 +58,15 @@ class Parser(argparse.ArgumentParser):
                     if dashed and dashed.split("=")[0] not in self._option_string_actions:  # a value with a dash
                         fix = f"use {name}={shlex.quote(dashed)}"
             raise UserError(str(error), None, fix=fix, code=code) from None
+
+    def fill_numbers(self, words: Sequence[str]) -> list[str]:
+        """Return the words with the default of each flag whose number is optional and omitted: `--ids mytext.txt`."""
+        filled = list[str]()
+        for word, after in itertools.pairwise([*words, ""]):
+            action = self._option_string_actions.get(word)
+            omitted = action is not None and action.nargs == "?" and not after.removeprefix("-")[:1].isdecimal()
+            filled.append(f"{word}={action.const}" if action is not None and omitted else word)
+        return filled
 
 
 def parse(command: str, summary: str, module: Command, argv: list[str]) -> argparse.Namespace:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
+from lilliput.cli.error_flags import gather
 from lilliput.cli.output import print_json, progress, stderr_console, stdout_console
+from lilliput.errors import UserError, UserErrors
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,9 +19,23 @@ EXAMPLES = """
     lilliput prepare mytext.txt
     lilliput prepare stories.jsonl --data.text-field story --tokenizer.vocab-size 4096
     lilliput prepare mytext.txt --duplicates near
+    lilliput prepare mytext.txt --show 1000 --ids 100
     lilliput prepare demo --json
 """
 MOST_LABELS = 12  # labels listed per split
+SHOWN_CHARACTERS, SHOWN_IDS = 1000, 100  # of --show and --ids without a number
+IDS_PER_LINE = 10
+WIDE = 500  # columns of the table in a pipe or file, so that no name wraps
+# Rows of the table by key of `document_tokens`, with their format.
+LENGTHS = {
+    "mean": ("tokens per document (without end token): mean", ",.1f"),
+    "p5": ("  5th percentile", ",.0f"),
+    "p25": ("  25th percentile", ",.0f"),
+    "p50": ("  median", ",.0f"),
+    "p75": ("  75th percentile", ",.0f"),
+    "p95": ("  95th percentile", ",.0f"),
+    "max": ("  longest", ",d"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +47,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also find near duplicates (exact duplicates are always counted)",
     )
     parser.add_argument("--rebuild", action="store_true", help="ignore the cache")
+    parser.add_argument(
+        "--show",
+        nargs="?",
+        metavar="N",
+        const=str(SHOWN_CHARACTERS),
+        help=f"also print the first N characters of the training text [{SHOWN_CHARACTERS} if N is omitted]",
+    )
+    parser.add_argument(
+        "--ids",
+        nargs="?",
+        metavar="N",
+        const=str(SHOWN_IDS),
+        help=f"also print the first N token ids of the training split [{SHOWN_IDS} if N is omitted]",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from lilliput.data.corpora import open_corpus
     from lilliput.data.prepare import prepare
+    from lilliput.data.prepare.excerpts import first_ids, first_text
     from lilliput.settings.loading import load_config
 
-    config = load_config(arguments.target, arguments.settings, origin="command line")
+    errors: list[UserError] = []
+    characters = gather(errors, lambda: check_count("--show", arguments.show, SHOWN_CHARACTERS))
+    ids = gather(errors, lambda: check_count("--ids", arguments.ids, SHOWN_IDS))
+    config = gather(errors, lambda: load_config(arguments.target, arguments.settings, origin="command line"))
+    if errors or config is None:
+        raise UserErrors(errors)
     with progress(stderr_console()) as report:
         prepared = prepare(config, report, rebuild=arguments.rebuild)
         found = prepared.report(config.model.context)
@@ -45,19 +83,36 @@ def run(arguments: argparse.Namespace) -> int:
 
             found["vectors"] = prepare_vectors(config, prepared, report, arguments.rebuild).report
         if arguments.duplicates == "near":
-            from lilliput.data.corpora import open_corpus
             from lilliput.data.duplicates import find_near
 
             near = find_near(open_corpus(config.data), report=report, folder=Path(config.data.cache))
             found["near_duplicates"] = near.as_json()
+    if characters is not None:
+        found["text"] = first_text(open_corpus(config.data), prepared, characters)
+    if ids is not None:
+        found["ids"] = first_ids(prepared, ids)
     if arguments.json:
         print_json(found)
         return 0
     console = stdout_console()
+    if not console.is_terminal:
+        console.width = WIDE
     console.print(split_table(found))
     for sentence in sentences(found):
-        console.print(printable(sentence), markup=False)
+        console.print(printable(sentence), markup=False, emoji=False)
+    for line in excerpt_lines(found):
+        console.out(line, highlight=False)
     return 0
+
+
+def check_count(flag: str, text: str | None, example: int) -> int | None:
+    """Return the number that a flag has, or None if the flag is absent."""
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        what, fix = f"{flag} must be a whole number of 1 or more (got {text!r})", f"use {flag} {example}, for example"
+        raise UserError(what, None, fix=fix, code="flag.value")
+    return int(text)
 
 
 def split_table(found: dict[str, Any]) -> Table:
@@ -69,6 +124,7 @@ def split_table(found: dict[str, Any]) -> Table:
     for split in found["documents"]:
         table.add_column(split, justify="right")
     cut, duplicates = found["cut"], found["duplicates"]
+    lengths = found["document_tokens"]
     rows: list[tuple[str, dict[str, float | None], str]] = [
         ("documents", found["documents"], ",d"),
         ("bytes", found["bytes"], ",d"),
@@ -76,12 +132,18 @@ def split_table(found: dict[str, Any]) -> Table:
         ("words", found["words"], ",d"),
         ("bytes per token", found["bytes_per_token"], ".2f"),
         ("tokens per word", found["tokens_per_word"], ".2f"),
-        ("unknown tokens", found["unknown_rate"], ".2%"),
+        *(
+            (name, {split: values[key] for split, values in lengths.items()}, form)
+            for key, (name, form) in LENGTHS.items()
+            if key == "mean" or max(found["documents"].values()) > 1
+        ),
         (f"documents longer than the context ({cut['context']:,} tokens)", cut["documents"], ".1%"),
         ("tokens after the first context of a document", cut["tokens"], ".1%"),
         ("repeated documents within the split", duplicates["within"], ",d"),
         ("documents that are also in the training split", duplicates["across"], ",d"),
     ]
+    if any(share is not None for share in found["coverage"].values()):
+        rows.insert(6, ("tokens in the vocabulary", found["coverage"], ".2%"))
     rows += [(f"{kind} documents", found[kind], ",d") for kind in ("empty", "dropped") if any(found[kind].values())]
     for name, values, form in rows:
         shown = (values.get(split) for split in found["documents"])
@@ -148,10 +210,24 @@ def format_near_duplicates(near: dict[str, Any]) -> list[str]:
     return lines
 
 
+def excerpt_lines(found: dict[str, Any]) -> list[str]:
+    """Return the lines of --show and --ids."""
+    lines: list[str] = []
+    if "text" in found:
+        lines = ["", f"first {len(found['text']):,} characters of the training text:", ""]
+        lines += [printable(line.removesuffix("\r").expandtabs()) for line in found["text"].split("\n")]
+    if "ids" in found:
+        ids, width = found["ids"], len(str(max(found["ids"])))
+        lines += ["", f"first {len(ids):,} token ids of the training split:", ""]
+        for start in range(0, len(ids), IDS_PER_LINE):
+            lines.append(" ".join(f"{one:{width}}" for one in ids[start : start + IDS_PER_LINE]))
+    return lines
+
+
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
 def printable(text: str) -> str:
     """Replace control characters: a corpus may contain terminal escape sequences."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return "".join(one if one.isprintable() or category(one) == "Zs" else "\ufffd" for one in text)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lilliput.settings.choice_tables import TABLES, Choice, ChoiceTable, Conflict
+from lilliput.settings.rules import normalisation_conflicts
 from lilliput.settings.tree import Config, TokenizerSettings
 
 
@@ -42,6 +43,11 @@ def unknown_token_rules(config: Config) -> list[Conflict]:
     return [Conflict("tokenizer.unk_id", what, "set tokenizer.unk_id to an id, such as 3")]
 
 
+def gpt2_rules(config: Config) -> list[Conflict]:
+    # The rule for tokenizer.path reports the same conflict.
+    return [] if config.tokenizer.path is not None else normalisation_conflicts(config.tokenizer, "GPT-2's tokenizer")
+
+
 TOKENIZERS: ChoiceTable[TokenizerChoice] = TABLES["tokenizer.kind"]
 TOKENIZERS.kind = TokenizerChoice
 TOKENIZERS.add(
@@ -58,6 +64,10 @@ TOKENIZERS.add(
     TokenizerChoice(name="character", builds="lilliput.data.tokenizers:characters", rules=unknown_token_rules),
     TokenizerChoice(name="word", builds="lilliput.data.tokenizers:words_of", rules=unknown_token_rules),
     TokenizerChoice(
-        name="gpt2", builds="lilliput.data.tokenizers:gpt2_own", learns=False, vocab_size=lambda settings: 50_257
+        name="gpt2",
+        builds="lilliput.data.tokenizers:gpt2_own",
+        learns=False,
+        vocab_size=lambda settings: 50_257,
+        rules=gpt2_rules,
     ),
 )

@@ -26,6 +26,8 @@ from lilliput.settings.tree import TokenizerSettings
 END, START = 256, 257  # after the 256 bytes; the start is never predicted
 SYMBOLS = 257
 ORDER = 2  # bytes of context
+# What a normaliser loses, with a text that it then changes.
+NORMALISED = {"white space": "a\n\nb", "typographic punctuation": "“a”", "capital letters": "A"}
 
 Context = tuple[int, ...]
 
@@ -89,6 +91,7 @@ def list_lost(tokenizer: Tokenizer, settings: TokenizerSettings, unknown: bool) 
     lost = ["which words were unknown"] if unknown else []
     if tokenizer.kind == "word":
         lost += ["white space"] + (["punctuation marks"] if settings.punctuation == "strip" else [])
-    elif tokenizer.kind != "character":
-        return [*lost, "changes by the normaliser"]
-    return lost + (["capital letters"] if settings.lowercase else [])
+    changed = [name for name, sample in NORMALISED.items() if tokenizer.normalise(sample) != sample]
+    if tokenizer.kind in ("word", "character") or (tokenizer.byte_level and changed):
+        return lost + [name for name in changed if name not in lost]
+    return [*lost, "changes by the normaliser"]

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from lilliput.errors import UserError, nearest
-from lilliput.settings.source_names import BUILT_IN_CORPORA, INPUT_PATHS, is_hub_name, resolve_input
+from lilliput.settings.source_names import BUILT_IN_CORPORA, INPUT_PATHS, is_hub_name, nearest_path, resolve_input
 from lilliput.settings.tree import Config
 from lilliput.storage.atomic_files import check_nesting
 from lilliput.storage.dotted_names import flatten
@@ -36,9 +36,9 @@ def target_layers(target: str) -> list[Layer]:
     file = Path(target.partition(".py:")[0] + ".py") if ".py:" in target else path
     if not file.exists() and target not in BUILT_IN_CORPORA and not is_hub_name(target):
         known = [*shipped_recipes(), *BUILT_IN_CORPORA]
-        close = nearest(path.stem, known)
+        close = nearest_path(path) or nearest(path.stem, known)
         others = f"give a text file, a folder or a shipped recipe: {', '.join(sorted(shipped_recipes()))}"
-        what, fix = f"no recipe, file or folder is named {target!r}", f"use {close!r}" if close else others
+        what, fix = f"no recipe, file or folder is named {target!r}", f"use {str(close)!r}" if close else others
         raise UserError(what, fix=fix, code="recipe.missing")
     name = re.sub(r"[^\w.-]+", "-", path.stem or path.resolve().name).strip("-.") or "run"
     return [{"name": (name, target), "data.source": (target, target)}]

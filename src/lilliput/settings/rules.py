@@ -8,7 +8,7 @@ choice are in its entry (`choice_tables`). Does not own: the settings and their 
 from __future__ import annotations
 
 from lilliput.settings.choice_tables import TABLES, Choice, Conflict
-from lilliput.settings.tree import BUDGETS, Config, GenerateSettings
+from lilliput.settings.tree import BUDGETS, NORMALISATION, Config, GenerateSettings, TokenizerSettings
 
 SHAPE_A_DRAW = (
     "final_temperature",
@@ -89,7 +89,19 @@ def tokenizer_rules(config: Config) -> list[Conflict]:
         found.append(
             Conflict("tokenizer.vocabulary", what, "set tokenizer.kind to word or remove tokenizer.vocabulary")
         )
+    if tokenizer.path is not None:
+        found += normalisation_conflicts(tokenizer, "a tokenizer that is read from a file")
     return found
+
+
+def normalisation_conflicts(tokenizer: TokenizerSettings, fixed: str) -> list[Conflict]:
+    """Return a conflict for each normalisation that `fixed`, a tokenizer which Lilliput does not build, does not have.
+
+    Earlier versions ignored `lowercase` there, and their runs must load.
+    """
+    given = [name for name in NORMALISATION if name != "lowercase" and getattr(tokenizer, name)]
+    fix = "set it to false, or use a tokenizer of the kind bpe, byte, character or word"
+    return [Conflict(f"tokenizer.{name}", f"tokenizer.{name} has no effect on {fixed}", fix) for name in given]
 
 
 def training_rules(config: Config) -> list[Conflict]:

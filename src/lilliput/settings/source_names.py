@@ -5,6 +5,7 @@ Owns: names that are not paths, and resolving the paths of a recipe. Does not ow
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from pathlib import Path
@@ -27,6 +28,14 @@ def is_hub_name(text: str, folder: Path = Path()) -> bool:
     """Return whether the text is `owner/name` and not a mistyped path: no folder has the owner's name."""
     match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/([\w-][\w.-]*)", text)
     return bool(match) and not Path(text).suffix and not (folder / match[1]).exists()  # type: ignore[index]
+
+
+def nearest_path(path: Path) -> Path | None:
+    """Return the file or folder next to a missing path whose name is spelled most like it, or None."""
+    siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
+    # A high limit: names that share only their suffix are not alike.
+    found = difflib.get_close_matches(path.name, siblings, n=1, cutoff=0.75)
+    return path.parent / found[0] if found else None
 
 
 def resolve_input(value: Any, folder: Path) -> Any:

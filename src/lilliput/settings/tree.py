@@ -78,7 +78,14 @@ class TokenizerSettings:
     path: str | None = describe(
         "existing tokenizer.json, or folder of GPT-2 files or a tiktoken cache, to use instead of training one", None
     )
-    lowercase: bool = describe("convert text to lower case (word, character)", False)
+    lowercase: bool = describe("convert text to lower case (word, character, bpe, byte)", False)
+    ascii_punctuation: bool = describe(
+        "replace typographic quotation marks, dashes and ellipses by ASCII: ' \" - -- ... (word, character, bpe, byte)",
+        False,
+    )
+    single_spaces: bool = describe(
+        "replace each run of white space, line ends included, by one space (word, character, bpe, byte)", False
+    )
     punctuation: Literal["keep", "strip"] = describe("keep punctuation as separate tokens, or strip it (word)", "keep")
     split: Literal["words", "spaces"] = describe(
         "words: at white space and around punctuation; spaces: at white space only, for tokenised text (word)", "words"
@@ -94,6 +101,9 @@ class TokenizerSettings:
     eos_id: SpecialId = describe("id of <eos>, the end of a document (word, character; none: no such token)", 1)
     pad_id: SpecialId = describe("id of <pad> (word, character; none: no such token)", 2)
     unk_id: SpecialId = describe("id of <unk>, for tokens outside the vocabulary (word, character)", 3)
+
+
+NORMALISATION = ("lowercase", "ascii_punctuation", "single_spaces")  # settings that change the text before it is split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -118,6 +118,14 @@ def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
     )
 
 
+def test_the_cache_inside_a_folder_is_not_searched(tmp_path: Path) -> None:
+    for name in ("a.txt", "cache/b.txt", "cache/c.tokens", "other/cache/d.txt"):
+        file(tmp_path, name, name)
+    corpus = open_corpus(DataSettings(source=str(tmp_path), cache=str(tmp_path / "cache"), seed=1))
+    assert [path.relative_to(tmp_path).as_posix() for path in corpus.sources] == ["a.txt", "other/cache/d.txt"]
+    assert "ignored" not in corpus.describe
+
+
 def test_first_documents_only(tmp_path: Path) -> None:
     path = file(tmp_path, "\n".join(f"d{n}" for n in range(100)))
     assert sorted(both(path, separator="line", documents=7)) == [f"d{n}" for n in range(7)]

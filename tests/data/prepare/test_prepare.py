@@ -123,6 +123,12 @@ def test_report(tmp_path: Path) -> None:
         "tokens_per_word": {"train": 12 / 6, "validation": 9 / 5, "odd": 9 / 5},
         "unknown_rate": {"train": 0.0, "validation": 0.0, "odd": 0.0},
         "unknown_words": {"train": [], "validation": [], "odd": []},
+        "coverage": {"train": None, "validation": None, "odd": None},
+        "document_tokens": {
+            split: {"mean": float(np.mean(sizes)), "max": max(sizes)}
+            | {f"p{percent}": float(np.percentile(sizes, percent)) for percent in (5, 25, 50, 75, 95)}
+            for split, sizes in {"train": [4, 4, 2, 2], "validation": [2, 2, 1, 4], "odd": [9]}.items()
+        },
         "empty": zeros | {"train": 1},
         "dropped": zeros,
         "labels": None,
@@ -145,6 +151,44 @@ def test_report(tmp_path: Path) -> None:
     }
     assert prepared.splits == ("train", "validation", "odd")
     assert prepared.report()["cut"] is None
+
+
+@pytest.mark.parametrize("kind", ["word", "character", "bpe", "byte"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_lengths_and_coverage_are_those_of_the_encoded_texts(kind: str, ends: bool, tmp_path: Path) -> None:
+    texts = {
+        "train": [" ".join(f"word{n % 7}" for n in range(size)) for size in (1, 2, 3, 5, 8, 13, 40, 41, 42, 99)],
+        "validation": ["word1 word9 word2 other", "word3", "new", "word4 word4 word5 word6 word6"],
+    }
+    paths = {split: write(tmp_path / f"{split}.txt", documents) for split, documents in texts.items()}
+    config = configure(paths["train"], tmp_path / "cache", kind, validation_source=str(paths["validation"]))
+    settings = replace(config.tokenizer, eos_id=None if not ends else 1)
+    prepared = prepare(replace(config, tokenizer=settings))
+    report, tokenizer = prepared.report(4), prepared.tokenizer
+    assert tokenizer.ends == (ends or kind in ("bpe", "byte"))
+    for split, documents in texts.items():
+        encoded = tokenizer.encode_batch(documents)
+        sizes = np.array([len(ids) for ids in encoded])
+        ids = np.concatenate(encoded)
+        found = report["document_tokens"][split]
+        assert (found.pop("mean"), found.pop("max")) == (sizes.mean(), sizes.max())
+        assert found == {f"p{percent}": np.percentile(sizes, percent) for percent in (5, 25, 50, 75, 95)}
+        known = (
+            None if tokenizer.unknown is None else pytest.approx(float((ids != tokenizer.unknown).mean()), abs=1e-15)
+        )
+        assert report["coverage"][split] == known
+        predictions = sizes + tokenizer.ends
+        assert report["cut"]["documents"][split] == (predictions > 4).mean()
+        assert report["cut"]["tokens"][split] == np.maximum(predictions - 4, 0).sum() / predictions.sum()
+
+
+def test_an_empty_file_of_a_folder_gives_no_note(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    write(tmp_path / "texts" / "some.txt", ["one", "two"])
+    (tmp_path / "texts" / "empty.txt").touch()
+    calls: list[tuple[int, int | None]] = []
+    prepare(configure(tmp_path / "texts", tmp_path / "cache"), lambda phase, done, total: calls.append((done, total)))
+    assert calls and (0, 0) not in calls
 
 
 def test_unknown_words_are_reported_as_spelled(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lilliput.data.corpora.formats import FORMATS, ending_of, endings, text_size
 from lilliput.data.corpora.hub import TINYSTORIES, TINYSTORIES_ON_HUB, find_data_set, folder_splits, local_tinystories
 from lilliput.data.corpora.loaders import as_loader, open_loader
 from lilliput.errors import UserError, nearest
-from lilliput.settings.source_names import BUILT_IN_CORPORA, is_hub_name
+from lilliput.settings.source_names import BUILT_IN_CORPORA, is_hub_name, nearest_path
 from lilliput.settings.tree import DataSettings
 
 STORYBOOK = "storybook"
@@ -43,7 +43,7 @@ def open_source(source: str, splits: tuple[str, ...], settings: DataSettings) ->
             split: _read_together([path / name for name in names], "TinyStories by file names: ", source, settings)
             for split, names in choose_splits(found, splits).items()
         }
-    files, ignored = find_files(source)
+    files, ignored = find_files(source, Path(settings.cache))
     reading = _read_together(files, "", source, settings)
     others = f"; {ignored:,} other file{'s' if ignored > 1 else ''} ignored" if ignored else ""
     return {splits[0]: Reading(files, reading.describe + others, reading.size, reading.read)}
@@ -82,11 +82,11 @@ def _read_files(files: list[Path], settings: DataSettings, on_empty: Notice) -> 
     return without_empty(documents, on_empty)
 
 
-def find_files(source: str) -> tuple[list[Path], int]:
-    """Return the files of a path in a fixed order, and the number of ignored files in a folder."""
+def find_files(source: str, cache: Path) -> tuple[list[Path], int]:
+    """Return the files of a path in a fixed order, and the number of ignored files in a folder; `cache` is not searched."""
     path = Path(source)
     if path.is_dir():
-        found = sorted(_walk(path), key=lambda file: file.relative_to(path).parts)
+        found = sorted(_walk(path, cache.absolute()), key=lambda file: file.relative_to(path).parts)
         files = [file for file in found if ending_of(file)]
         if not files:
             others = sorted({file.suffix for file in found if file.suffix})[:5]
@@ -110,10 +110,9 @@ def _missing(source: str, path: Path) -> UserError:
         return UserError("the environment variable LILLIPUT_DATA is not set", source, fix=fix, code="data.source")
     if meant := nearest(path.name, BUILT_IN_CORPORA):
         return UserError(f"unknown source {path.name}", source, fix=f"use {meant}", code="data.source")
-    siblings = os.listdir(path.parent) if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
-    meant = nearest(path.name, siblings)
+    close = nearest_path(path)
     fix = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
-    fix = f"correct the path, for example to {path.parent / meant}" if meant else fix
+    fix = f"correct the path, for example to {close}" if close else fix
     return UserError("the file or folder does not exist", source, fix=fix, code="file.missing")
 
 
@@ -127,7 +126,7 @@ def _unknown(source: str, path: Path) -> UserError:
     return UserError(what, source, fix="rename it to .txt if it is plain text", code="file.format")
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, cache: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
         what = f"cannot read the folder: {error.strerror}"
         raise UserError(what, str(error.filename), fix="check its permissions", code="file.unreadable") from error
@@ -136,5 +135,5 @@ def _walk(folder: Path) -> Iterator[Path]:
         if {"config.json", "checkpoints"} <= {*names, *folders}:
             folders.clear()  # a run folder: its log is not training text
             continue
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and Path(parent, name).absolute() != cache]
         yield from (Path(parent, name) for name in names if not name.startswith(".") and Path(parent, name).is_file())

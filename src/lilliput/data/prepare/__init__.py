@@ -46,7 +46,7 @@ from lilliput.data.prepare.work_folder import WorkFolder
 from lilliput.data.progress import Report, silent, with_progress
 from lilliput.data.tokenizers import Tokenizer, learns, make_tokenizer
 from lilliput.errors import UserError
-from lilliput.settings.tree import Config, DataSettings
+from lilliput.settings.tree import NORMALISATION, Config, DataSettings
 from lilliput.storage.atomic_files import clean_leftovers, free_bytes, put_folder, sync_folder, write_flushed
 
 # Settings that do not change the tokens: the cache folder, the number of workers, the windows of batches.
@@ -96,7 +96,7 @@ def _recipe(config: Config, tokenizer: Tokenizer | None) -> dict[str, Any]:
     if tokenizer is not None:
         settings: dict[str, Any] = {"sha256": tokenizer.sha256}
     elif config.tokenizer.kind == "bpe":
-        settings = {"kind": "bpe", "vocab_size": config.tokenizer.vocab_size}
+        settings = {name: getattr(config.tokenizer, name) for name in ("kind", "vocab_size", *NORMALISATION)}
     else:
         settings = dataclasses.asdict(config.tokenizer)
         del settings["vocab_size"]
@@ -298,9 +298,9 @@ def _describe(job: Job, work: WorkFolder, tokenizer: Tokenizer, found: CorpusPas
 def _fingerprint(path: Path, report: Report) -> dict[str, Any]:
     try:
         found = stamp(path)
-        report("hashing the source", 0, found[0])
+        report("hashing the source", 0, found[0] or None)  # 0 of 0 would be a note
         entry = {"path": str(path.absolute()), "size": found[0], "stamp": found, "sha256": digest(path)}
-        report("hashing the source", found[0], found[0])
+        report("hashing the source", found[0], found[0] or None)
         return entry
     except OSError as error:
         what = f"cannot read the file: {error.strerror}"

@@ -19,6 +19,7 @@ UNKNOWN_WORDS = 20  # in the report
 # Different unknown words counted at once. Beyond this the rarest half is dropped: a frequent word reappears, with a
 # count that is too small by its dropped occurrences.
 MOST_WORDS = 200_000
+PERCENTILES = (5, 25, 50, 75, 95)  # of the lengths of documents
 
 
 @dataclass
@@ -92,13 +93,18 @@ BY_SPLIT = (
 
 
 def describe_corpus(
-    manifest: Mapping[str, Any], lengths: Mapping[str, NDArray[np.int64]], context: int | None
+    manifest: Mapping[str, Any], lengths: Mapping[str, NDArray[np.int64]], context: int | None, has_unknown: bool
 ) -> dict[str, Any]:
-    """Return the report of prepared data. `lengths`: by split, predictions of each document (used with a context)."""
+    """Return the report of prepared data. `lengths`: by split, the tokens of each document without its end token.
+
+    `has_unknown`: whether the vocabulary has an unknown token; else it covers every text, and `coverage` is None.
+    """
     splits, tokenizer, order = manifest["splits"], manifest["tokenizer"], manifest["order"]
     found: dict[str, Any] = {"source": manifest["source"], "tokenizer": tokenizer["kind"]}
     found |= {name: tokenizer[name] for name in ("vocab_size", "lossy")}
     found |= {name: {split: splits[split][name] for split in order} for name in BY_SPLIT}
+    found["coverage"] = {split: 1 - splits[split]["unknown_rate"] if has_unknown else None for split in order}
+    found["document_tokens"] = {split: describe_lengths(lengths[split]) for split in order}
     found["labels"] = None
     if manifest["labels"] is not None:
         found["labels"] = {
@@ -109,9 +115,17 @@ def describe_corpus(
     found["longest"] = [
         {"split": split, "document": number, "tokens": tokens} for tokens, split, number in longest[:LONGEST]
     ]
-    found["cut"] = truncation(lengths, context) if context else None
+    predictions = {split: found + tokenizer["ends"] for split, found in lengths.items()}
+    found["cut"] = truncation(predictions, context) if context else None
     found["duplicates"] = manifest["duplicates"]
     return found
+
+
+def describe_lengths(lengths: NDArray[np.int64]) -> dict[str, float]:
+    """Return the mean, percentiles and maximum of the lengths of documents."""
+    values = np.percentile(lengths, PERCENTILES).tolist()
+    percentiles = {f"p{percent}": value for percent, value in zip(PERCENTILES, values, strict=True)}
+    return {"mean": float(lengths.mean()), **percentiles, "max": int(lengths.max())}
 
 
 def truncation(lengths: Mapping[str, NDArray[np.int64]], context: int) -> dict[str, Any]:

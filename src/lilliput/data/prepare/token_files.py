@@ -108,12 +108,9 @@ class Prepared:
 
     def report(self, context: int | None = None) -> dict[str, Any]:
         """Return the object of `lilliput prepare --json`; with a context also what it truncates."""
-        lengths = {name: self._lengths(name) for name in self.splits} if context else {}
-        return {**describe_corpus(self.manifest, lengths, context), "folder": str(self.folder)}
-
-    def _lengths(self, name: str) -> NDArray[np.int64]:
-        file = self.split(name)
-        return np.diff(file.offsets) - (0 if file.ends else 1)
+        lengths = {name: np.diff(self.split(name).offsets) - 1 for name in self.splits}
+        has_unknown = self.tokenizer.unknown is not None
+        return {**describe_corpus(self.manifest, lengths, context, has_unknown), "folder": str(self.folder)}
 
 
 # Validity of a folder -------------------------------------------------------------------------------------------------

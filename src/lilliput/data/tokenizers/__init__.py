@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import tokenizers as library
 from numpy.typing import NDArray
-from tokenizers import models, trainers
+from tokenizers import models, normalizers, trainers
 
 from lilliput.data.corpora import END_OF_TEXT
 from lilliput.data.tokenizer_choices import TOKENIZERS
-from lilliput.data.tokenizers import gpt2
+from lilliput.data.tokenizers import gpt2, normalisers
 from lilliput.data.tokenizers import word_level as words
 from lilliput.data.tokenizers.gpt2 import BYTE_CHARACTERS, CHARACTER_BYTES
 from lilliput.data.tokenizers.special_tokens import find_specials, find_unknown
@@ -76,13 +76,14 @@ class Tokenizer:
         self.unknown: int | None = find_unknown(model, vocabulary, where)
         before, after = parts["pre_tokenizer"] or {}, parts["decoder"] or {}
         exact = before.get("type") == after.get("type") == "ByteLevel" and not before["add_prefix_space"]
-        self.byte_level: bool = exact and not parts["normalizer"] and CHARACTER_BYTES.keys() <= model["vocab"].keys()
+        self.byte_level: bool = exact and CHARACTER_BYTES.keys() <= model["vocab"].keys()
         # Lossy unless known to be exact: normalizers, unknown words and added spaces lose text.
-        self.lossy: bool = not self.byte_level
+        self.lossy: bool = not self.byte_level or bool(parts["normalizer"])
         self.kind: str = _kind(parts, self.byte_level)
         # Added tokens that are not special are matched in the text, possibly across a border of two pieces.
         special = all(token["special"] for token in parts["added_tokens"])
-        self._cuttable: bool = special and (self.byte_level or self.kind in ("word", "character"))
+        known = normalisers.is_own(parts["normalizer"]) and (self.byte_level or self.kind in ("word", "character"))
+        self._cuttable: bool = special and known
         self._forged: Ids | None = None if self.byte_level else self._find_forged(names, vocabulary)
 
     def _find_forged(self, names: set[str], vocabulary: dict[str, int]) -> Ids | None:
@@ -106,7 +107,7 @@ class Tokenizer:
         """
         counted: Counter[str] = Counter()
         try:
-            if self.kind == "byte":  # ids are bytes; 20 times faster than the library
+            if self.kind == "byte" and not self.lossy:  # ids are bytes; 20 times faster than the library
                 return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
             with catch_panics("the tokenizer fails on a text", self._where):
                 found = self._encode(texts, counted if unknown_words is not None else None)
@@ -211,7 +212,7 @@ class Tokenizer:
             parts = parse_json(text)
             if not isinstance(parts, dict):
                 raise ValueError("expected a JSON object")
-            check_patterns(parts, words.OWN_PATTERNS, where)
+            check_patterns(parts, words.OWN_PATTERNS | normalisers.OWN_PATTERNS, where)
         except ValueError as error:
             what, fix = f"the tokenizer is not valid JSON: {error}", "give a complete tokenizer.json"
             raise UserError(what, where, fix=fix, code="file.syntax") from error
@@ -268,10 +269,11 @@ def _kind(parts: dict[str, Any], byte_level: bool) -> str:
     return "gpt2" if model["vocab"].get(gpt2.LAST_PIECE) == gpt2.RANKS - 1 else "bpe"
 
 
-def train_bpe(documents: Iterable[str], vocab_size: int) -> Tokenizer:
+def train_bpe(documents: Iterable[str], vocab_size: int, normaliser: normalizers.Normalizer | None = None) -> Tokenizer:
     """Train byte-level BPE with GPT-2's split pattern. The vocabulary is smaller if the text has too few pairs to merge."""
     assert vocab_size >= 257, "256 bytes and end-of-text"
     inner = gpt2.byte_level(models.BPE())
+    inner.normalizer = normaliser
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         min_frequency=2,  # a pair that occurs once is not worth a merge
@@ -282,9 +284,11 @@ def train_bpe(documents: Iterable[str], vocab_size: int) -> Tokenizer:
     return _ended(inner)
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(normaliser: normalizers.Normalizer | None = None) -> Tokenizer:
     """Return the tokenizer whose ids are the 256 bytes and end-of-text."""
-    return _ended(gpt2.byte_level(models.BPE(vocab=CHARACTER_BYTES, merges=[]), use_regex=False))
+    inner = gpt2.byte_level(models.BPE(vocab=CHARACTER_BYTES, merges=[]), use_regex=False)
+    inner.normalizer = normaliser
+    return _ended(inner)
 
 
 def _ended(inner: library.Tokenizer) -> Tokenizer:
@@ -293,11 +297,11 @@ def _ended(inner: library.Tokenizer) -> Tokenizer:
 
 
 def trained_bpe(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
-    return train_bpe(documents, settings.vocab_size)
+    return train_bpe(documents, settings.vocab_size, normalisers.build_normaliser(settings))
 
 
 def all_bytes(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:
-    return byte_tokenizer()
+    return byte_tokenizer(normalisers.build_normaliser(settings))
 
 
 def characters(settings: TokenizerSettings, documents: Iterable[str]) -> Tokenizer:

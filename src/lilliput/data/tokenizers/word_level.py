@@ -26,6 +26,7 @@ from typing import Any
 import tokenizers as library
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+from lilliput.data.tokenizers.normalisers import build_normaliser
 from lilliput.data.tokenizers.special_tokens import EOS, PAD, SOS, UNK, UNKNOWNS, find_specials
 from lilliput.data.tokenizers.text_chunks import cut_texts
 from lilliput.data.tokenizers.untrusted_files import read_text
@@ -79,7 +80,7 @@ def fit_words(settings: TokenizerSettings, documents: Iterable[str]) -> library.
 
 def fit_characters(settings: TokenizerSettings, documents: Iterable[str]) -> library.Tokenizer:
     """Return a tokenizer of the most frequent characters, including white space and line ends."""
-    normalizer = _normalizer(settings)
+    normalizer = build_normaliser(settings)
     found = Counter[str]()
     for piece in cut_texts(documents):
         found.update(normalizer.normalize_str(piece) if normalizer else piece)
@@ -132,7 +133,7 @@ def _word_level(ids: dict[str, int], settings: TokenizerSettings) -> library.Tok
     unknown = next(name for name in UNKNOWNS if name in ids)
     splitter = SPLITTERS[settings.split, settings.punctuation]
     decoder = PROSE if settings.split == "words" else SPACED
-    return _assembled(models.WordLevel(ids, unk_token=unknown), _normalizer(settings), splitter, decoder)
+    return _assembled(models.WordLevel(ids, unk_token=unknown), build_normaliser(settings), splitter, decoder)
 
 
 def _assembled(
@@ -147,10 +148,6 @@ def _assembled(
     names = [name for name in (SOS, EOS, PAD) if inner.token_to_id(name) is not None]
     inner.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
     return inner
-
-
-def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer | None:
-    return normalizers.Lowercase() if settings.lowercase else None
 
 
 def _numbered(by_frequency: Iterable[str], noun: str, settings: TokenizerSettings) -> dict[str, int]:
