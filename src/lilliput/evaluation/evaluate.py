@@ -147,6 +147,7 @@ def evaluate(
     baselines: bool = False,
     csv: str | Path | None = None,
     overlap_csv: str | Path | None = None,
+    samples: bool = False,
     labelled: bool = False,
     batch: int = 32,
     device: str = "auto",
@@ -158,8 +159,8 @@ def evaluate(
     `stride`: tokens between windows (None: the context, as in training). `overlapping`: also the loss over a window at
     every offset. `overlap`: also BLEU and other metrics of continuations, generated with `settings` (None: those of the
     run). `stories`: also statistics of this number of generated texts. `baselines`: also n-gram, compression and linear
-    baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `labelled`: the
-    texts of the file have labels, although those of the run have none.
+    baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `samples`: also
+    the rows of that file. `labelled`: the texts of the file have labels, although those of the run have none.
     """
     checkpoint, config = settings_of(run)
     check_arguments(config, on, stride, overlapping, overlap is not None, stories is not None)
@@ -185,7 +186,7 @@ def evaluate(
         found, rows = merge(found, figures), rows | columns
         baseline_rows += label_rows(evaluation, labels) if baselines else []
     if overlap is not None:
-        found |= evaluate_overlap(evaluation, overlap, settings, overlap_csv)
+        found |= evaluate_overlap(evaluation, overlap, settings, overlap_csv, samples)
     if stories is not None:
         from lilliput.evaluation.generated_stories import measure_stories
 
@@ -260,7 +261,11 @@ def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate_overlap(
-    evaluation: Evaluation, task: OverlapTask, settings: GenerateSettings | None, csv: str | Path | None
+    evaluation: Evaluation,
+    task: OverlapTask,
+    settings: GenerateSettings | None = None,
+    csv: str | Path | None = None,
+    samples: bool = False,
 ) -> dict[str, Any]:
     from lilliput.evaluation.overlap import measure_overlap
 
@@ -270,4 +275,5 @@ def evaluate_overlap(
     if csv is not None:
         continuations.write_csv(Path(csv))
     figures = continuations.as_dict()
-    return {"bleu": figures.pop("bleu"), "overlap": figures}
+    found = {"bleu": figures.pop("bleu"), "overlap": figures}
+    return found | ({"samples": continuations.samples()} if samples else {})
