@@ -34,7 +34,7 @@ def document() -> ReportDocument:
 
 def test_sections_and_content(document: ReportDocument) -> None:
     assert [section.title for section in document.sections] == [
-        "Results", "Training", "History", "Samples", "Attention heads", "Environment", "Settings",
+        "Results", "Training", "History", "Samples", "Samples with references", "Attention heads", "Environment", "Settings",
     ]  # fmt: skip
     assert document.title == "mine"
     assert document.lead == "A language model with 2 layers, dim 16, 2 heads, trained on mytext.txt."

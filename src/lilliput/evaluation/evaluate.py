@@ -88,13 +88,18 @@ class Evaluation:
 
 
 def open_evaluation(
-    run: str | Path, on: str = "validation", device: str = "auto", report: Report = silent, labelled: bool = False
+    run: str | Path,
+    on: str = "validation",
+    device: str = "auto",
+    report: Report = silent,
+    labelled: bool = False,
+    build: bool = True,
 ) -> Evaluation:
     """Open a run or checkpoint, and the documents that `on` names.
 
     `on` is a set of the run (train, validation, the name of a test, or tests for all tests together), or the path of a
     file or folder, which is read like the run's own data. `labelled`: each text of the file has a label before it,
-    although the run's own texts have none.
+    although the run's own texts have none. Without `build`, a run whose data is not prepared raises an error.
     """
     checkpoint, config = settings_of(run)
     check_name(config.data, on)
@@ -102,7 +107,7 @@ def open_evaluation(
 
     writer = load(checkpoint.folder, device)
     if is_set(config.data, on):
-        prepared = open_prepared(writer, report)
+        prepared = open_prepared(writer, report, build)
         return Evaluation(writer, open_sets(config, prepared, on), report, prepared)
     data = replace(config.data, labelled=config.data.labelled or labelled, documents=None)
     try:
@@ -121,12 +126,12 @@ def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
     return checkpoint, config_from_dict(checkpoint.config(), where=str(checkpoint.folder / CONFIG))
 
 
-def open_prepared(writer: Writer, report: Report) -> Prepared:
+def open_prepared(writer: Writer, report: Report, build: bool = True) -> Prepared:
     """Prepare the run's data with the run's tokenizer: the files it was trained on, if they still exist."""
     config, tokenizer = writer.config, writer.tokenizer
-    prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer)
+    prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer, build=build)
     if prepared.tokenizer.sha256 != tokenizer.sha256:
-        prepared = prepare(config, report, tokenizer)
+        prepared = prepare(config, report, tokenizer, build=build)
     assert writer.checkpoint is not None
     if writer.checkpoint.data_fingerprint() != prepared.fingerprint:
         report("the data has changed since the run was trained; it was trained on other texts", 0, 0)

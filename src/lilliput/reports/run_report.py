@@ -31,6 +31,7 @@ from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.reports.run_history import HISTORY, history_csv, history_table, run_history
 from lilliput.reports.run_plots import draw_run
+from lilliput.reports.sample_section import find_samples, sample_blocks, save_samples
 from lilliput.settings.loading import config_from_dict
 from lilliput.storage.atomic_files import write_whole
 from lilliput.storage.checkpoints import CONFIG
@@ -49,6 +50,7 @@ HEADS, LISTED = 4, 32  # numbers of heads that are drawn, and listed in the tabl
 def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
     """Write HTML and Markdown, by default to the run's folder. The same run gives the same bytes."""
     place = out or run.folder / REPORT
+    save_samples(run)
     written = write_document(describe_run(run), place)
     if rows := run_history(run.metrics()):
         write_whole(place.with_name(HISTORY if out is None else f"{place.stem}-{HISTORY}"), history_csv(rows))
@@ -166,8 +168,10 @@ def text_sections(run: Run, config: Config) -> list[Section]:
     ]
     prompt = config.generate.prompt
     note = f"Generated with the run's generate.* settings, {f'from the prompt “{prompt}”' if prompt else 'without a prompt'}."
+    found = find_samples(run)
     return [
         Section("Samples", [Paragraph(note), *texts]),
+        Section("Samples with references", sample_blocks(found) if found else []),
         Section("Attention heads", head_blocks(writer, samples[0])),
     ]
 
