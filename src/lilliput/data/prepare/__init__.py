@@ -62,7 +62,8 @@ def prepare(
 ) -> Prepared:
     """Return the prepared corpus of the settings from the cache; build it if it is missing, outdated or `rebuild` is set.
 
-    Without `build`, a missing or outdated one raises an error. `tokenizer` is used unchanged (fine-tuning). By default the settings decide; it is fitted to the training split only.
+    Without `build`, a missing or outdated one raises an error. `tokenizer` is used unchanged (fine-tuning). By default the
+    settings decide; it is fitted to the training split only.
     """
     corpus = open_corpus(config.data)
     if tokenizer is None and not learns(config.tokenizer):
