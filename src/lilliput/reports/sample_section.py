@@ -24,19 +24,19 @@ SAMPLES, FORMAT = "samples.json", 1
 SHOWN = 10  # rows of the table
 
 
-def save_samples(run: Run) -> None:
-    """Write the file, unless it is up to date or cannot be written: a report of a read-only run is possible."""
-    if read_samples(run) is None and (found := measure_samples(run)):
-        with suppress(UserError):
-            write_whole(run.folder / SAMPLES, json_bytes(found))
-
-
 def find_samples(run: Run) -> dict[str, Any] | None:
     """Return the result for the run's best checkpoint, from the file or computed.
 
     None for a classifier, and where the data is not available.
     """
     return read_samples(run) or measure_samples(run)
+
+
+def save_samples(run: Run, found: dict[str, Any] | None) -> None:
+    """Write the result to the file, unless it is there or cannot be written: a run may be read-only."""
+    if found is not None and read_samples(run) != found:
+        with suppress(UserError):
+            write_whole(run.folder / SAMPLES, json_bytes(found))
 
 
 def read_samples(run: Run) -> dict[str, Any] | None:
