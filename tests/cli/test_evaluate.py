@@ -194,7 +194,7 @@ def test_overlap_prints_prompts_decoding_and_signatures() -> None:
     """One document leaked and is excluded, so that there are three prompts instead of five."""
     flags = ("--overlap", "--prompts", "5", "--prompt-tokens", "2", "--tokens", "6", "--top-k", "9", "--seed", "2")
     out = " ".join(shown("words", *flags).split())
-    assert "prompts: 3 (5 requested), 1 distinct; the first 2 tokens of documents" in out
+    assert "prompts: 3 (5 requested), 1 distinct; spread: 2 tokens at the beginning of evenly spread documents" in out
     assert "decoding: temperature 0.7, top_k 9, seed 2" in out
     assert re.search(
         r"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp", out
@@ -202,9 +202,56 @@ def test_overlap_prints_prompts_decoding_and_signatures() -> None:
     assert "chrF: nrefs:1|case:mixed" in out and "5 other definitions" in out
     flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
     out = " ".join(shown("words", *flags, "--temperature", "0").split())
-    assert "prompts: 2, 2 distinct; the first 7 tokens of documents decoding: greedy BLEU-n" in out
-    assert "decoding: beams 2 BLEU-n" in " ".join(shown("words", *flags, "--beams", "2").split())
+    assert "prompts: 2, 2 distinct; spread: 7 tokens " in out and "documents decoding: greedy perplexity" in out
+    assert "decoding: beams 2 perplexity" in " ".join(shown("words", *flags, "--beams", "2").split())
     assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
+
+
+@pytest.mark.parametrize("choice", ["random", "middle"])
+def test_the_choice_of_prompts(choice: str) -> None:
+    flags = ("--overlap", "--prompts", "3", "--tokens", "6", "--prompt-choice", choice, "--temperature", "0")
+    first, same, other = (
+        as_json("words", *flags, *seed, "--samples") for seed in ((), ("--seed", "0"), ("--seed", "5"))
+    )
+    assert first["samples"] == same["samples"] != other["samples"]
+    used = other["overlap"]["task"]
+    assert (used["prompt_choice"], used["seed"], used["prompts"]) == (choice, 5, 3)
+    assert 1 <= other["overlap"]["different_prompts"] <= 3
+    assert f"{choice}, seed 5: 5 tokens " in shown("words", *flags, "--seed", "5")
+
+
+def test_samples_in_all_outputs(tmp_path: Path) -> None:
+    flags = ("--overlap", "--prompts", "3", "--tokens", "6", "--temperature", "0")
+    path = tmp_path / "samples.csv"
+    whole = as_json("words", *flags, "--samples", "--full-reference", "--overlap-csv", str(path))
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{name: str(value) for name, value in row.items()} for row in whole["samples"]]
+    assert whole["overlap"]["task"]["full_reference"] is True
+    short = as_json("words", *flags, "--samples")
+    assert "samples" not in as_json("words", *flags)
+    for one, other in zip(short["samples"], whole["samples"], strict=True):
+        assert (one["prompt"], one["generated"]) == (other["prompt"], other["generated"])
+        assert other["reference"].startswith(one["reference"]) and len(other["reference"]) > len(one["reference"])
+    out = shown("words", *flags, "--samples")
+    assert out.count("sentence BLEU-4") == 3 and "3 of 3 samples" in out
+    assert "the whole rest of each document" in shown("words", *flags, "--full-reference")
+
+
+@pytest.mark.parametrize(
+    ("run", "flags", "code"),
+    [
+        ("words", ("--samples",), "flag.conflict"),
+        ("words", ("--prompt-choice", "middle"), "flag.conflict"),
+        ("words", ("--overlap", "--prompt-choice", "end"), "flag.value"),
+        ("words", ("--overlap", "--seed", "-1"), "flag.value"),
+        ("classifier", ("--overlap", "--samples"), "model.task"),
+    ],
+)
+def test_flags_of_samples_that_are_wrong(run: str, flags: tuple[str, ...], code: str) -> None:
+    result = lilliput("evaluate", run, *flags)
+    assert result.code == 2 and [error.code for error in result.errors] == [code]
+    assert all(len(str(error).splitlines()) <= 3 for error in result.errors)
 
 
 def test_format_of_decoding_settings() -> None:

@@ -19,10 +19,11 @@ from lilliput.decoding.beam_hypotheses import BeamSettings, Hypothesis, StopChec
 from lilliput.decoding.beam_search import in_order, search_requests
 from lilliput.decoding.engines import Engine
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
-from lilliput.decoding.processors import GREEDY, Processor, Strategy, Temperature, TopK
+from lilliput.decoding.processors import GREEDY, Processor, Strategy, TopK
 from lilliput.decoding.requests import Finish, Request
 from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.stream import stream
+from lilliput.decoding.temperatures import Temperature
 from lilliput.kernels.logit_statistics import find_peaks
 from lilliput.model.transformer import Transformer
 

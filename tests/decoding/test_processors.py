@@ -23,7 +23,6 @@ from lilliput.decoding.processors import (
     Candidates,
     MinP,
     Strategy,
-    Temperature,
     TopK,
     TopP,
     Typical,
@@ -32,6 +31,7 @@ from lilliput.decoding.processors import (
 )
 from lilliput.decoding.repetition_penalties import MinTokens, NoRepeat, Penalties
 from lilliput.decoding.row_history import Processor, RowHistory
+from lilliput.decoding.temperatures import EntropyTemperature, Temperature
 from lilliput.decoding.token_choice import AHEAD, Draws, choose, draw_tokens
 from lilliput.decoding.word_constraints import BadWords, ForcedWords
 from lilliput.kernels.logit_statistics import find_peaks
@@ -64,36 +64,6 @@ def shares(row: list[float]) -> list[float]:
 
 def generators(*seeds: int) -> list[Draws]:
     return [Draws(seed) for seed in seeds]
-
-
-# ---- temperature -----------------------------------------------------------------------------------------------------
-
-
-@given(row=logits, temperature=st.floats(0.1, 10.0))
-def test_temperature_is_a_power_of_the_probabilities(row: list[float], temperature: float) -> None:
-    before = torch.tensor([row], dtype=torch.float64)
-    powers = before.softmax(dim=-1) ** (1 / temperature)
-    assert_same(Temperature(temperature)([NO_TEXT], before).softmax(dim=-1), powers / powers.sum())
-
-
-def test_the_temperature_changes_linearly_from_the_first_token_to_the_last() -> None:
-    texts = [RowHistory([1] * (3 + written), 3, 5) for written in range(5)]
-    hot = Temperature(0.5, final=2.5)(texts, torch.ones(5, 2, dtype=torch.float64))
-    assert_same(1 / hot[:, 0], torch.tensor([0.5, 1.0, 1.5, 2.0, 2.5], dtype=torch.float64))
-
-
-def test_a_temperature_schedule_of_one_token() -> None:
-    assert apply(Temperature(0.5, final=2.5), [1.0], RowHistory([1], 1, 1)) == [2.0]
-
-
-@pytest.mark.parametrize("process", [Temperature(1e-300), Temperature(1e-300, final=1e-300)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_tiny_temperature_is_greedy_and_finite(process: Processor, dtype: torch.dtype) -> None:
-    row = torch.tensor([[-80.0, 80.0, 79.9, -math.inf]], dtype=dtype)
-    cold = process([NO_TEXT], row)
-    assert cold.dtype == dtype
-    assert cold[0, :3].isfinite().all()
-    assert cold.softmax(dim=-1).tolist() == [[0.0, 1.0, 0.0, 0.0]]
 
 
 # ---- filters ---------------------------------------------------------------------------------------------------------
@@ -240,12 +210,14 @@ def test_filters_always_keep_a_token(kind: Any, row: list[float], p: float) -> N
 PROCESSORS: list[Processor] = [
     Temperature(0.7),
     Temperature(0.7, final=1.9),
+    EntropyTemperature(0.7, 1.9, 257),
     TopK(5),
     TopP(0.8),
     Typical(0.6),
     MinP(0.1),
     Penalties(1.3, 0.2, -0.4, prompt=True, end=256),
     Penalties(0.8, -0.1, 0.4, prompt=False, end=256),
+    Penalties(1.3, 0.2, 0.4, prompt=True, end=256, window=3),
     NoRepeat(1, prompt=False, end=256),
     NoRepeat(2, prompt=True, end=256),
     MinTokens(3, end=256),
@@ -309,7 +281,16 @@ def test_tokens_alone_and_in_any_batch_are_equal(texts: list[RowHistory], seed: 
 @given(
     shapes=st.lists(
         st.sampled_from(
-            [Temperature(0.7), Temperature(2.0, 0.5), TopK(9), TopK(40), Typical(0.9), TopP(0.9), MinP(0.05)]
+            [
+                Temperature(0.7),
+                Temperature(2.0, 0.5),
+                EntropyTemperature(0.5, 1.5, 5000),
+                TopK(9),
+                TopK(40),
+                Typical(0.9),
+                TopP(0.9),
+                MinP(0.05),
+            ]
         ),
         max_size=5,
         unique=True,
@@ -328,8 +309,9 @@ def test_packed_candidates_give_the_same_tokens(shapes: list[Processor], late: i
     processed = table
     for process in shapes:
         processed = process(texts, processed)
-    found = choose([Strategy(tuple(shapes), sample=True)] * 4, texts, table, generators(1, 2, 3, 4))
-    assert found == draw(processed, generators(1, 2, 3, 4))
+    for peaks in (None, find_peaks(table.numpy())):
+        found = choose([Strategy(tuple(shapes), sample=True)] * 4, texts, table, generators(1, 2, 3, 4), peaks)
+        assert found == draw(processed, generators(1, 2, 3, 4))
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
@@ -466,12 +448,13 @@ EVERYTHING = GenerateSettings(
     frequency_penalty=0.1,
     presence_penalty=0.2,
     penalise_prompt=False,
+    repetition_window=64,
     no_repeat_ngram=3,
     bad_words=("cat",),
     forced_words=("dog",),
 )
 RULES: tuple[Processor, ...] = (
-    Penalties(1.2, 0.1, 0.2, prompt=False, end=256),
+    Penalties(1.2, 0.1, 0.2, prompt=False, end=256, window=64),
     BadWords(("cat",), BYTES),
     MinTokens(4, end=256),
     ForcedWords(("dog",), BYTES),
@@ -483,6 +466,9 @@ def test_the_order_of_a_strategy() -> None:
     shapes = (Temperature(1.0, 0.5), TopK(9), Typical(0.95), TopP(0.9), MinP(0.05))
     assert build_strategy(EVERYTHING, BYTES) == Strategy((*RULES, *shapes), sample=True)
     assert hash(build_strategy(EVERYTHING, BYTES)) == hash(build_strategy(EVERYTHING, BYTES))
+    by_entropy = replace(EVERYTHING, final_temperature=None, entropy_temperature=1.2)
+    shapes = (EntropyTemperature(1.0, 1.2, 257), *shapes[1:])
+    assert build_strategy(by_entropy, BYTES) == Strategy((*RULES, *shapes), sample=True)
 
 
 def test_without_sampling_there_is_no_temperature_and_no_filter() -> None:

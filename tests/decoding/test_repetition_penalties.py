@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from helpers.tiny_models import draw
+from helpers.tiny_models import draw, tiny_model
+from lilliput.decoding.beam_hypotheses import BeamSettings
+from lilliput.decoding.beam_search import search_requests
+from lilliput.decoding.engines.compiled_engine import NumbaEngine
+from lilliput.decoding.engines.torch_engine import TorchEngine
+from lilliput.decoding.processors import Strategy
 from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
+from lilliput.decoding.requests import Request
 from lilliput.decoding.row_history import Processor, RowHistory
+from lilliput.decoding.stream import stream
+from lilliput.model.transformer import Transformer
 
 END, V = 6, 7
 texts = st.builds(
@@ -41,20 +52,101 @@ def looked_at(text: RowHistory, prompt: bool) -> list[int]:
     frequency=st.sampled_from([-0.5, 0.0, 0.25]),
     presence=st.sampled_from([-1.0, 0.0, 0.75]),
     prompt=st.booleans(),
+    window=st.none() | st.integers(1, 25),
 )
 def test_penalties_by_hand(
-    text: RowHistory, row: list[float], repetition: float, frequency: float, presence: float, prompt: bool
+    text: RowHistory,
+    row: list[float],
+    repetition: float,
+    frequency: float,
+    presence: float,
+    prompt: bool,
+    window: int | None,
 ) -> None:
-    uses = Counter(id_ for id_ in looked_at(text, prompt) if id_ != END)
+    """With a window, only the last tokens of the text count; without `prompt`, only generated ones among them."""
+    rule = Penalties(repetition, frequency, presence, prompt, END, window)
+    assert apply(rule, text, row) == pytest.approx(penalise_plainly(rule, text, row), abs=1e-12)
+
+
+def penalise_plainly(rule: Penalties, text: RowHistory, row: list[float]) -> list[float]:
+    visible = looked_at(text, rule.prompt)
+    recent = visible if rule.window is None else list(reversed(list(reversed(visible))[: rule.window]))
+    uses = Counter(id_ for id_ in recent if id_ != rule.end)
     expected = []
     for id_, value in enumerate(row):
         if uses[id_]:
-            value = value / repetition if value > 0 else value * repetition
-            value = value - frequency * uses[id_] - presence
+            value = value / rule.repetition if value > 0 else value * rule.repetition
+            value = value - rule.frequency * uses[id_] - rule.presence
         expected.append(value)
-    assert apply(Penalties(repetition, frequency, presence, prompt, END), text, row) == pytest.approx(
-        expected, abs=1e-12
-    )
+    return expected
+
+
+@given(text=texts, row=rows, prompt=st.booleans())
+def test_a_window_longer_than_the_text_changes_nothing(text: RowHistory, row: list[float], prompt: bool) -> None:
+    whole = Penalties(1.5, 0.25, 0.5, prompt, END)
+    assert apply(replace(whole, window=len(text.ids)), text, row) == apply(whole, text, row)
+
+
+# ---- windows in generated texts --------------------------------------------------------------------------------------
+
+RULES = [
+    Penalties(3.0, 0.0, 0.0, True, 0),
+    Penalties(3.0, 0.0, 0.0, True, 0, window=4),
+    Penalties(1.5, 0.8, 0.3, False, 0, window=2),
+    Penalties(1.0, 0.0, 2.5, True, 0, window=30),  # longer than the context of 24
+]
+PROMPTS = [[1], [2, 3, 2], [4] * 30, [5, 6, 7]]
+
+
+def write_plainly(model: Transformer, prompt: list[int], tokens: int, rule: Penalties) -> list[int]:
+    """Return greedy tokens, computed without a cache."""
+    text, first = RowHistory(list(prompt), len(prompt), tokens), 0
+    for _ in range(tokens):
+        if len(text.ids) - first > 24:
+            first = len(text.ids) - 12
+        with torch.inference_mode():
+            logits = model(torch.tensor([text.ids[first:]]))[0, -1]
+        row = penalise_plainly(rule, text, logits.double().tolist())
+        text.ids.append(max(range(len(row)), key=row.__getitem__))
+    return text.ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("engine", [TorchEngine, NumbaEngine])
+def test_texts_of_one_batch_equal_plain_python(engine: Callable[..., TorchEngine | NumbaEngine]) -> None:
+    """Each row with its own rule."""
+    model = tiny_model().float() if engine is NumbaEngine else tiny_model()
+    expected = [write_plainly(model, prompt, 40, rule) for prompt, rule in zip(PROMPTS, RULES, strict=True)]
+    requests = [Request(prompt, 40, Strategy((rule,))) for prompt, rule in zip(PROMPTS, RULES, strict=True)]
+    tokens = list(stream(engine(model), requests))
+    assert [[token.id for token in tokens if token.row == row] for row in range(4)] == expected
+    whole = write_plainly(model, PROMPTS[1], 40, replace(RULES[1], window=None))
+    assert expected[1] != whole, "the window changes the text"
+
+
+@dataclass(frozen=True)
+class PlainPenalties:
+    """The same rule in plain Python."""
+
+    rule: Penalties
+
+    def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
+        rows = zip(texts, logits.tolist(), strict=True)
+        return torch.tensor([penalise_plainly(self.rule, text, row) for text, row in rows], dtype=logits.dtype)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_beams_equal_those_of_plain_python(sample: bool) -> None:
+    engine, beams = TorchEngine(tiny_model()), BeamSettings(4, 30, n_best=4, sample=sample)
+    searches = [
+        [Request(prompt, 30, Strategy((kind(rule),)), beams=beams) for prompt, rule in zip(PROMPTS, RULES, strict=True)]
+        for kind in (PlainPenalties, lambda rule: rule)
+    ]
+    for requests in searches:
+        search_requests(engine, requests)
+    for plain, request in zip(*searches, strict=True):
+        assert [one.ids for one in request.hypotheses] == [one.ids for one in plain.hypotheses]
+        scores = [[one.score for one in found.hypotheses] for found in (plain, request)]
+        assert scores[1] == pytest.approx(scores[0], abs=1e-12)
 
 
 @given(row=rows, repetition=st.floats(1.01, 5.0))

@@ -38,6 +38,8 @@ VARIED = [
     GenerateSettings(tokens=12, temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.3),
     GenerateSettings(tokens=12, temperature=1.0, bad_words=("the", "a", "e")),
     GenerateSettings(tokens=12, temperature=1.0, forced_words=("bee",), no_repeat_ngram=2),
+    GenerateSettings(tokens=12, temperature=1.0, repetition_penalty=1.5, repetition_window=3),
+    GenerateSettings(tokens=12, temperature=0.6, entropy_temperature=1.8, top_k=9),
 ]
 
 

@@ -14,10 +14,11 @@ from helpers.tiny_models import VARIANTS, assert_same, draw_ids, name_variant, t
 from lilliput.decoding.engines import prefill
 from lilliput.decoding.engines.compiled_engine import NumbaEngine
 from lilliput.decoding.engines.torch_engine import TorchEngine, TorchRows
-from lilliput.decoding.processors import GREEDY, Strategy, Temperature, TopK
+from lilliput.decoding.processors import GREEDY, Strategy, TopK
 from lilliput.decoding.requests import Request, Token
 from lilliput.decoding.row_history import RowHistory
 from lilliput.decoding.stream import stream
+from lilliput.decoding.temperatures import Temperature
 from lilliput.decoding.token_choice import Draws, choose
 from lilliput.model.attention import Capture
 from lilliput.model.transformer import Transformer, evaluating

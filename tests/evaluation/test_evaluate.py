@@ -288,7 +288,7 @@ def test_a_file_is_evaluated_without_training_data(tmp_path: Path, monkeypatch: 
     assert (error.code, error.setting) == ("data.source", "baselines")
 
 
-def raise_error(*_: object) -> None:
+def raise_error(*_: object, **__: object) -> None:
     raise UserError("gone", fix="check the path", code="data.source")
 
 
@@ -298,7 +298,8 @@ def test_changed_data_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     messages: list[str] = []
     here = {"data.source": str(folder / "mytext.txt"), "data.cache": str(folder / "prepared")}
     monkeypatch.setattr(
-        "lilliput.evaluation.evaluate.prepare", lambda config, *rest: prepare(replace(config, here), *rest)
+        "lilliput.evaluation.evaluate.prepare",
+        lambda config, *rest, **named: prepare(replace(config, here), *rest, **named),
     )
     evaluate("mine", report=lambda message, done, total: messages.append(message))
     assert not any("has changed" in message for message in messages)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+import torch
 
 from helpers.small_runs import small_config, train_small
 from helpers.user_errors import refused
@@ -19,7 +20,8 @@ from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import Sample, Writer, load
 from lilliput.evaluation.bleu import bleu_figures
 from lilliput.evaluation.overlap import Continuation, Overlap, compare_overlaps, measure_overlap
-from lilliput.evaluation.overlap_settings import OverlapTask
+from lilliput.evaluation.overlap_settings import OverlapTask, PromptChoice
+from lilliput.evaluation.prompt_selection import choose_places, first_tokens
 from lilliput.settings.tree import GenerateSettings
 
 TASK = OverlapTask(prompts=4, prompt_tokens=5, tokens=12, batch=3)
@@ -83,6 +85,67 @@ def first_ids(file: TokenFile, document: int) -> list[int]:
     return [int(id_) for id_ in file.tokens[first : first + 5]]
 
 
+@pytest.mark.parametrize("choice", ["random", "middle"])
+@pytest.mark.parametrize("full", [False, True])
+def test_prompts_at_other_places(evaluated: tuple[Writer, TokenFile], choice: PromptChoice, full: bool) -> None:
+    writer, file = evaluated
+    task = replace(TASK, prompt_choice=choice, full_reference=full, seed=2)
+    found, again = (measure_overlap(*evaluated, DRAWN, replace(task, batch=batch)) for batch in (3, 1))
+    assert [one.sample.text for one in again.continuations] == [one.sample.text for one in found.continuations]
+    places = [(one.document, one.start) for one in found.continuations]
+    assert places == [(one.document, one.start) for one in again.continuations]
+    assert places == choose_places(file, choice, 4, 17, 2)
+    assert any(start for _, start in places) == (choice == "middle")
+    for one in found.continuations:
+        ids = first_tokens(file, one.document, None if full else 17, one.start)
+        assert (one.sample.prompt, one.reference_ids) == (writer.tokenizer.decode(ids[:5]), ids[5:])
+    reached = [
+        one.start + 5 + len(one.reference_ids) == file.offsets[one.document + 1] - file.offsets[one.document] - 1
+        for one in found.continuations
+    ]
+    assert all(reached) == full
+    used = found.as_dict()["task"]
+    assert (used["prompt_choice"], used["seed"], used["full_reference"]) == (choice, 2, full)
+
+
+@pytest.mark.parametrize("tokens", [12, 70])
+@pytest.mark.parametrize("settings", [DRAWN, GenerateSettings(temperature=0.0, beams=2, engine="torch", min_tokens=70)])
+@pytest.mark.parametrize("full", [False, True])
+def test_perplexities_equal_those_of_the_logits_without_a_cache(
+    evaluated: tuple[Writer, TokenFile], tokens: int, settings: GenerateSettings, full: bool
+) -> None:
+    """In float64; the context is 32 tokens, and longer texts are read again from the last 16 tokens on."""
+    task = replace(TASK, tokens=tokens, prompts=3, full_reference=full)
+    found = measure_overlap(*evaluated, replace(settings, min_tokens=min(settings.min_tokens, tokens)), task)
+    rows, tokenizer = found.samples(), evaluated[0].tokenizer
+    generated, references = list[float](), list[float]()
+    for row, one in zip(rows, found.continuations, strict=True):
+        prompt = first_ids(evaluated[1], one.document)
+        ends = [tokenizer.end] if one.sample.finish == "end" else []
+        own, other = (nats_of(evaluated[0], prompt, ids) for ids in ([*one.ids, *ends], one.reference_ids))
+        assert row["generated_perplexity"] == pytest.approx(math.exp(sum(own) / len(own)), rel=1e-12)
+        assert row["reference_perplexity"] == pytest.approx(math.exp(sum(other) / len(other)), rel=1e-12)
+        generated, references = generated + own, references + other
+    figures = found.as_dict()
+    assert figures["perplexity"] == pytest.approx(math.exp(sum(generated) / len(generated)), rel=1e-12)
+    assert figures["reference_perplexity"] == pytest.approx(math.exp(sum(references) / len(references)), rel=1e-12)
+    for name, column in (("mean_perplexity", "generated"), ("mean_reference_perplexity", "reference")):
+        assert figures[name] == pytest.approx(sum(float(row[f"{column}_perplexity"]) for row in rows) / 3, rel=1e-12)
+
+
+def nats_of(writer: Writer, prompt: list[int], ids: list[int]) -> list[float]:
+    nats, view = list[float](), [writer.tokenizer.start, *prompt]
+    assert writer.model.settings.context == 32
+    for id_ in ids:
+        view = view if len(view) <= 32 else view[-16:]
+        with torch.inference_mode():
+            logits = writer.model(torch.tensor([view]))[0, -1]
+        assert logits.dtype == torch.float64
+        nats.append(-logits.log_softmax(dim=-1)[id_].item())
+        view.append(id_)
+    return nats
+
+
 @pytest.mark.parametrize("settings", [DRAWN, GenerateSettings(temperature=0.0, beams=3, engine="torch")])
 def test_metrics_equal_those_of_the_texts(evaluated: tuple[Writer, TokenFile], settings: GenerateSettings) -> None:
     found = measure_overlap(*evaluated, settings, TASK)
@@ -113,19 +176,23 @@ def test_the_csv_can_be_read(overlap: Overlap, tmp_path: Path) -> None:
     overlap.write_csv(tmp_path / "samples.csv")
     with open(tmp_path / "samples.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["prompt", "reference", "hypothesis", "perplexity", "bleu"]
-    assert [row["hypothesis"] for row in rows] == overlap.hypotheses
+    assert list(rows[0]) == [
+        "prompt", "generated", "reference", "generated_perplexity", "reference_perplexity", "sentence_bleu",
+    ]  # fmt: skip
+    assert [row["generated"] for row in rows] == overlap.hypotheses
     assert [row["reference"] for row in rows] == overlap.references
     assert [row["prompt"] for row in rows] == [one.sample.prompt for one in overlap.continuations]
     for row, one in zip(rows, overlap.continuations, strict=True):
-        assert float(row["perplexity"]) == one.perplexity
-        assert float(row["bleu"]) == sacrebleu.sentence_bleu(row["hypothesis"], [row["reference"]]).score
+        assert float(row["generated_perplexity"]) == one.generated_perplexity
+        assert float(row["reference_perplexity"]) == one.reference_perplexity
+        assert float(row["sentence_bleu"]) == sacrebleu.sentence_bleu(row["generated"], [row["reference"]]).score
+    assert rows == [{name: str(value) for name, value in row.items()} for row in overlap.samples()]
 
 
 def overlap_of(pairs: list[tuple[str, str]], unknown: str | None = None) -> Overlap:
     """Return an `Overlap` of these pairs (generated, reference)."""
     rows = [
-        Continuation(at, Sample("So", text, 3, -3.0, "length"), [1], reference, [1], [1], 1.0)
+        Continuation(at, 0, Sample("So", text, 3, -3.0, "length"), [1], reference, [1], [1], 1.0)
         for at, (text, reference) in enumerate(pairs)
     ]
     return Overlap(TASK, DRAWN, "torch", unknown, rows, 1.0)
@@ -138,7 +205,7 @@ def test_any_text_survives_the_csv(tmp_path: Path) -> None:
     overlap_of([(text, text[::-1]) for text in NASTY]).write_csv(tmp_path / "samples.csv")
     with open(tmp_path / "samples.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [row["hypothesis"] for row in rows] == NASTY
+    assert [row["generated"] for row in rows] == NASTY
     assert [row["reference"] for row in rows] == [text[::-1] for text in NASTY]
 
 

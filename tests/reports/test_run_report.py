@@ -23,18 +23,20 @@ from lilliput.reports.formatting import duration
 from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
 from lilliput.reports.run_report import describe_run, head_blocks, write_run_report
+from lilliput.reports.sample_section import find_samples
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import measure_training
 
 
 @pytest.fixture(scope="module")
 def document() -> ReportDocument:
-    return describe_run(Run(trained() / "runs" / "mine"))
+    run = Run(trained() / "runs" / "mine")
+    return describe_run(run, find_samples(run))
 
 
 def test_sections_and_content(document: ReportDocument) -> None:
     assert [section.title for section in document.sections] == [
-        "Results", "Training", "History", "Samples", "Attention heads", "Environment", "Settings",
+        "Results", "Training", "History", "Samples", "Samples with references", "Attention heads", "Environment", "Settings",
     ]  # fmt: skip
     assert document.title == "mine"
     assert document.lead == "A language model with 2 layers, dim 16, 2 heads, trained on mytext.txt."

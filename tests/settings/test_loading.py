@@ -376,6 +376,9 @@ def test_the_origin_of_overrides_is_the_place_of_their_errors() -> None:
         ({"tokenizer.vocabulary": "v.txt"}, "tokenizer.vocabulary"),
         ({"generate.temperature": "0", "generate.final_temperature": "1"}, "generate.final_temperature"),
         ({"generate.temperature": "0", "generate.top_k": "5"}, "generate.top_k"),
+        ({"generate.beams": "3", "generate.entropy_temperature": "1.2"}, "generate.entropy_temperature"),
+        ({"generate.final_temperature": "1", "generate.entropy_temperature": "1"}, "generate.entropy_temperature"),
+        ({"generate.repetition_window": "64"}, "generate.repetition_window"),
         ({"generate.beams": "3", "generate.top_p": "0.9"}, "generate.top_p"),
         ({"generate.beams": "3", "generate.temperature": "0", "generate.typical": "0.9"}, "generate.typical"),
         (

@@ -152,6 +152,17 @@ def test_overlap_equals_the_evaluation(strategy: dict[str, Any]) -> None:
     assert found["tokens_per_second"] * found["seconds_per_sample"] == pytest.approx(found["writing.tokens"])
 
 
+def test_the_choice_of_prompts_is_a_setting() -> None:
+    settings = SHORT | {"generate.temperature": 0.0, "measure.on": "train", "measure.prompt_choice": "middle"}
+    found, opened = taken("overlap", settings), open_evaluation(run_of_all(), on="train")
+    greedy = opened.writer.checked(None, {"temperature": 0.0})
+    task = OverlapTask(prompts=5, prompt_choice="middle", tokens=9, seed=3, batch=2)
+    expected = measure_overlap(opened.writer, opened.file, greedy, task, opened.leaked).as_dict()
+    assert found["writing.perplexity"] == expected["perplexity"] and found["bleu.1"] == expected["bleu"]["1"]
+    error = refused(lambda: taken("overlap", settings | {"measure.prompt_choice": "end"}))
+    assert (error.code, error.setting) == ("setting.value", "measure.prompt_choice")
+
+
 def test_writing_measures_texts_of_exact_length() -> None:
     settings = {"generate.tokens": 20, "generate.temperature": 0.0, "measure.repeats": 2, "measure.batch": 2}
     found = taken("writing", settings)

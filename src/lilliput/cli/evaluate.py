@@ -32,6 +32,7 @@ EXAMPLES = """
     lilliput evaluate demo --on mytext.txt --csv documents.csv
     lilliput evaluate demo --baselines                       compare with n-grams and compressors
     lilliput evaluate demo --overlap --beams 5               BLEU of continuations of documents
+    lilliput evaluate demo --overlap --prompt-choice middle --seed 1 --samples
     lilliput evaluate demo --stories 20                      statistics of generated texts
     lilliput evaluate speech-lm --on tests --overlapping     all test sets
     lilliput evaluate speech-classifier --on test --json
@@ -97,7 +98,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overlap", action="store_true", help="generate continuations and compute BLEU, chrF, diversity and speed"
     )
     overlap.add_argument(
-        "--overlap-csv", metavar="FILE", help="write each prompt, reference and generated text to FILE"
+        "--overlap-csv",
+        metavar="FILE",
+        help="write each prompt, text and reference, with perplexities and BLEU, to FILE",
+    )
+    overlap.add_argument(
+        "--samples", action="store_true", help="also show the first samples; with --json all, in the key samples"
     )
     add_flags(overlap, OverlapTask, with_default=True)
     generation = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
@@ -161,6 +167,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
         "baselines": arguments.baselines,
         "csv": arguments.csv,
         "overlap_csv": arguments.overlap_csv,
+        "samples": arguments.samples,
         "labelled": "label" in arguments.by,
         "device": arguments.device,
     }
@@ -174,7 +181,8 @@ def generate_settings(run: GenerateSettings, given: dict[str, Any]) -> GenerateS
 
 
 def with_overlap(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {} if arguments.overlap_csv is None else {"overlap_csv": arguments.overlap_csv}
+    given = {"overlap_csv": arguments.overlap_csv, "samples": arguments.samples or None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def check_apart(csv: str | None, overlap_csv: str | None) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from lilliput.cli.generation_flags import as_typed
 from lilliput.cli.output import stdout_console
 from lilliput.evaluation.metric_format import format_perplexity
+from lilliput.evaluation.prompt_selection import describe_prompts
 from lilliput.settings.tree import GenerateSettings
 
 ONLY = {
@@ -27,6 +28,10 @@ ONLY = {
     "set": "a language model and several sets",
 }  # requirements of --by
 MOST_CLASSES = 12  # of a printed confusion matrix
+MOST_SAMPLES = 10  # in a printed table
+PERPLEXITY = (
+    "perplexity under the model: exp(mean nats per token over all texts) after the prompts, before logit processors"
+)
 NAMES = {
     "loss": "loss (nats/token)",
     "perplexity": "perplexity",
@@ -162,6 +167,8 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
             yield confusion_table(found["labels"], found["confusion"])
     if "bleu" in found:
         yield beneath(overlap_table(found), *overlap_sentences(found))
+    if "samples" in found:
+        yield sample_table(found["samples"])
     if "stories" in found:
         yield story_table(found["stories"], found["floor"] is not None)
     for columns in baseline_columns(found):
@@ -232,11 +239,29 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     task = overlap["task"]
     requested = "" if task["prompts"] == overlap["asked_prompts"] else f" ({overlap['asked_prompts']} requested)"
     distinct = f"{overlap['different_prompts']} distinct"
-    yield f"prompts: {task['prompts']}{requested}, {distinct}; the first {task['prompt_tokens']} tokens of documents"
+    choice = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
+    yield f"prompts: {task['prompts']}{requested}, {distinct}; {choice}"
+    if task["full_reference"]:
+        yield "references: the whole rest of each document"
     yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
+    yield PERPLEXITY
     yield f"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, {found['bleu']['signature']}"
     yield f"chrF: {overlap['chrf']['signature']}"
     yield f"the JSON output has BLEU (0 to 1) by {len(overlap['conventions'])} other definitions (docs/evaluation.md)"
+
+
+def sample_table(samples: list[dict[str, Any]]) -> Group:
+    """Return the first samples, each as a few rows of a table with wrapped texts."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for number, row in enumerate(samples[:MOST_SAMPLES], start=1):
+        own, other = (format_perplexity(row[f"{name}_perplexity"]) for name in ("generated", "reference"))
+        table.add_row(f"sample {number}", Text(row["prompt"].strip(), style="bold"))
+        table.add_row("generated", Text(row["generated"].strip()))
+        table.add_row("reference", Text(row["reference"].strip()))
+        table.add_row("perplexity", f"{own} generated, {other} reference; sentence BLEU-4 {row['sentence_bleu']:.2f}\n")
+    return beneath(table, f"{min(len(samples), MOST_SAMPLES)} of {len(samples)} samples; --overlap-csv writes all")
 
 
 def format_generation(settings: dict[str, Any], seed: int) -> str:

@@ -1,8 +1,9 @@
 """Logit processors, which change the model's logits before a token is chosen.
 
-Owns: temperature and the filters (top-k, top-p, min-p, typical), `PROCESSORS`, the table of all logit processors, and
-`Strategy`, the processors of a row. Does not own: rules about the text (`repetition_penalties`, `word_constraints`) or
-the choice of a token (`token_choice`). Processors work on batches; each row is independent of the others.
+Owns: the filters (top-k, top-p, min-p, typical), `PROCESSORS`, the table of all logit processors, and `Strategy`, the
+processors of a row. Does not own: rules about the text (`repetition_penalties`, `word_constraints`), temperature
+(`temperatures`) or the choice of a token (`token_choice`). Processors work on batches; each row is independent of the
+others.
 
 Order: penalties, then bans (bad words, minimum length, forced words, n-grams), then temperature, top-k, typical, top-p,
 min-p; each filter receives the tokens that the previous one kept. A ban that would leave a row without a token is ignored
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,37 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lilliput.data.tokenizers import Tokenizer
-from lilliput.decoding.repetition_penalties import LARGEST, MinTokens, NoRepeat, Penalties
+from lilliput.decoding.repetition_penalties import MinTokens, NoRepeat, Penalties
 from lilliput.decoding.row_history import Processor, RowHistory
+from lilliput.decoding.temperatures import EntropyTemperature, RowTemperature, Temperature, blocks, distributions
 from lilliput.decoding.word_constraints import BadWords, ForcedWords
 from lilliput.errors import UserError
 from lilliput.kernels.logit_statistics import SETS, Ids, Values
 from lilliput.settings.choice_tables import TABLES
 from lilliput.settings.tree import GenerateSettings
-
-# Small enough to be greedy in effect, large enough that the division does not overflow float32.
-LEAST_TEMPERATURE = LARGEST / 1e38
-# Numbers processed at a time: in float64 they fit in the processor's cache, which is three times as fast.
-BLOCK = 1 << 14
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """Divide by the temperature: below 1 sharper, above 1 flatter. Greedy decoding has a strategy of its own.
-
-    With `final`, the temperature changes linearly from a row's first token to its token limit.
-    """
-
-    temperature: float
-    final: float | None = None
-
-    def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
-        values = logits.cpu().numpy()
-        if self.final is None:
-            return torch.from_numpy(values / max(self.temperature, LEAST_TEMPERATURE))
-        share = np.array([text.written / max(text.tokens - 1, 1) for text in texts])
-        by_row = np.maximum(self.temperature + (self.final - self.temperature) * share, LEAST_TEMPERATURE)
-        return torch.from_numpy(values / by_row[:, None].astype(values.dtype))
 
 
 class Filter(ABC):
@@ -140,13 +118,8 @@ class Typical:
         return torch.from_numpy(np.where(far, -np.inf, values))
 
     def is_untypical(self, values: Values) -> NDArray[np.bool_]:
-        below = np.subtract(values, values.max(axis=-1, keepdims=True), dtype=np.float64)  # (B, V)
-        shares = np.exp(below)
-        whole = shares.cumsum(axis=-1)[:, -1:]
-        logprobs, shares = below - np.log(whole), shares / whole
-        with np.errstate(invalid="ignore"):  # of removed tokens: 0 * inf
-            entropy = np.where(shares > 0, -shares * logprobs, 0.0).cumsum(axis=-1)[:, -1:]
-        distance = np.abs(-logprobs - entropy)
+        logprobs, shares, entropies = distributions(values)
+        distance = np.abs(-logprobs - entropies)
         order = np.argsort(distance, axis=-1)
         rows, places = crossing(np.take_along_axis(shares, order, axis=-1), self.p)
         far: NDArray[np.bool_] = distance > distance[rows, order[rows, places]][:, None]
@@ -157,13 +130,6 @@ def kth_largest(values: Values, k: int) -> Values:
     """Return the k-th largest value of each row, or its smallest if it has fewer, (B, 1). Takes half the time of torch.topk."""
     place = max(values.shape[1] - k, 0)
     return np.partition(values, place, axis=-1)[:, place, None]
-
-
-def blocks(values: Values) -> Iterator[Values]:
-    """Yield a few rows at a time."""
-    rows = max(1, BLOCK // values.shape[1])
-    for first in range(0, len(values), rows):
-        yield values[first : first + rows]
 
 
 def crossing(shares: Values, p: float) -> tuple[Ids, list[int]]:
@@ -218,7 +184,7 @@ def pack(values: Values, kept: NDArray[np.bool_]) -> Candidates:
     return Candidates(packed, packed_ids)
 
 
-BY_VALUE = (Filter, Temperature, Typical)  # processors that depend on the logits only, not on token ids
+BY_VALUE = (Filter, RowTemperature, Typical)  # processors that depend on the logits only, not on token ids
 
 
 # Entries of `PROCESSORS` ----------------------------------------------------------------------------------------------
@@ -228,7 +194,7 @@ def build_penalties(settings: GenerateSettings, tokenizer: Tokenizer) -> Process
     penalties = (settings.repetition_penalty, settings.frequency_penalty, settings.presence_penalty)
     if penalties == (1.0, 0.0, 0.0):
         return None
-    return Penalties(*penalties, settings.penalise_prompt, tokenizer.end)
+    return Penalties(*penalties, settings.penalise_prompt, tokenizer.end, settings.repetition_window)
 
 
 def build_forced_words(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
@@ -263,6 +229,8 @@ def build_registered(settings: GenerateSettings, tokenizer: Tokenizer) -> Proces
 
 
 def build_temperature(settings: GenerateSettings, tokenizer: Tokenizer) -> Processor | None:
+    if settings.entropy_temperature is not None:
+        return EntropyTemperature(settings.temperature, settings.entropy_temperature, tokenizer.vocab_size)
     if settings.final_temperature is None and settings.temperature == 1.0:
         return None
     return Temperature(settings.temperature, settings.final_temperature)

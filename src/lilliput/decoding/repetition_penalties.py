@@ -24,9 +24,10 @@ from lilliput.kernels.logit_statistics import Ids
 LARGEST = 1e18
 
 
-def counted(text: RowHistory, prompt: bool) -> list[int]:
-    """Return the ids that a rule applies to: all of them, or the generated ones."""
-    return text.ids if prompt else text.ids[text.prompt :]
+def counted(text: RowHistory, prompt: bool, window: int | None = None) -> list[int]:
+    """Return the ids that a rule applies to: all of them, or the generated ones; with a window, the last ones of these."""
+    first = 0 if prompt else text.prompt
+    return text.ids[first if window is None else max(first, len(text.ids) - window) :]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Penalties:
     """Lower the logits of used tokens: by a factor (Keskar et al. 2019, section 4.1), per use, and once.
 
     Positive logits are divided by the factor and negative ones multiplied, so both become less likely. The paper's formula
-    divides negative ones too, which would reward repetition.
+    divides negative ones too, which would reward repetition. With a `window`, only uses among the last `window` tokens count.
     """
 
     repetition: float
@@ -42,10 +43,11 @@ class Penalties:
     presence: float
     prompt: bool
     end: int
+    window: int | None = None
 
     def __call__(self, texts: Sequence[RowHistory], logits: Tensor) -> Tensor:
         values = logits.cpu().numpy().copy()
-        used = flat_places([counted(text, self.prompt) for text in texts], values.shape[1])
+        used = flat_places([counted(text, self.prompt, self.window) for text in texts], values.shape[1])
         places, counts = np.unique(used, return_counts=True)
         text_only = places % values.shape[1] != self.end
         places, counts = places[text_only], counts[text_only]  # (N)

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lilliput.decoding.processors import BY_VALUE, Candidates, Filter, Strategy, Temperature, blocks
+from lilliput.decoding.processors import BY_VALUE, Candidates, Filter, Strategy
 from lilliput.decoding.row_history import RowHistory
+from lilliput.decoding.temperatures import RowTemperature, blocks
 from lilliput.errors import UserError
 from lilliput.kernels.logit_statistics import Values
 
@@ -91,11 +92,11 @@ def choose_group(
     for process in rest:
         if isinstance(process, Filter):
             candidates = process.apply_to_candidates(candidates)
-            continue
-        divided: Values | None = None
-        if isinstance(process, Temperature) and candidates.peaks is not None:  # division keeps the order
-            divided = process(texts, torch.from_numpy(candidates.peaks)).numpy()
-        candidates = Candidates(process(texts, torch.from_numpy(candidates.values)).numpy(), candidates.ids, divided)
+        elif isinstance(process, RowTemperature):  # division keeps the order, so the peaks stay peaks
+            peaks, by = candidates.peaks, process.divisors(texts, candidates.values)
+            candidates = Candidates(candidates.values / by, candidates.ids, None if peaks is None else peaks / by)
+        else:
+            candidates = Candidates(process(texts, torch.from_numpy(candidates.values)).numpy(), candidates.ids)
     return draw_tokens(candidates, draws)
 
 

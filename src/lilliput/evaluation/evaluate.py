@@ -88,13 +88,18 @@ class Evaluation:
 
 
 def open_evaluation(
-    run: str | Path, on: str = "validation", device: str = "auto", report: Report = silent, labelled: bool = False
+    run: str | Path,
+    on: str = "validation",
+    device: str = "auto",
+    report: Report = silent,
+    labelled: bool = False,
+    build: bool = True,
 ) -> Evaluation:
     """Open a run or checkpoint, and the documents that `on` names.
 
     `on` is a set of the run (train, validation, the name of a test, or tests for all tests together), or the path of a
     file or folder, which is read like the run's own data. `labelled`: each text of the file has a label before it,
-    although the run's own texts have none.
+    although the run's own texts have none. Without `build`, a run whose data is not prepared raises an error.
     """
     checkpoint, config = settings_of(run)
     check_name(config.data, on)
@@ -102,7 +107,7 @@ def open_evaluation(
 
     writer = load(checkpoint.folder, device)
     if is_set(config.data, on):
-        prepared = open_prepared(writer, report)
+        prepared = open_prepared(writer, report, build)
         return Evaluation(writer, open_sets(config, prepared, on), report, prepared)
     data = replace(config.data, labelled=config.data.labelled or labelled, documents=None)
     try:
@@ -121,12 +126,12 @@ def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
     return checkpoint, config_from_dict(checkpoint.config(), where=str(checkpoint.folder / CONFIG))
 
 
-def open_prepared(writer: Writer, report: Report) -> Prepared:
+def open_prepared(writer: Writer, report: Report, build: bool = True) -> Prepared:
     """Prepare the run's data with the run's tokenizer: the files it was trained on, if they still exist."""
     config, tokenizer = writer.config, writer.tokenizer
-    prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer)
+    prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer, build=build)
     if prepared.tokenizer.sha256 != tokenizer.sha256:
-        prepared = prepare(config, report, tokenizer)
+        prepared = prepare(config, report, tokenizer, build=build)
     assert writer.checkpoint is not None
     if writer.checkpoint.data_fingerprint() != prepared.fingerprint:
         report("the data has changed since the run was trained; it was trained on other texts", 0, 0)
@@ -147,6 +152,7 @@ def evaluate(
     baselines: bool = False,
     csv: str | Path | None = None,
     overlap_csv: str | Path | None = None,
+    samples: bool = False,
     labelled: bool = False,
     batch: int = 32,
     device: str = "auto",
@@ -158,8 +164,8 @@ def evaluate(
     `stride`: tokens between windows (None: the context, as in training). `overlapping`: also the loss over a window at
     every offset. `overlap`: also BLEU and other metrics of continuations, generated with `settings` (None: those of the
     run). `stories`: also statistics of this number of generated texts. `baselines`: also n-gram, compression and linear
-    baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `labelled`: the
-    texts of the file have labels, although those of the run have none.
+    baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `samples`: also
+    the rows of that file. `labelled`: the texts of the file have labels, although those of the run have none.
     """
     checkpoint, config = settings_of(run)
     check_arguments(config, on, stride, overlapping, overlap is not None, stories is not None)
@@ -185,7 +191,7 @@ def evaluate(
         found, rows = merge(found, figures), rows | columns
         baseline_rows += label_rows(evaluation, labels) if baselines else []
     if overlap is not None:
-        found |= evaluate_overlap(evaluation, overlap, settings, overlap_csv)
+        found |= evaluate_overlap(evaluation, overlap, settings, overlap_csv, samples)
     if stories is not None:
         from lilliput.evaluation.generated_stories import measure_stories
 
@@ -260,7 +266,11 @@ def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate_overlap(
-    evaluation: Evaluation, task: OverlapTask, settings: GenerateSettings | None, csv: str | Path | None
+    evaluation: Evaluation,
+    task: OverlapTask,
+    settings: GenerateSettings | None = None,
+    csv: str | Path | None = None,
+    samples: bool = False,
 ) -> dict[str, Any]:
     from lilliput.evaluation.overlap import measure_overlap
 
@@ -270,4 +280,5 @@ def evaluate_overlap(
     if csv is not None:
         continuations.write_csv(Path(csv))
     figures = continuations.as_dict()
-    return {"bleu": figures.pop("bleu"), "overlap": figures}
+    found = {"bleu": figures.pop("bleu"), "overlap": figures}
+    return found | ({"samples": continuations.samples()} if samples else {})

@@ -1,8 +1,9 @@
 """Overlap of generated continuations with the reference text after the same prompt.
 
-Owns: running the task (the first tokens of documents as prompts, a fixed number of generated tokens, references of the
-same length), its result, the CSV of samples, and the comparison of two decoding strategies. Does not own: the metrics
-(`bleu`, `bleu_conventions`, `diversity`), the choice of documents (`prompt_selection`), or decoding (`decoding`).
+Owns: running the task (tokens of documents as prompts, a fixed number of generated tokens, references of the same length
+or to the end of the document), its result, the table of samples, and the comparison of two decoding strategies. Does not
+own: the metrics (`bleu`, `bleu_conventions`, `diversity`), the choice of prompts (`prompt_selection`), or decoding
+(`decoding`).
 
 Prompts are passed as ids and not tokenised again. Unknown words must not improve a score: a generated one is scored as
 ■ and one of a reference as □. They match nothing and count as one word each.
@@ -33,22 +34,23 @@ from lilliput.evaluation.diversity import diversity_figures
 from lilliput.evaluation.intervals import Paired, paired_bootstrap
 from lilliput.evaluation.likelihood import to_perplexity
 from lilliput.evaluation.overlap_settings import OverlapTask
-from lilliput.evaluation.prompt_selection import choose_documents, first_tokens, score_prompts
+from lilliput.evaluation.prompt_selection import choose_places, first_tokens, score_continuations
 from lilliput.settings.tree import GenerateSettings
 from lilliput.storage.atomic_files import write_whole
 
 UNKNOWN_GENERATED, UNKNOWN_REFERENCE = "■", "□"
-COLUMNS = ("prompt", "reference", "hypothesis", "perplexity", "bleu")
+COLUMNS = ("prompt", "generated", "reference", "generated_perplexity", "reference_perplexity", "sentence_bleu")
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A generated continuation of the first tokens of a document, and the reference.
+    """A generated continuation of a prompt, and the reference.
 
     `likeliest` are the most likely tokens at the positions of `reference_ids`, each given all true tokens before it.
     """
 
     document: int  # its number in the token file
+    start: int  # index of the prompt's first token in the document
     sample: Sample
     ids: list[int]  # of the sample, without the end of text, which references do not have
     reference: str
@@ -57,9 +59,14 @@ class Continuation:
     reference_nats: float
 
     @property
-    def perplexity(self) -> float:
+    def generated_perplexity(self) -> float:
         """The model's own perplexity of the generated tokens, before logit processors, end of text included."""
         return to_perplexity(-self.sample.logprob / self.sample.tokens)
+
+    @property
+    def reference_perplexity(self) -> float:
+        """The model's perplexity of the reference after the prompt, without an end of text."""
+        return to_perplexity(self.reference_nats / len(self.reference_ids))
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class Overlap:
         tokens = sum(one.sample.tokens for one in self.continuations)
         nats = -math.fsum(one.sample.logprob for one in self.continuations)
         reference_nats = math.fsum(one.reference_nats for one in self.continuations)
+        reference_tokens = sum(len(one.reference_ids) for one in self.continuations)
         return {
             "task": {**asdict(self.task), "prompts": count},
             "asked_prompts": self.task.prompts,  # can exceed the number of usable documents
@@ -106,8 +114,9 @@ class Overlap:
             "tokens": tokens / count,
             "ended": sum(one.sample.finish == "end" for one in self.continuations) / count,
             "perplexity": to_perplexity(nats / tokens),
-            "mean_perplexity": math.fsum(one.perplexity for one in self.continuations) / count,
-            "reference_perplexity": to_perplexity(reference_nats / (count * self.task.tokens)),
+            "mean_perplexity": math.fsum(one.generated_perplexity for one in self.continuations) / count,
+            "reference_perplexity": to_perplexity(reference_nats / reference_tokens),
+            "mean_reference_perplexity": math.fsum(one.reference_perplexity for one in self.continuations) / count,
             "seconds_per_sample": self.seconds / count,
             "tokens_per_second": tokens / self.seconds,
             "engine": self.engine,
@@ -130,15 +139,20 @@ class Overlap:
         }
         return {name: convention_bleu(name, *pair) for name, pair in texts.items()}
 
+    def samples(self) -> list[dict[str, str | float]]:
+        """Return one row per sample, with texts as scored; `sentence_bleu` is sacrebleu's sentence BLEU-4, 0 to 100."""
+        bleu = count_bleu(self.hypotheses, self.references, max(ORDERS), alone=True).each().tolist()
+        prompts = [one.sample.prompt for one in self.continuations]
+        generated = [one.generated_perplexity for one in self.continuations]
+        reference = [one.reference_perplexity for one in self.continuations]
+        rows = zip(prompts, self.hypotheses, self.references, generated, reference, bleu, strict=True)
+        return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+
     def write_csv(self, path: Path) -> None:
-        """Write one line per sample, with texts as scored; `bleu` is sacrebleu's sentence BLEU-4, 0 to 100."""
         text = io.StringIO(newline="")
-        table = csv.writer(text)
-        table.writerow(COLUMNS)
-        bleu = count_bleu(self.hypotheses, self.references, max(ORDERS), alone=True).each()
-        rows = zip(self.continuations, self.references, self.hypotheses, bleu.tolist(), strict=True)
-        for one, reference, hypothesis, score in rows:
-            table.writerow([one.sample.prompt, reference, hypothesis, one.perplexity, score])
+        table = csv.DictWriter(text, COLUMNS)
+        table.writeheader()
+        table.writerows(self.samples())
         write_whole(path, text.getvalue().encode())
 
 
@@ -149,15 +163,15 @@ def measure_overlap(
     task: OverlapTask,
     without: NDArray[np.bool_] | None = None,
 ) -> Overlap:
-    """Generate continuations of the first tokens of documents and return them with their references.
+    """Generate continuations of tokens of documents and return them with their references.
 
     The number of tokens is the task's, all other settings are `settings`. `without` (documents,) are excluded, because
     they are also in training. The measured time is that of generation, without the choice and compilation of an engine.
     """
     length, tokenizer = task.prompt_tokens + task.tokens, writer.tokenizer
-    chosen = choose_documents(file, task.prompts, length, without).tolist()
+    chosen = choose_places(file, task.prompt_choice, task.prompts, length, task.seed, without)
     if not chosen:
-        if len(choose_documents(file, 1, length)):
+        if choose_places(file, task.prompt_choice, 1, length, task.seed):
             raise UserError(
                 f"every document of at least {length:,} tokens is also in the training split",
                 fix="use other documents",
@@ -169,7 +183,8 @@ def measure_overlap(
             fix="use fewer tokens, or longer documents",
             code="evaluation.too-small",
         )
-    texts = [first_tokens(file, document, length) for document in chosen]
+    read = None if task.full_reference else length
+    texts = [first_tokens(file, place.document, read, place.start) for place in chosen]
     prompts = [ids[: task.prompt_tokens] for ids in texts]
     settings = writer.checked(replace(settings, tokens=task.tokens))
     writer.encode_prompt("")  # raises an error for a classifier before an engine is made
@@ -177,18 +192,18 @@ def measure_overlap(
     start = time.perf_counter()
     samples = writer.samples(prompts, task.seed * task.prompts, settings, task.batch)
     seconds = time.perf_counter() - start
-    scored = score_prompts(writer.model, tokenizer.start, texts)
+    scored = score_continuations(writer.model, tokenizer.start, task.prompt_tokens, texts)
     continuations = [
         Continuation(
-            document,
+            *place,
             sample,
             [piece.id for piece in sample.pieces if piece.id != tokenizer.end],
             text_after(tokenizer, prompt, ids[task.prompt_tokens :]),
             ids[task.prompt_tokens :],
-            likeliest[task.prompt_tokens :].tolist(),
-            float(nats[task.prompt_tokens :].sum()),
+            likeliest.tolist(),
+            math.fsum(nats),
         )
-        for document, sample, prompt, ids, nats, likeliest in zip(chosen, samples, prompts, texts, *scored, strict=True)
+        for place, sample, prompt, ids, (nats, likeliest) in zip(chosen, samples, prompts, texts, scored, strict=True)
     ]
     unknown = None if tokenizer.unknown is None else tokenizer.piece(tokenizer.unknown)
     return Overlap(task, settings, engine.name, unknown, continuations, seconds)

@@ -31,6 +31,7 @@ from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.reports.run_history import HISTORY, history_csv, history_table, run_history
 from lilliput.reports.run_plots import draw_run
+from lilliput.reports.sample_section import find_samples, sample_blocks, save_samples
 from lilliput.settings.loading import config_from_dict
 from lilliput.storage.atomic_files import write_whole
 from lilliput.storage.checkpoints import CONFIG
@@ -48,14 +49,16 @@ HEADS, LISTED = 4, 32  # numbers of heads that are drawn, and listed in the tabl
 
 def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
     """Write HTML and Markdown, by default to the run's folder. The same run gives the same bytes."""
-    place = out or run.folder / REPORT
-    written = write_document(describe_run(run), place)
+    place, samples = out or run.folder / REPORT, find_samples(run)
+    written = write_document(describe_run(run, samples), place)
+    save_samples(run, samples)
     if rows := run_history(run.metrics()):
         write_whole(place.with_name(HISTORY if out is None else f"{place.stem}-{HISTORY}"), history_csv(rows))
     return written
 
 
-def describe_run(run: Run) -> ReportDocument:
+def describe_run(run: Run, samples: dict[str, Any] | None = None) -> ReportDocument:
+    """Return the report. `samples` is the result of `find_samples`; None leaves its section out."""
     about, events = describe(run, verify=False), run.metrics()
     config = config_from_dict(about["config"], str(run.folder / CONFIG))
     sections = [
@@ -64,7 +67,7 @@ def describe_run(run: Run) -> ReportDocument:
         Section("Warnings", warning_blocks(events)),
         Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
         Section("History", [history_table(rows)] if (rows := run_history(events)) else []),
-        *text_sections(run, config),
+        *text_sections(run, config, samples),
         Section("Environment", environment_blocks(run, about, config)),
         Section(
             "Settings",
@@ -150,7 +153,7 @@ def warning_blocks(events: Sequence[dict[str, Any]]) -> list[Block]:
 # Sections that require the model --------------------------------------------------------------------------------------
 
 
-def text_sections(run: Run, config: Config) -> list[Section]:
+def text_sections(run: Run, config: Config, with_references: dict[str, Any] | None) -> list[Section]:
     """Return samples of a language model and the attention of its heads; an empty list before the first checkpoint."""
     if config.model.task == "classifier" or not run.checkpoints():
         return []
@@ -168,6 +171,7 @@ def text_sections(run: Run, config: Config) -> list[Section]:
     note = f"Generated with the run's generate.* settings, {f'from the prompt “{prompt}”' if prompt else 'without a prompt'}."
     return [
         Section("Samples", [Paragraph(note), *texts]),
+        Section("Samples with references", sample_blocks(with_references) if with_references else []),
         Section("Attention heads", head_blocks(writer, samples[0])),
     ]
 

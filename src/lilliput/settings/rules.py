@@ -12,6 +12,7 @@ from lilliput.settings.tree import BUDGETS, NORMALISATION, Config, GenerateSetti
 
 SHAPE_A_DRAW = (
     "final_temperature",
+    "entropy_temperature",
     "top_k",
     "top_p",
     "min_p",
@@ -177,9 +178,15 @@ def writing_conflicts(generate: GenerateSettings) -> list[Conflict]:
     if generate.min_tokens > generate.tokens:
         what = f"generate.min_tokens {generate.min_tokens} is greater than generate.tokens {generate.tokens}"
         conflict("min_tokens", what, f"set generate.min_tokens to at most {generate.tokens}")
+    if generate.final_temperature is not None and generate.entropy_temperature is not None:
+        what = "generate.entropy_temperature cannot be combined with generate.final_temperature"
+        conflict("entropy_temperature", what, "set one of them to none")
     penalties = (generate.repetition_penalty, generate.frequency_penalty, generate.presence_penalty)
     if not generate.penalise_prompt and penalties == (1.0, 0.0, 0.0) and generate.no_repeat_ngram is None:
         conflict("penalise_prompt", "generate.penalise_prompt has no effect without a penalty")
+    if generate.repetition_window is not None and penalties == (1.0, 0.0, 0.0):
+        what = "generate.repetition_window has no effect without a repetition, frequency or presence penalty"
+        conflict("repetition_window", what, "set generate.repetition_penalty or remove generate.repetition_window")
     for name in ("bad_words", "forced_words", "stop"):
         if "" in getattr(generate, name):
             conflict(name, f"generate.{name} contains an empty string", "remove the empty string")

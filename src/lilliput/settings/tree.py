@@ -299,6 +299,11 @@ class GenerateSettings:
         "temperature of the last token: it starts at generate.temperature and changes linearly over generate.tokens",
         None,
     )
+    entropy_temperature: Positive | None = describe(
+        "the temperature changes linearly with the entropy of the next token, from temperature at entropy 0 to this value at "
+        "the highest possible entropy, log(vocabulary size)",
+        None,
+    )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
     top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
     min_p: Probability | None = describe("sample from tokens with at least this share of the highest probability", None)
@@ -310,6 +315,9 @@ class GenerateSettings:
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)
     presence_penalty: float = describe("subtracted from the logit of each token that was used", 0.0)
     penalise_prompt: bool = describe("apply penalties and no_repeat_ngram to prompt tokens too", True)
+    repetition_window: Count | None = describe(
+        "apply the penalties to uses among the last N tokens only (none: the whole text)", None
+    )
     no_repeat_ngram: Count | None = describe("forbid repeated n-grams of this length", None)
     bad_words: tuple[str, ...] = describe("words or phrases that are never generated", ())
     forced_words: tuple[str, ...] = describe("words or phrases that must occur in the text", ())

@@ -29,6 +29,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.evaluation.overlap_settings import OverlapTask, PromptChoice
 from lilliput.settings.loading import config_from_dict, sentence
 from lilliput.settings.loading import replace as change
 from lilliput.settings.plugins import load_plugin
@@ -57,6 +58,9 @@ class MeasureSettings:
     on: str = Field(default="validation", description="evaluated split: train, validation or the name of a test set")
     stride: Count | None = Field(default=None, description="tokens between windows (none: aligned, as in training)")
     prompts: Count = Field(default=50, description="number of documents that are continued")
+    prompt_choice: PromptChoice = Field(
+        default="spread", description="how prompts are chosen, as in evaluate (overlap)"
+    )
     prompt_tokens: Count = Field(default=5, description="tokens of each document used as the prompt")
     tokens: Count = Field(default=40, description="tokens generated after each prompt")
     batch: Count = Field(default=1, description="texts generated at the same time")
@@ -191,14 +195,12 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     """Compare continuations of held-out documents with the real ones, and measure the generation speed."""
     from lilliput.evaluation import overlap
     from lilliput.evaluation.evaluate import open_evaluation
-    from lilliput.evaluation.overlap_settings import OverlapTask
 
     task = read_settings(settings)
     evaluation = open_evaluation(run, on=task.on)
     writer = with_settings(evaluation.writer, settings)
-    overlap_task = OverlapTask(
-        prompts=task.prompts, prompt_tokens=task.prompt_tokens, tokens=task.tokens, seed=seed, batch=task.batch
-    )
+    chosen = {name: getattr(task, name) for name in ("prompts", "prompt_choice", "prompt_tokens", "tokens", "batch")}
+    overlap_task = OverlapTask(**chosen, seed=seed)
     figures = overlap.measure_overlap(
         writer, evaluation.file, writer.config.generate, overlap_task, evaluation.leaked
     ).as_dict()

@@ -54,11 +54,16 @@ IRRELEVANT = ("cache", "workers", "windows")
 
 
 def prepare(
-    config: Config, report: Report = silent, tokenizer: Tokenizer | None = None, rebuild: bool = False
+    config: Config,
+    report: Report = silent,
+    tokenizer: Tokenizer | None = None,
+    rebuild: bool = False,
+    build: bool = True,
 ) -> Prepared:
     """Return the prepared corpus of the settings from the cache; build it if it is missing, outdated or `rebuild` is set.
 
-    `tokenizer` is used unchanged (fine-tuning). By default the settings decide; it is fitted to the training split only.
+    Without `build`, a missing or outdated one raises an error. `tokenizer` is used unchanged (fine-tuning). By default the
+    settings decide; it is fitted to the training split only.
     """
     corpus = open_corpus(config.data)
     if tokenizer is None and not learns(config.tokenizer):
@@ -70,6 +75,8 @@ def prepare(
     if not rebuild and (found := _reuse(folder, recipe, corpus.sources, report)):
         _tidy(folder)
         return found
+    if not build:
+        raise UserError("the data is not prepared", str(cache), fix="run lilliput prepare", code="data.not-prepared")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(_lock_place(folder), report):
