@@ -193,7 +193,8 @@ def test_the_perplexity_of_each_test(here: Path) -> None:
     assert list(summary) == ["mine", "other"]
     for name, found in summary.items():
         assert (
-            f"test set {name:<8} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  (" in out
+            f"test set {name:<8} perplexity {found['perplexity']:,.2f}  {found['bits_per_byte']:.4f} bits/byte  ("
+            in out
         )
     assert "accuracy" not in lilliput("info").out
 
