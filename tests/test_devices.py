@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import sys
 import time
 from pathlib import Path
 
@@ -14,10 +17,12 @@ from lilliput import devices
 from lilliput.devices import (
     choose_device,
     choose_precision,
+    device_memory,
     format_ratio,
     keep_freed_memory,
     known_flops,
     measure_flops,
+    peak_memory,
     prepare_machine,
 )
 
@@ -207,3 +212,10 @@ def test_the_number_of_threads_is_set() -> None:
 
 def test_keep_freed_memory_can_be_called_twice() -> None:
     assert keep_freed_memory() == keep_freed_memory()
+
+
+def test_memory_of_the_cpu_is_that_of_the_machine_and_the_process() -> None:
+    assert device_memory(CPU) == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    assert before <= (peak_memory(CPU) or 0) <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

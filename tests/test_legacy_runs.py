@@ -58,8 +58,9 @@ def assert_holds(actual: Any, expected: Any, where: str) -> None:
 
 
 def log_of(run: str) -> list[dict[str, Any]]:
-    lines = Path(run, "metrics.jsonl").read_text("utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in LEFT_OUT} for line in lines]
+    events = map(json.loads, Path(run, "metrics.jsonl").read_text("utf-8").splitlines())
+    kept = [event for event in events if event["event"] != "session"]  # newer than the runs
+    return [{key: value for key, value in event.items() if key not in LEFT_OUT} for event in kept]
 
 
 def assert_info(run: str, expected: dict[str, Any]) -> None:

@@ -141,7 +141,11 @@ def outcome(run: Path) -> dict[str, Any]:
         "weights": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         "optimizer": hashlib.sha256((folder / "state.safetensors").read_bytes()).hexdigest(),
         "state": [item for item in state["dict"] if item[0] not in TIMES],
-        "log": [{key: value for key, value in line.items() if key not in TIMES} for line in log],
+        "log": [
+            {key: value for key, value in line.items() if key not in TIMES}
+            for line in log
+            if line["event"] != "session"
+        ],
     }
 
 

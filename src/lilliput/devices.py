@@ -1,7 +1,7 @@
 """Device, precision, threads and the measured speed of the machine.
 
-Owns: the choice of device and floating-point type, global settings of torch and of the memory allocator, and the speed of
-matrix products, which is measured once per machine and stored in the cache folder of the user.
+Owns: the choice of device and floating-point type, global settings of torch and of the memory allocator, the memory of a
+device, and the speed of matrix products, which is measured once per machine and stored in the cache folder of the user.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 
 from lilliput.errors import UserError
 from lilliput.storage.atomic_files import json_bytes, parse_object, write_whole
+from lilliput.storage.environment import machine_memory
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -124,6 +125,24 @@ def known_flops(device: torch.device, dtype: torch.dtype) -> float:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json_bytes({**known, machine: speeds}))
     return found * (torch.get_num_threads() if device.type == "cpu" else 1)
+
+
+def device_memory(device: torch.device) -> int | None:
+    """Return the memory of the GPU, or of the machine, in bytes; None where the system does not report it."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine_memory()
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the peak memory of this process in bytes: on a CUDA device that of its tensors, else that of the process; None
+    where the system does not report it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def cache_folder() -> Path:

@@ -11,7 +11,9 @@ import pytest
 
 from helpers.small_runs import lilliput
 from helpers.small_studies import write_study
+from lilliput.studies.grid import load_study
 from lilliput.studies.study_files import shipped_studies
+from lilliput.studies.study_results import METRICS, append_line, open_result
 from lilliput.studies.subprocesses import Interrupted
 
 QUICK = '[quick]\nseeds = [4]\naxes.window = ["full"]'
@@ -112,3 +114,45 @@ def test_stopped(here: Path, monkeypatch: pytest.MonkeyPatch, number: int, code:
     result = lilliput("study", "small.toml", "--seeds", "3,4", "--folder", "my runs", "--overwrite")
     assert result.code == code
     assert result.err.endswith("resume with\n  lilliput study small.toml --seeds 3,4 --folder 'my runs'\n")
+
+
+# The summary of techniques
+
+TECHNIQUE = """[technique]
+name = "A window of 4"
+with_it = { window = "4 tokens" }
+without = { window = "full" }
+use = "for long contexts"
+quality = "validation.loss"
+"""
+
+
+def test_summary_of_the_studies_in_a_folder(here: Path) -> None:
+    write_study(here, seeds=[1, 2], extra=TECHNIQUE + QUICK)
+    study = load_study("small.toml")
+    with open_result(study, here / "runs" / "small", command="") as result:
+        for cell, seed, loss in (("full", 1, 2.0), ("full", 2, 2.5), ("4 tokens", 1, 2.1), ("4 tokens", 2, 2.6)):
+            line = {"cell": {"window": cell}, "seed": seed, "run": "r", "measures": ["training"]}
+            append_line(result.folder / METRICS, line | {"figures": {"validation.loss": loss}, "texts": {}})
+    outcome = lilliput("study", "--summary", "--json")
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert found == {"studies": ["small"], "report": "runs/techniques.html", "markdown": "runs/techniques.md"}
+    text = Path(found["markdown"]).read_text("utf-8")
+    (own,) = [line for line in text.splitlines() if line.startswith("| A window of 4 |")]
+    assert "+4.4%, worse" in own and "for long contexts" in own
+    assert "| KV cache | not run | not run | not run |" in text
+    assert lilliput("study", "--summary").out.startswith("report  runs/techniques.html")
+
+
+def test_summary_without_results_or_with_other_flags(here: Path) -> None:
+    for flags, code in (
+        ([], "study.incomplete"),
+        (["--quick"], "study.incomplete"),
+        (["small.toml"], "flag.conflict"),
+        (["--seeds", "1"], "flag.conflict"),
+        (["--dry-run"], "flag.conflict"),
+    ):
+        outcome = lilliput("study", "--summary", *flags)
+        assert outcome.code == 2 and outcome.error is not None and outcome.error.code == code
+    assert not (here / "runs").exists()

@@ -92,8 +92,9 @@ def abandon(config: Config, after: int, resume: bool = False) -> bool:
 
 
 def timeless(run: Run) -> list[dict[str, Any]]:
-    """Return the log without times, speeds and memory, for comparison with a repeated run."""
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in run.metrics()]
+    """Return the log without sessions, times, speeds and memory, for comparison with a repeated run."""
+    lines = [line for line in run.metrics() if line["event"] != "session"]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
 
 
 @functools.cache

@@ -36,7 +36,8 @@ def document() -> ReportDocument:
 
 def test_sections_and_content(document: ReportDocument) -> None:
     assert [section.title for section in document.sections] == [
-        "Results", "Training", "History", "Samples", "Samples with references", "Attention heads", "Environment", "Settings",
+        "Results", "Speed and machine", "Training", "History", "Samples", "Samples with references", "Attention heads",
+        "Checkpoints and parameters", "Settings",
     ]  # fmt: skip
     assert document.title == "mine"
     assert document.lead == "A language model with 2 layers, dim 16, 2 heads, trained on mytext.txt."
@@ -47,7 +48,7 @@ def test_sections_and_content(document: ReportDocument) -> None:
         f"- bits per byte: {best['bits_per_byte']:.4f}",
         "Evaluated on the whole validation split",
         "Sample 1 of 3, 12 tokens",
-        "- torch: ",
+        "- torch version: ",
         "- precision: float64",
         "- checkpoint step-000008: ",
         "- train.batch: 4",
@@ -100,7 +101,7 @@ def test_a_run_that_has_just_started(tmp_path: Path) -> None:
     shutil.rmtree(run.checkpoints_folder)
     run.metrics_path.write_text("")
     document = describe_run(run)
-    assert [section.title for section in document.sections] == ["Results", "Environment", "Settings"]
+    assert [section.title for section in document.sections] == ["Results", "Checkpoints and parameters", "Settings"]
     assert "**The run has no evaluation yet.**" in to_markdown(document, "figures")
 
 
@@ -127,7 +128,7 @@ def test_a_classifier_has_accuracy_and_tests_and_no_samples(tmp_path: Path) -> N
     run, _ = train_small(small_config(tmp_path, evaluate__every="2", **labelled_changes(tmp_path)))
     document = describe_run(run)
     assert [section.title for section in document.sections] == [
-        "Results", "Test sets", "Training", "History", "Environment", "Settings",
+        "Results", "Test sets", "Speed and machine", "Training", "History", "Checkpoints and parameters", "Settings",
     ]  # fmt: skip
     text = to_markdown(document, "figures")
     test = next(event for event in run.metrics() if event["event"] == "test")

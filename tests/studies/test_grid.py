@@ -214,3 +214,41 @@ def test_files_that_are_not_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("a.txt").write_text("text")
     assert refused(lambda: load_study("a.txt")).code == "study.file"
     assert refused(lambda: load_study("nothere.toml")).code == "study.missing"
+
+
+TECHNIQUE = """[technique]
+name = "A window"
+with_it = {{ window = "{label}" }}
+without = {{ window = "full" }}
+use = "never"
+quality = "{metric}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("label", "metric", "setting"),
+    [
+        ("5 tokens", "validation.loss", "technique.with_it"),
+        ("4 tokens", "validation.los", "technique"),
+        ("4 tokens", "bleu.4", "technique"),
+    ],
+)
+def test_errors_of_a_technique(tmp_path: Path, label: str, metric: str, setting: str) -> None:
+    path = write_study(tmp_path, extra=TECHNIQUE.format(label=label, metric=metric))
+    (error,) = errors_of(path)
+    assert (error.code, error.setting) == ("study.file", setting)
+
+
+def test_technique_of_a_quick_form_may_lack_its_cell(tmp_path: Path) -> None:
+    quick = '[quick]\naxes.window = ["full"]\n'
+    path = write_study(tmp_path, extra=quick + TECHNIQUE.format(label="4 tokens", metric="validation.loss"))
+    study = load_study(path, quick=True)
+    assert study.technique is not None and study.technique.with_it == {"window": "4 tokens"}
+    assert study_from_dict(study.as_dict()) == study
+
+
+def test_curves_are_drawn_against_known_metrics_only(tmp_path: Path) -> None:
+    plot = '[[plots]]\nkind = "curves"\nx = "{}"\n'
+    assert load_study(write_study(tmp_path, extra=plot.format("micro_batches"))).plots[0].x == "micro_batches"
+    (error,) = errors_of(write_study(tmp_path, extra=plot.format("validation.loss")))
+    assert (error.code, error.setting) == ("study.file", "plots")

@@ -127,7 +127,7 @@ def test_accumulated_steps_have_the_rows_of_the_large_batch() -> None:
     assert rows == {"1 x 8": 8, "2 x 8": 16, "4 x 8": 32, "8 x 8": 64, "1 x 64": 64}
 
 
-@pytest.mark.parametrize(("name", "cells_of_a_run"), [("decoding", 5), ("kv-cache", 18)])
+@pytest.mark.parametrize(("name", "cells_of_a_run"), [("decoding", 5), ("kv-cache", 12)])
 def test_decoding_strategies_share_a_run(name: str, cells_of_a_run: int) -> None:
     jobs = plan(load_study(name, seeds=[1, 2]))
     assert sum(isinstance(job, Training) for job in jobs) == 2

@@ -206,6 +206,15 @@ def test_table_of_fitted_laws() -> None:
     assert list(map(format_range, ranges)) == ["no interval", "open", "up to 1.000", "0.500 and up", "0.500 to 1.000"]
 
 
+def test_texts_are_left_aligned_and_figures_right_aligned() -> None:
+    table = Table(["a", "b", "c", "d"], [["1", "2", "3\n4", "5"]], texts=("a", "c"))
+    assert table.kinds() == ["name", "figure", "text", "figure"]
+    document = ReportDocument("", "", "", [Section("", [table])])
+    assert "| --- | ---: | --- | ---: |\n| 1 | 2 | 3 4 | 5 |" in to_markdown(document, "figures")
+    kinds = re.findall(r'<t[hd](?: scope="row")? class="(\w+)">([^<]*)<', to_html(document))
+    assert kinds == [("name", "1"), ("figure", "2"), ("text", "3\n4"), ("figure", "5")]
+
+
 def test_special_characters_are_escaped() -> None:
     nasty = "<b>&\"' | *x* _y_ `z` [l](m) \\ \x00\x0c <script>alert(1)</script>"
     table = Table(["a", nasty], [[nasty, Entry(nasty, True, nasty)]], nasty, nasty)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from helpers.small_runs import small_config, train_small
 from helpers.study_results import exact, make_result, make_study
 from lilliput.reports.document import Entry, Table
-from lilliput.studies.study_tables import figure_table, other_figures_table, overview_table
+from lilliput.reports.formatting import fixed
+from lilliput.studies.measures import measure_training
+from lilliput.studies.study_results import StudyResult
+from lilliput.studies.study_tables import figure_table, other_figures_tables, overview_tables
 from lilliput.studies.study_verdict import verdict
 
 AXES = {"window": {"full": {}, "a": {"model.window": 4}, "b": {"model.window": 8}}}
@@ -17,6 +23,11 @@ TABLE = {"full": (10.0, 11.0, 12.0), "a": (5.0, 6.1, 7.0), "b": (20.0, 21.0, 22.
 
 def texts(row: Sequence[str | Entry]) -> list[str]:
     return [entry.text if isinstance(entry, Entry) else entry for entry in row]
+
+
+def overview_table(result: StudyResult) -> Table:
+    (table,) = overview_tables(result)
+    return table
 
 
 def bold(table: Table) -> list[str]:
@@ -120,7 +131,7 @@ def test_time_per_sample_is_not_compared_between_text_lengths() -> None:
     findings = dict(verdict(result))
     assert "By tokens" in findings["Generation speed:"] and "256" not in findings["Time per sample:"]
     alone = make_result(make_study(axes, show=shown[1:]), values)
-    assert overview_table(alone).note.endswith("because text lengths differ between cells.")
+    assert overview_table(alone).note.endswith("because amounts of text differ between cells.")
 
 
 def test_many_metrics_transpose_the_table() -> None:
@@ -145,12 +156,62 @@ def test_metric_missing_for_some_seeds_shows_their_number() -> None:
 def test_table_of_other_metrics() -> None:
     study = make_study(AXES, show=("bleu.4",))
     result = make_result(study, lambda cell, seed: {"bleu.4": 1.0, "train.seconds": 3.0 + seed, "tokens": 2e6})
-    table = other_figures_table(result)
-    assert table is not None
+    (table,) = other_figures_tables(result)
     assert table.columns == ["", "full", "a", "b"]
     assert [texts(row) for row in table.rows] == [
         ["seeds", "3", "3", "3"],
         ["training tokens, millions", "2.00", "2.00", "2.00"],
         ["training time, s", "5.0 ± 1.0", "5.0 ± 1.0", "5.0 ± 1.0"],
     ]
-    assert other_figures_table(make_result(make_study(AXES), exact(TABLE))) is None
+    assert other_figures_tables(make_result(make_study(AXES), exact(TABLE))) == []
+
+
+def test_many_metrics_of_many_cells_are_split_into_tables() -> None:
+    names = ("bleu.1", "bleu.2", "bleu.3", "bleu.4", "chrf", "tokens_per_second", "seconds_per_sample")
+    study = make_study({"cell": {str(n): {} for n in range(7)}}, show=names)
+    tables = overview_tables(make_result(study, lambda cell, seed: dict.fromkeys(names, float(cell["cell"]))))
+    assert [list(table.columns) for table in tables] == [
+        ["cell", "seeds", "BLEU-1, 0 to 100", "BLEU-2, 0 to 100", "BLEU-3, 0 to 100", "BLEU-4, 0 to 100"],
+        ["cell", "seeds", "chrF, 0 to 100", "generation speed, tokens/s", "time per sample, s"],
+    ]
+    assert [texts(row)[:3] for row in tables[0].rows] == [[str(n), "3", f"{n}.00"] for n in range(7)]
+    assert [bool(table.note) for table in tables] == [False, True]
+
+
+def test_batches_are_amounts_of_text() -> None:
+    axes = {"cache": {"none": {}, "some": {}}, "batch": {"1": {}, "20": {"measure.batch": 20}}}
+    names = ("writing.seconds", "writing.peak_memory_bytes", "tokens_per_second")
+    result = make_result(make_study(axes, show=names), lambda cell, seed: dict.fromkeys(names, float(seed)))
+    changes = {name: list(figure_table(result, name).columns[6:]) for name in names}
+    assert changes["writing.seconds"] == changes["writing.peak_memory_bytes"] == ["difference from none"]
+    assert changes["tokens_per_second"] == ["difference from none", "difference from 1"]
+
+
+def test_columns_of_accumulation_and_checkpointing_equal_the_logs(tmp_path: Path) -> None:
+    times = ("train.epoch_seconds", "train.micro_batch_seconds", "train.seconds")
+    names = ("train.rows_per_step", *times, "updates", "validation.loss")
+    study = make_study({"update": {"1 x 2": {}, "3 x 2": {}}}, seeds=(1, 2), show=names)
+    runs = {}
+    for accumulate, seed in itertools.product((1, 3), (1, 2)):
+        changes = {"train__batch": "2", "train__accumulate": str(accumulate), "seed": str(seed)}
+        runs[f"{accumulate} x 2", seed] = train_small(small_config(tmp_path, f"{accumulate}-{seed}", **changes))[0]
+    result = make_result(study, lambda cell, seed: measure_training(runs[cell["update"], seed].folder, {}, seed))
+    for row in overview_table(result).rows:
+        logs = [runs[texts(row)[0], seed].metrics() for seed in (1, 2)]
+        accumulate = int(texts(row)[0][0])
+        steps = [[event for event in log if event["event"] == "step"] for log in logs]
+        seconds = [of_a_run[-1]["seconds"] for of_a_run in steps]
+        evaluations = [[one for one in log if one["event"] == "evaluation"] for log in logs]
+        last = [[one for one in some if not one["whole"]][-1] for some in evaluations]
+        expected = [
+            (np.full(2, 2.0 * accumulate), 0),
+            (np.array([one["seconds"] / one["epoch"] for one in last]), 1),
+            (np.array(seconds) / (8 * accumulate) * 2000, 1),
+            (np.array(seconds), 1),
+            (np.full(2, 8.0), 0),
+            (np.array([[one for one in some if one["whole"]][-1]["loss"] for some in evaluations]), 4),
+        ]
+        for found, (values, digits) in zip(texts(row)[2:], expected, strict=True):
+            mean, _, deviation = found.partition(" ± ")
+            assert mean == fixed(values.mean(), digits)
+            assert not deviation or deviation == fixed(values.std(ddof=1), digits)

@@ -68,8 +68,12 @@ def test_number_formats() -> None:
     assert (number(6.1e8, memory), with_unit(6.1e8, memory), signed(-2e6, memory)) == ("610", "610 MB", "−2")
     assert with_unit(0.876, find_figure("accuracy")) == "87.6%"
     assert signed(0.0, memory) == "0"
-    assert (share(1.0, 8.0), share(-0.1, 8.0), share(1.0, -8.0)) == ("+12%", "−1.2%", "+12%")
-    assert (share(7.9, 8.0), share(8.0, 8.0), share(21.12, 8.0)) == ("+99%", "2.00x", "3.64x")
+    shares = [
+        share(*pair, memory) for pair in ((1.0, 8.0), (-0.1, 8.0), (1.0, -8.0), (7.9, 8.0), (8.0, 8.0), (21.12, 8.0))
+    ]
+    assert shares == ["+12%", "−1.2%", "+12%", "+99%", "2.00x", "3.64x"]
+    speed = find_figure("tokens_per_second")
+    assert [share(*pair, speed) for pair in ((21.12, 8.0), (4.0, 8.0), (-2.0, 8.0))] == ["3.64x", "1.50x", "0.75x"]
     assert [duration(seconds) for seconds in (3.2, 45, 600, 7500)] == ["3.2 s", "45 s", "10 min", "2 h 05 min"]
     assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
@@ -224,3 +228,23 @@ def test_axis_of_budgets_is_not_compared() -> None:
     assert words.startswith("By update: The result of large depends on text: better than small for few")
     assert "worse than small for many" in words
     assert "By text" not in words and "than few" not in words
+
+
+def test_speedups_over_several_combinations_are_factors() -> None:
+    study = make_study({"cache": {"none": {}, "some": {}}, "size": {"s": {}, "l": {}}}, show=("tokens_per_second",))
+    factor = {"s": 1.5, "l": 3.64}
+
+    def values(cell: dict[str, str], seed: int) -> dict[str, float]:
+        return {"tokens_per_second": (100.0 + seed) * (factor[cell["size"]] if cell["cache"] == "some" else 1.0)}
+
+    ((_, sentence),) = verdict(make_result(study, values))
+    assert "By cache: Better than none for both values of size: some (1.50x to 3.64x)." in sentence
+
+
+def test_metric_that_follows_from_the_settings_has_no_finding() -> None:
+    study = make_study({"how": {"a": {}, "b": {}}}, show=("train.rows_per_step", "validation.loss"))
+    values = {"a": 8.0, "b": 64.0}
+    result = make_result(
+        study, lambda cell, seed: {"train.rows_per_step": values[cell["how"]], "validation.loss": 2.0 + seed}
+    )
+    assert [title for title, _ in verdict(result)] == ["Validation loss:"]

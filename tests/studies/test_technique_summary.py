@@ -6,11 +6,13 @@ import dataclasses
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.study_results import make_result, make_study
 from helpers.user_errors import refused
 from lilliput.reports.document import as_entry
+from lilliput.reports.markdown import table_markdown
 from lilliput.studies.grid import Study, load_study
 from lilliput.studies.study_files import Technique, shipped_studies
 from lilliput.studies.study_results import Row, table
@@ -52,14 +54,36 @@ def test_entries_follow_from_the_comparison() -> None:
     assert entries(study, rows_of(study)) == [
         "A technique",
         "equal",
-        "3.65x (better)",
+        "3.65x, better",
         NOT_MEASURED,
         "when it helps",
         "made",
     ]
     study = study_of("noisy", memory=None)
-    assert entries(study, rows_of(study))[1:4] == ["not significantly different", "−50% (worse)", NOT_MEASURED]
+    assert entries(study, rows_of(study))[1:4] == ["no significant difference", "−50%, worse", NOT_MEASURED]
     assert entries(study, None)[1:4] == [NOT_RUN, NOT_RUN, NOT_MEASURED]
+
+
+def test_remarks_have_the_interval_of_the_difference() -> None:
+    study = study_of("new")
+    (line,) = technique_table([study], {study.name: rows_of(study)}).rows
+    differences = np.array([264.0, 280.0, 250.0])
+    half = 4.302652729911275 * differences.std(ddof=1) / np.sqrt(3)  # Student's t of 2 degrees of freedom
+    ends = f"+{differences.mean() - half:.0f} to +{differences.mean() + half:.0f}"
+    assert as_entry(line[2]).remark == f"training speed, tokens/s: 95% CI {ends}"
+    assert as_entry(line[5]).remark == "new against plain"
+
+
+def test_one_seed_is_not_compared() -> None:
+    study = study_of("new")
+    rows = [row for row in rows_of(study) if row.seed == 1]
+    assert entries(study, rows)[1:3] == ["equal, one seed", "3.64x, one seed"]
+
+
+def test_phrases_are_left_aligned() -> None:
+    study = study_of("new")
+    rule = table_markdown(technique_table([study], {})).splitlines()[1]
+    assert rule == "| --- | --- | --- | --- | --- | --- |"
 
 
 def test_study_without_a_technique_has_no_row() -> None:

@@ -551,6 +551,7 @@ def test_a_huge_learning_rate_is_an_error(tmp_path: Path) -> None:
 def test_the_format_of_the_log() -> None:
     run = Run.open(trained() / "runs" / "mine")
     kinds = {
+        "session": "step versions machine device_memory_bytes peak_flops flops_per_token",
         "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes clipped skipped "
         "share_of_peak",
         "saved": "step checkpoint",

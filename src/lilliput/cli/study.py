@@ -29,7 +29,7 @@ EXAMPLES = """
     lilliput study window --dry-run                print its runs, budget and estimated time
     lilliput study window --quick                  run a short version (minutes, one seed)
     lilliput study window                          run the study, or resume it
-    lilliput study --summary                       compare the techniques of all finished studies
+    lilliput study --summary                       compare the techniques of the studies in runs/
     lilliput study window --seeds 1,2,3,4,5,6,7    use more seeds; finished runs are kept
     lilliput study mine.toml --folder elsewhere    run your own study in elsewhere/mine
 """
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the runs and the estimated time; do not run")
     parser.add_argument(
-        "--summary", action="store_true", help="write a page that compares the techniques of all finished studies"
+        "--summary", action="store_true", help="write a page that compares the techniques of the studies in the folder"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
@@ -129,9 +129,11 @@ def list_studies(arguments: argparse.Namespace) -> int:
 
 
 def write_summary(arguments: argparse.Namespace) -> int:
-    """Write the page of techniques from the finished studies in the folder."""
-    if arguments.study is not None:
-        what, fix = "--summary is of all studies (got one study)", f"remove {arguments.study}"
+    """Write the page of techniques from the studies in the folder: the shipped ones, and the user's that have a technique."""
+    given = [f"--{name.replace('_', '-')}" for name in ("seeds", "overwrite", "dry_run") if getattr(arguments, name)]
+    if arguments.study is not None or given:
+        other = arguments.study if arguments.study is not None else given[0]
+        what, fix = f"--summary reads all studies in a folder (got {other} as well)", f"remove {other} or --summary"
         raise UserError(what, None, fix=fix, code="flag.conflict")
     from lilliput.cli.report import print_report_path
     from lilliput.reports.report_files import write_document
@@ -141,15 +143,18 @@ def write_summary(arguments: argparse.Namespace) -> int:
     from lilliput.studies.technique_summary import technique_document
 
     folder = Path(arguments.folder)
-    finished = [name for name in shipped_studies() if (folder / name / STUDY).exists()]
-    if not finished:
-        fix = "run a study first, such as lilliput study window"
-        raise UserError("no shipped study has been run", str(folder), fix=fix, code="study.no-results")
-    studies = [load_study(name) for name in shipped_studies()]
-    rows = {name: read_result(folder / name).rows for name in finished}
+    results = [read_result(path.parent) for path in sorted(folder.glob(f"*/{STUDY}"))]
+    found = {one.study.name: one for one in results if one.study.quick == arguments.quick and one.rows}
+    if not found:
+        command = "lilliput study window --quick" if arguments.quick else "lilliput study window"
+        what, fix = "the folder has no results of studies", f"run a study first, such as {command}"
+        raise UserError(what, str(folder), fix=fix, code="study.incomplete")
+    studies = [load_study(name) for name in shipped_studies()]  # a folder of an older version has no technique
+    studies += [one.study for name, one in found.items() if name not in shipped_studies()]
+    rows = {name: one.rows for name, one in found.items()}
     page, markdown = write_document(technique_document(studies, rows), folder / "techniques.html")
     if arguments.json:
-        print_json({"studies": finished, "report": str(page), "markdown": str(markdown)})
+        print_json({"studies": list(found), "report": str(page), "markdown": str(markdown)})
     else:
         print_report_path(page)
     return 0

@@ -9,8 +9,9 @@ All texts in blocks are plain text; each output format escapes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,22 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The first `heads` columns name the row; the others are right-aligned numbers."""
+    """The first `heads` columns name the row, the columns called `texts` hold phrases or texts; both are left-aligned. All
+    others are right-aligned numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Entry]]
     caption: str = ""
     note: str = ""
     heads: int = 1
+    texts: Collection[str] = ()
+
+    def kinds(self) -> list[Literal["name", "text", "figure"]]:
+        """Return the kind of each column."""
+        return [
+            "name" if at < self.heads else "text" if column in self.texts else "figure"
+            for at, column in enumerate(self.columns)
+        ]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Owns: the format of one value. Does not own: sentences (`studies.study_verdict`)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def fixed(value: float, digits: int, sign: str = "") -> str:
@@ -48,7 +48,7 @@ def format_value(value: object) -> str:
     return str(value)
 
 
-def machine_facts(machine: dict[str, object]) -> list[tuple[str, str]]:
+def machine_facts(machine: Mapping[str, object]) -> list[tuple[str, str]]:
     facts = []
     for name, value in machine.items():
         if name.endswith("_bytes") and isinstance(value, int):

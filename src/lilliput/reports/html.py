@@ -71,12 +71,12 @@ def strong_html(lead: str) -> str:
 
 
 def table_html(table: Table) -> str:
-    kinds = ["name" if at < table.heads else "figure" for at in range(len(table.columns))]
+    kinds = table.kinds()
     head = "".join(
         f'<th scope="col" class="{kind}">{escaped(column)}</th>'
         for kind, column in zip(kinds, table.columns, strict=True)
     )
-    body = "\n".join(row_html(row, table.heads) for row in table.rows)
+    body = "\n".join(row_html(row, kinds) for row in table.rows)
     caption = f"<caption>{escaped(table.caption)}</caption>" if table.caption else ""
     note = f'\n<p class="note">{escaped(table.note)}</p>' if table.note else ""
     return (
@@ -85,14 +85,14 @@ def table_html(table: Table) -> str:
     )
 
 
-def row_html(row: Sequence[str | Entry], heads: int) -> str:
+def row_html(row: Sequence[str | Entry], kinds: Sequence[str]) -> str:
     cells = []
-    for at, entry in enumerate(map(as_entry, row)):
+    for entry, kind in zip(map(as_entry, row), kinds, strict=True):
         remark = f"<small>{escaped(entry.remark)}</small>" if entry.remark else ""
         text = f"<strong>{escaped(entry.text)}</strong>" if entry.strong else escaped(entry.text)
-        kind = "name long" if len(entry.text) > LONG else "name"
-        opening, closing = (f'th scope="row" class="{kind}"', "th") if at < heads else ('td class="figure"', "td")
-        cells.append(f"<{opening}>{text}{remark}</{closing}>")
+        long = " long" if kind == "name" and len(entry.text) > LONG else ""
+        tag, scope = ("th", ' scope="row"') if kind == "name" else ("td", "")
+        cells.append(f'<{tag}{scope} class="{kind}{long}">{text}{remark}</{tag}>')
     return f"<tr>{''.join(cells)}</tr>"
 
 

@@ -54,7 +54,7 @@ def block_markdown(block: Block, figures: str) -> str:
 
 
 def table_markdown(table: Table) -> str:
-    rule = ["---" if at < table.heads else "---:" for at in range(len(table.columns))]
+    rule = ["---:" if kind == "figure" else "---" for kind in table.kinds()]
     lines = [row_markdown(table.columns), f"| {' | '.join(rule)} |", *map(row_markdown, table.rows)]
     parts = [f"**{escaped(table.caption)}**" if table.caption else "", "\n".join(lines), escaped(table.note)]
     return "\n\n".join(part for part in parts if part)

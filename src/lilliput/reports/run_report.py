@@ -1,7 +1,7 @@
 """The report of one run: metrics, curves, samples, attention heads, settings and machine, as HTML and Markdown.
 
-Owns: its sections and their order. Does not own: plots (`run_plots`), the history (`run_history`), attention (`interpret`),
-HTML and Markdown (`html`, `markdown`), or studies (`studies.study_report`).
+Owns: its sections and their order. Does not own: plots (`run_plots`), the history (`run_history`), machine and speed
+(`run_environment`), attention (`interpret`), HTML and Markdown (`html`, `markdown`), or studies (`studies.study_report`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from lilliput.reports.document import (
     Section,
     Table,
 )
-from lilliput.reports.formatting import counted, duration, fixed, format_value, listed, machine_facts
+from lilliput.reports.formatting import counted, duration, fixed, format_value, listed
 from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.report_files import REPORT, write_document
+from lilliput.reports.run_environment import training_blocks
 from lilliput.reports.run_history import HISTORY, history_csv, history_table, run_history
 from lilliput.reports.run_plots import draw_run
 from lilliput.reports.sample_section import find_samples, sample_blocks, save_samples
@@ -65,10 +66,11 @@ def describe_run(run: Run, samples: dict[str, Any] | None = None) -> ReportDocum
         Section("Results", result_blocks(about, config)),
         Section("Test sets", test_set_blocks(about)),
         Section("Warnings", warning_blocks(events)),
+        Section("Speed and machine", training_blocks(events, run.last.machine() if run.last else {})),
         Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
         Section("History", [history_table(rows)] if (rows := run_history(events)) else []),
         *text_sections(run, config, samples),
-        Section("Environment", environment_blocks(run, about, config)),
+        Section("Checkpoints and parameters", size_blocks(about, config)),
         Section(
             "Settings",
             [FactList([(name, format_value(value)) for name, value in flatten(about["config"]).items()])],
@@ -220,9 +222,9 @@ def name_layers(layers: Sequence[int] | None) -> str:
     return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(layer) for layer in layers])}"
 
 
-def environment_blocks(run: Run, about: dict[str, Any], config: Config) -> list[Block]:
-    """Return the machine, the checkpoints, and parameter counts."""
-    facts = machine_facts(run.last.machine() if run.last else {})
+def size_blocks(about: dict[str, Any], config: Config) -> list[Block]:
+    """Return the checkpoints and the parameter counts."""
+    facts = []
     for checkpoint in about["checkpoints"]:
         roles = [role for role in ("best", "last") if checkpoint[role]]
         size = f"{checkpoint['bytes'] / 1e6:.1f} MB"

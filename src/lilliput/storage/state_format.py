@@ -6,7 +6,6 @@ the machine. Does not own: files (`checkpoints`).
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -63,13 +62,3 @@ def describe_machine(processes: int, device: torch.device, dtype: torch.dtype) -
     """Return what a bit-for-bit resume depends on in addition to the checkpoint; `dtype` is that of products."""
     software = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     return software | {"processes": processes, "device": device.type, "precision": str(dtype).removeprefix("torch.")}
-
-
-def peak_memory() -> int | None:
-    """Return the peak memory of this process in bytes; None where the system does not report it."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

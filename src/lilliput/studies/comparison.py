@@ -21,7 +21,7 @@ from lilliput.studies.study_results import Row, StudyResult
 
 Labels = Mapping[str, str]  # axis -> label: which cell
 Finding = Literal["higher", "lower", "not significant", "equal", "one seed", "missing"]
-LENGTHS = ("generate.tokens", "measure.tokens")  # settings of the length of generated texts
+AMOUNTS = ("generate.tokens", "measure.tokens", "measure.batch")  # settings of the amount of generated text
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def what_differs(result: StudyResult, figure: str) -> str | None:
     found = cells(result.study)
     if len({budget_of(cell) for cell in found}) > 1:
         return "budgets"
-    lengths = {tuple(cell.settings.get(name) for name in LENGTHS) for cell in found}
-    return "text lengths" if find_figure(figure).of_a_text and len(lengths) > 1 else None
+    amounts = {tuple(cell.settings.get(name) for name in AMOUNTS) for cell in found}
+    return "amounts of text" if find_figure(figure).of_a_text and len(amounts) > 1 else None
 
 
 def axis_labels(result: StudyResult) -> dict[str, list[str]]:
@@ -129,13 +129,13 @@ def axis_labels(result: StudyResult) -> dict[str, list[str]]:
 
 
 def compared_axes(result: StudyResult, figure: str) -> list[str]:
-    """Return the axes along which cells are compared: those with several labels. An axis of budgets or text lengths is left
+    """Return the axes along which cells are compared: those with several labels. An axis of budgets or amounts of text is left
     out if there is another one: a larger budget is not a technique."""
     of_a_text = find_figure(figure).of_a_text
 
     def is_amount(axis: Axis) -> bool:
         names = {name for settings in axis.values.values() for name in settings}
-        return any(name.startswith("budget.") or (of_a_text and name in LENGTHS) for name in names)
+        return any(name.startswith("budget.") or (of_a_text and name in AMOUNTS) for name in names)
 
     several = [axis for axis in result.study.axes if len(axis.values) > 1]
     return [axis.name for axis in [axis for axis in several if not is_amount(axis)] or several]

@@ -187,19 +187,13 @@ def build_study(path: Path, text: str, content: StudyFile, quick: bool) -> tuple
             what = f"axes.{name}.compare must be a label of the axis (got {compare!r})"
             add(what, f"axes.{name}.compare", f"use one of {', '.join(values)}")
         if name in COLUMNS:
-            add(
-                f"the axis name {name} is reserved for a column of the result table",
-                f"axes.{name}",
-                "rename the axis",
-            )
+            what = f"the axis name {name} is reserved for a column of the result table"
+            add(what, f"axes.{name}", "rename the axis")
         axes.append(Axis(name, values, str(compare)))
     for name in (short.axes or {}).keys() - (content.axes or {}).keys():
         close = nearest(name, content.axes or {})
-        add(
-            f"the study has no axis {name!r}",
-            f"quick.axes.{name}",
-            f"use {close}" if close else f"remove quick.axes.{name}",
-        )
+        fix = f"use {close}" if close else f"remove quick.axes.{name}"
+        add(f"the study has no axis {name!r}", f"quick.axes.{name}", fix)
     if not (is_there(content.recipe) or (path.parent / content.recipe).exists()):
         close = nearest(content.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
         where = f"{path.name}, line {line_of(text, 'recipe')}"
@@ -258,7 +252,8 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
             fix = nearest(name, MEASURES) or f"one of {', '.join(MEASURES)}"
             add(f"unknown measure {name!r}", "measure", f"use {fix}")
     plotted = [name for plot in study.plots for name in (plot.x, plot.y) if name is not None]
-    for place, names in (("show", study.show), ("plots", plotted)):
+    compared = study.technique.metrics if study.technique else ()
+    for place, names in (("show", study.show), ("plots", plotted), ("technique", compared)):
         for name in names:
             if not is_figure(name):
                 close = nearest(name, FIGURES)
@@ -274,15 +269,10 @@ def check_study(study: Study, path: Path, text: str) -> list[UserError]:
         if plot.kind == "curves" and plot.x not in (None, *UNITS_OF_METRICS):
             what = f"curves are drawn against {', '.join(UNITS_OF_METRICS)} (got x = {plot.x!r})"
             add(what, "plots", "use one of them as x, or remove x")
-    if study.technique is not None:
-        labels = {axis.name: {*axis.values} for axis in study.axes}
-        for key in ("with_it", "without"):
-            cell = getattr(study.technique, key)
-            if cell.keys() != labels.keys() or any(label not in labels[axis] for axis, label in cell.items()):
-                if study.quick:
-                    continue  # the quick form may leave the label out
-                what = f"technique.{key} must name one label of every axis (got {cell})"
-                add(what, "technique", f"give a label for each of {', '.join(labels)}")
+    if study.technique is not None and not study.quick:  # the quick form may leave labels out
+        for key in study.technique.unknown_cells({axis.name: axis.values for axis in study.axes}):
+            what = f"technique.{key} must have one label of every axis (got {getattr(study.technique, key)})"
+            add(what, f"technique.{key}", f"use labels of {', '.join(axis.name for axis in study.axes)}")
     if not is_there(study.recipe):
         return errors  # already reported; settings cannot be checked without the recipe
     for cell in cells(study):

@@ -245,10 +245,11 @@ def measure_writing(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
             "tokens_per_second": tokens / task.repeats / seconds,
             "seconds_per_sample": seconds / len(prompts),
             "writing.seconds": seconds,
-            "writing.peak_memory_bytes": own_peak(),
+            "writing.peak_memory_bytes": None if sys.platform == "win32" else own_peak(),
             "cache_bytes": watched.most,
             "writing.tokens": tokens / len(samples),
-            "writing.perplexity": math.exp(-sum(sample.logprob for sample in samples) / tokens),
+            # Six digits: engines round float32 differently, which is not a difference in quality.
+            "writing.perplexity": float(f"{math.exp(-sum(sample.logprob for sample in samples) / tokens):.6g}"),
         }
     )
 

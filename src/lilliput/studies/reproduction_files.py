@@ -122,7 +122,8 @@ def settings_table(reproduction: Reproduction) -> Table:
         ]
         for compared in compare_settings(reproduction)
     ]
-    return Table(["setting", "stated", "ours", "reason for a difference or a choice", "name"], rows, heads=5)
+    columns = ["setting", "stated", "ours", "reason for a difference or a choice", "name"]
+    return Table(columns, rows, texts=columns[1:])
 
 
 def shown(value: Any) -> str:

@@ -7,6 +7,7 @@ settings, labels and measures exist (`grid`).
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,6 +56,19 @@ class Technique:
     quality: str | None = None
     speed: str | None = None
     memory: str | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.quality, self.speed, self.memory) if name is not None)
+
+    def unknown_cells(self, labels: Mapping[str, Collection[str]]) -> list[str]:
+        """Return the keys whose cell does not have one of these labels for every axis."""
+        given = {"with_it": self.with_it, "without": self.without}
+        return [
+            key
+            for key, cell in given.items()
+            if cell.keys() != labels.keys() or any(label not in labels[axis] for axis, label in cell.items())
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

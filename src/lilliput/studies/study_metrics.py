@@ -13,8 +13,9 @@ from typing import Literal
 @dataclass(frozen=True)
 class Figure:
     """A metric, shown as value x `scale` with `digits` digits after the point. `better` is None for metrics without a
-    preferred direction, such as a budget. `of_a_text`: grows with the requested length of a text. `signed`: may be
-    negative."""
+    preferred direction, such as a budget. `of_a_text`: grows with the requested amount of text. `signed`: may be negative.
+    `factor`: differences are shown as a factor (1.5x) instead of a percentage. `given`: follows from the settings, so that it
+    has no findings."""
 
     title: str
     unit: str
@@ -23,6 +24,8 @@ class Figure:
     scale: float = 1.0
     of_a_text: bool = False
     signed: bool = False
+    factor: bool = False
+    given: bool = False
     measures: tuple[str, ...] = ()  # that return it
 
     @property
@@ -76,7 +79,7 @@ FIGURES: dict[str, Figure] = {
             "train.seconds": Figure("training time", "s", "lower", 1),
             "train.tokens_per_second": Figure("training speed", "tokens/s", "higher", 0),
             "train.activation_bytes": Figure("activation memory (computed)", "MB", "lower", 1, 1e-6),
-            "train.rows_per_step": Figure("effective batch", "rows", None, 0),
+            "train.rows_per_step": Figure("effective batch", "rows", None, 0, given=True),
             "train.micro_batch_seconds": Figure("time of 2,000 micro-batches", "s", "lower", 1, 2000.0),
             "train.epoch_seconds": Figure("time per epoch", "s", "lower", 1),
             "updates": Figure("steps", "", None, 0),
@@ -107,7 +110,7 @@ FIGURES: dict[str, Figure] = {
         {
             "writing.perplexity": Figure("perplexity of generated text", "", None, 2),
             "writing.tokens": Figure("tokens per sample", "", None, 1),
-            "tokens_per_second": Figure("generation speed", "tokens/s", "higher", 0),
+            "tokens_per_second": Figure("generation speed", "tokens/s", "higher", 0, factor=True),
             "seconds_per_sample": Figure("time per sample", "s", "lower", 4, of_a_text=True),
         },
     ),
@@ -116,7 +119,9 @@ FIGURES: dict[str, Figure] = {
         {
             "cache_bytes": Figure("KV cache size", "MB", "lower", 2, 1e-6, of_a_text=True),
             "writing.seconds": Figure("total time of a batch", "s", "lower", 3, of_a_text=True),
-            "writing.peak_memory_bytes": Figure("peak process memory, generating", "MB", "lower", 0, 1e-6),
+            "writing.peak_memory_bytes": Figure(
+                "peak process memory, generating", "MB", "lower", 0, 1e-6, of_a_text=True
+            ),
         },
     ),
     **given_by("stories", {"stories.valid": Figure("valid stories", "%", "higher", 1, 100.0)}),

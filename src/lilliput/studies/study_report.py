@@ -24,11 +24,11 @@ from lilliput.reports.formatting import capital, counted, duration, fixed, forma
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.studies.comparison import find_missing
 from lilliput.studies.grid import budget_of, cells
-from lilliput.studies.study_history import example_blocks, history_tables
+from lilliput.studies.study_history import example_tables, history_tables
 from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_plots import draw_study, fit_groups
 from lilliput.studies.study_results import TABLE, StudyResult
-from lilliput.studies.study_tables import NOTHING, column_title, figure_table, other_figures_table, overview_table
+from lilliput.studies.study_tables import NOTHING, column_title, figure_table, other_figures_tables, overview_tables
 from lilliput.studies.study_verdict import absent_note, name_cell, rule_of_claims, shown_figures, verdict
 
 
@@ -38,19 +38,19 @@ def write_report(result: StudyResult, out: Path | None = None) -> tuple[Path, Pa
 
 
 def describe_study(result: StudyResult) -> ReportDocument:
-    study = result.study
+    study, compared = result.study, [name for name in shown_figures(result) if not find_figure(name).given]
     sections = [
         Section("Findings", finding_blocks(result)),
-        Section("Overview", [overview_table(result)]) if result.rows else None,
+        Section("Overview", overview_tables(result)) if result.rows else None,
         Section("Figures", [Gallery(pictures)]) if (pictures := draw_study(result)) else None,
         *law_sections(result),
-        Section("One prompt, every cell", example_blocks(result)),
+        Section("One prompt, every cell", example_tables(result)),
         Section("History", history_tables(result)),
-        Section("Metrics in detail", [figure_table(result, name) for name in shown_figures(result)]),
+        Section("Metrics in detail", [figure_table(result, name) for name in compared]),
         Section("Published results and notes", [Bullets([("", sentence) for sentence in study.published])])
         if study.published
         else None,
-        Section("Other metrics", [others]) if (others := other_figures_table(result)) else None,
+        Section("Other metrics", other_figures_tables(result)),
         Section("Compared settings", grid_blocks(result)),
         Section("Command and environment", environment_blocks(result)),
         Section("All settings of the first cell", settings_blocks(result)),
@@ -171,7 +171,7 @@ def grid_blocks(result: StudyResult) -> list[Block]:
             ]
             for label, settings in axis.values.items()
         ]
-        blocks.append(Table([axis.name, "settings"], rows, heads=2))
+        blocks.append(Table([axis.name, "settings"], rows, texts=("settings",)))
     shared = format_settings(study.settings) if study.settings else "none"
     seeds = ("seed " if len(study.seeds) == 1 else "seeds ") + listed([str(seed) for seed in study.seeds])
     blocks.append(

@@ -12,25 +12,22 @@ import csv
 import io
 import json
 import os
-import platform
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from lilliput import __version__
 from lilliput.errors import UserError
 from lilliput.settings.loading import as_begun, config_to_dict
 from lilliput.settings.source_names import INPUT_PATHS, resolve_input
 from lilliput.storage import atomic_files as files
 from lilliput.storage.dotted_names import flatten
+from lilliput.storage.environment import describe_hardware, describe_versions
 from lilliput.storage.run_folders import Run, differences, looks_like_run
 from lilliput.studies.grid import Cell, Study, cell_config, cells, study_from_dict
 
@@ -78,7 +75,11 @@ def open_result(study: Study, folder: Path, command: str, overwrite: bool = Fals
         what = f"{folder} is not empty and not a study folder"
         raise UserError(what, str(folder), fix="use another folder", code="run.exists", setting="folder")
     settings = [{"labels": cell.labels, "settings": complete} for cell, complete in complete_settings(study)]
-    about: dict[str, Any] = {"command": command, "versions": versions(), "machine": machine()}
+    about: dict[str, Any] = {
+        "command": command,
+        "versions": describe_versions(LIBRARIES),
+        "machine": describe_hardware(),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -274,29 +275,3 @@ def locked(folder: Path) -> Iterator[None]:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def versions() -> dict[str, str]:
-    """Return versions from package metadata: importing the packages takes seconds."""
-    found = {"lilliput": __version__, "python": platform.python_version()}
-    for name in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def machine() -> dict[str, Any]:
-    """Return the properties that affect speed, and nothing that identifies the owner."""
-    about: dict[str, Any] = {"system": platform.system(), "processor": processor(), "cores": os.cpu_count()}
-    if sys.platform != "win32":
-        with suppress(ValueError, OSError):
-            about["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return about
-
-
-def processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

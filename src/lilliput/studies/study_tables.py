@@ -8,6 +8,7 @@ A value is bold only if it is significantly better than that of every other cell
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lilliput.reports.document import Entry, Table
@@ -29,27 +30,36 @@ from lilliput.studies.study_results import StudyResult
 from lilliput.studies.study_verdict import comparative, name_cell, number, reach, share, shown_figures, signed, spread
 
 NOTHING = "–"
-MOST_COLUMNS = 6  # metrics that fit next to each other on a page
+MOST_COLUMNS = 6  # metrics or cells that fit next to each other on a page; with more than two axes, one less
 DIRECTIONS = {"lower": "lower is better", "higher": "higher is better", None: ""}
 
 
-def overview_table(result: StudyResult) -> Table:
-    """Return a row per cell and a column per shown metric; transposed if there are too many metrics."""
+def overview_tables(result: StudyResult) -> list[Table]:
+    """Return the shown metrics: a row per cell, or a row per metric if there are too many metrics for one table."""
     names = shown_figures(result)
-    note = table_note(result, names)
-    if len(names) > MOST_COLUMNS and len(cell_labels(result)) < len(names):
-        return transposed_table(result, names, note)
-    return cells_table(result, names, "", note)
+    return all_cells_tables(result, names, table_note(result, names), transposed=len(names) > most_metrics(result))
 
 
-def other_figures_table(result: StudyResult) -> Table | None:
-    """Return the measured metrics that are not shown elsewhere: a row per metric."""
+def other_figures_tables(result: StudyResult) -> list[Table]:
+    """Return the measured metrics that are not shown elsewhere, a row per metric if there is room for all cells."""
     shown = shown_figures(result)
-    names = dict.fromkeys(name for row in result.rows for name in row.figures if name not in shown)
-    if not names:
-        return None
-    note = f"{table_note(result, list(names))} The values of each seed are in table.csv."
-    return transposed_table(result, sorted(names), note)
+    names = sorted({name for row in result.rows for name in row.figures if name not in shown})
+    note = f"{table_note(result, names)} The values of each seed are in table.csv."
+    return all_cells_tables(result, names, note, transposed=True) if names else []
+
+
+def all_cells_tables(result: StudyResult, names: Sequence[str], note: str, transposed: bool) -> list[Table]:
+    """Return the metrics of all cells in one table, or in several that fit on a page; the note is below the last."""
+    if transposed and len(cell_labels(result)) <= MOST_COLUMNS:
+        return [transposed_table(result, names, note)]
+    number_of = max(1, math.ceil(len(names) / most_metrics(result)))
+    size = max(1, math.ceil(len(names) / number_of))  # parts of about the same width
+    parts = [names[start : start + size] for start in range(0, len(names), size)] or [names]
+    return [cells_table(result, part, note if part is parts[-1] else "") for part in parts]
+
+
+def most_metrics(result: StudyResult) -> int:
+    return MOST_COLUMNS if len(axis_labels(result)) <= 2 else MOST_COLUMNS - 1
 
 
 def transposed_table(result: StudyResult, names: Sequence[str], note: str) -> Table:
@@ -76,13 +86,14 @@ def table_note(result: StudyResult, names: Sequence[str]) -> str:
     return f"{entries} No value is bold: no cell is significantly better than every other."
 
 
-def cells_table(result: StudyResult, names: Sequence[str], caption: str, note: str) -> Table:
+def cells_table(result: StudyResult, names: Sequence[str], note: str) -> Table:
     axes = list(axis_labels(result))
     rows: list[list[str | Entry]] = []
     for cell in cell_labels(result):
         figures = [figure_entry(result, cell, name, significant_best(result, name) == cell) for name in names]
         rows.append([*cell.values(), str(count_seeds(result, cell)), *figures])
-    return Table([*axes, "seeds", *(column_title(find_figure(name)) for name in names)], rows, caption, note, len(axes))
+    columns = [*axes, "seeds", *(column_title(find_figure(name)) for name in names)]
+    return Table(columns, rows, note=note, heads=len(axes))
 
 
 def figure_table(result: StudyResult, name: str) -> Table:
@@ -116,7 +127,7 @@ def figure_table(result: StudyResult, name: str) -> Table:
 def difference_entry(difference: Difference, figure: Figure) -> Entry:
     if difference.mean is None:
         return Entry(NOTHING)
-    relative = f" ({share(difference.mean, difference.base)})" if difference.base and figure.unit != "%" else ""
+    relative = f" ({share(difference.mean, difference.base, figure)})" if difference.base and figure.unit != "%" else ""
     words = {
         "not significant": "not significant",
         "equal": "equal for every seed",

@@ -60,9 +60,10 @@ def reach(low: float, high: float, figure: Figure) -> str:
     return f"{signed(low, figure)} to {signed(high, figure)}"
 
 
-def share(difference: float, reference: float) -> str:
-    """Return a difference in percent of the reference, or as a factor if the value is at least twice the reference."""
-    if difference >= reference > 0:
+def share(difference: float, reference: float, figure: Figure) -> str:
+    """Return a difference in percent of the reference, or as a factor: for metrics with `factor`, and if the value is at
+    least twice the reference."""
+    if reference > 0 and (figure.factor or difference >= reference):
         return f"{fixed(1 + difference / reference, 2)}x"
     percent = 100 * difference / abs(reference)
     return fixed(percent, 0 if abs(percent) >= 9.95 else 1, "+") + "%"
@@ -77,7 +78,7 @@ def name_cell(cell: Labels) -> str:
 
 def verdict(result: StudyResult) -> list[tuple[str, str]]:
     """Return the title and the findings of each shown metric."""
-    shown = shown_figures(result)
+    shown = [name for name in shown_figures(result) if not find_figure(name).given]
     sentences = [(figure, describe_figure(result, figure, first=figure == shown[0])) for figure in shown]
     return [(f"{find_figure(figure).heading}:", words) for figure, words in sentences]
 
@@ -196,7 +197,7 @@ def format_difference(result: StudyResult, difference: Difference, name: str, fi
     summary = summarise_cell(result.rows, difference.cell, name)
     assert summary
     value = number(summary.mean, figure)
-    relative = share(difference.mean, difference.base) if difference.base and figure.unit != "%" else ""
+    relative = share(difference.mean, difference.base, figure) if difference.base and figure.unit != "%" else ""
     if not full:
         return f"{label} {value} ({relative or signed(difference.mean, figure)})"
     relative = f", {relative}" if relative else ""
@@ -256,10 +257,15 @@ def order(figure: Figure) -> list[Finding]:
 
 
 def range_of(differences: Sequence[Difference], figure: Figure) -> str:
-    """Return the range of the mean differences, worded so that it is not read as a confidence interval."""
+    """Return the range of the mean differences, or of the factors, worded so that it is not read as a confidence interval."""
     means = [difference.mean for difference in differences if difference.mean is not None]
     if not means or not any(means):
         return ""
+    known = [(one.mean, one.base) for one in differences if one.mean is not None and one.base]
+    if figure.factor and known:
+        by_size = sorted(known, key=lambda pair: pair[0] / pair[1])
+        low, high = (share(mean, base, figure) for mean, base in (by_size[0], by_size[-1]))
+        return f" ({low})" if low == high else f" ({low} to {high})"
     low, high = signed(min(means), figure), signed(max(means), figure)
     return f" ({low})" if low == high else f" (mean differences {low} to {high})"
 

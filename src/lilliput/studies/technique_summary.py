@@ -14,9 +14,11 @@ from lilliput.errors import UserError
 from lilliput.reports.document import Entry, ReportDocument, Section, Table
 from lilliput.studies.comparison import compare
 from lilliput.studies.grid import Study
+from lilliput.studies.study_files import Technique
 from lilliput.studies.study_metrics import find_figure
 from lilliput.studies.study_results import Row
-from lilliput.studies.study_verdict import number, reach, share
+from lilliput.studies.study_tables import column_title
+from lilliput.studies.study_verdict import comparative, name_cell, reach, share, signed
 
 ASPECTS = ("quality", "speed", "memory")
 NOT_MEASURED, NOT_RUN = "not measured", "not run"
@@ -45,7 +47,7 @@ def read_table(path: Path, study: Study) -> list[Row]:
 def technique_document(studies: Sequence[Study], rows: Mapping[str, Sequence[Row]]) -> ReportDocument:
     """Return the page with the summary."""
     lead = "What each technique changes in quality, speed and memory, and when to use it."
-    about = "Each row compares two cells of one study; its page has all cells, seeds and settings."
+    about = "Each row compares two cells of one study; the report of the study has all cells, seeds and settings."
     return ReportDocument("Techniques", lead, about, [Section("Summary", [technique_table(studies, rows)])])
 
 
@@ -53,42 +55,39 @@ def technique_table(studies: Sequence[Study], rows: Mapping[str, Sequence[Row]])
     """Return a row per study with a technique; `rows` has the results by the study's name."""
     lines: list[list[str | Entry]] = []
     for study in studies:
-        if study.technique is None:
+        if (technique := study.technique) is None:
             continue
         found = rows.get(study.name)
-        entries = [aspect_entry(study, aspect, found) for aspect in ASPECTS]
-        lines.append([study.technique.name, *entries, study.technique.use, study.name])
+        measured = (aspect_entry(technique, getattr(technique, aspect), found) for aspect in ASPECTS)
+        cells = f"{name_cell(technique.with_it)} against {name_cell(technique.without)}"
+        lines.append([technique.name, *measured, technique.use, Entry(study.name, remark=cells)])
     note = (
-        "Difference of the technique from its reference, paired by seed, with its 95% confidence interval. “equal”: the same "
-        "value for every seed. “not significantly different”: the interval contains 0."
+        "Mean difference from the reference, paired by seed, in percent or as a factor; CI: confidence interval of the "
+        "difference. “equal”: the same value for every seed. “no significant difference”: the interval contains 0."
     )
-    return Table(["technique", *ASPECTS, "when to use it", "study"], lines, note=note)
+    columns = ["technique", *ASPECTS, "when to use it", "study"]
+    return Table(columns, lines, note=note, texts=columns[1:])
 
 
-def aspect_entry(study: Study, aspect: str, rows: Sequence[Row] | None) -> str | Entry:
-    """Return the effect of a study's technique on one metric."""
-    technique = study.technique
-    assert technique is not None
-    name = getattr(technique, aspect)
+def aspect_entry(technique: Technique, name: str | None, rows: Sequence[Row] | None) -> str | Entry:
+    """Return the effect of a technique on one metric."""
     if name is None:
         return NOT_MEASURED
     if not rows:
         return NOT_RUN
     figure, found = find_figure(name), compare(rows, technique.with_it, technique.without, name)
-    if found.mean is None or found.base is None:
+    title = column_title(figure)
+    if found.mean is None:
         return NOT_MEASURED
     if found.finding == "equal":
         return Entry("equal", remark=figure.title)
-    relative = share(found.mean, found.base) if found.base else number(found.mean, figure)
+    relative = bool(found.base) and figure.unit != "%"
+    change = share(found.mean, found.base or 0.0, figure) if relative else signed(found.mean, figure)
     if found.paired is None:
-        return Entry(f"{relative}, one seed", remark=figure.title)
-    if found.finding == "not significant":
-        return Entry(
-            "not significantly different",
-            remark=f"{figure.title}: {reach(found.paired.low, found.paired.high, figure)}",
-        )
-    better = "" if figure.better is None else " (better)" if found.finding == figure.better else " (worse)"
-    unit = f" {figure.unit}" if figure.unit else ""
-    return Entry(
-        f"{relative}{better}", remark=f"{figure.title}: {reach(found.paired.low, found.paired.high, figure)}{unit}"
+        return Entry(f"{change if found.mean else 'equal'}, one seed", remark=title)
+    words = (
+        "no significant difference"
+        if found.finding == "not significant"
+        else f"{change}, {comparative(found.finding, figure)}"
     )
+    return Entry(words, remark=f"{title}: 95% CI {reach(found.paired.low, found.paired.high, figure)}")

@@ -7,9 +7,27 @@ done with them (`observers`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")  # all other fields are reproducible
+# These fields, and sessions, differ between repetitions of a run; everything else in the log is reproducible.
+TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")
+
+
+@dataclass(frozen=True)
+class SessionStarted:
+    """The start of a session, before its other events: versions, hardware and device. Only the log has it.
+
+    `device_memory_bytes` is the memory of the GPU, or of the machine; `peak_flops` the measured FLOP/s of matrix products on
+    all processes; `flops_per_token` those of one training token, without recomputed activations.
+    """
+
+    event: ClassVar[str] = "session"
+    step: int
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    device_memory_bytes: int | None
+    peak_flops: float
+    flops_per_token: int
 
 
 @dataclass(frozen=True, kw_only=True)

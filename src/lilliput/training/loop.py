@@ -25,14 +25,14 @@ from torch import Tensor
 
 from lilliput.data.batches import AnyBatch, Batches
 from lilliput.data.prepare.token_files import Prepared
-from lilliput.devices import known_flops
+from lilliput.devices import known_flops, peak_memory
 from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer, weights
 from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import Checkpoint, save_checkpoint, step_name
 from lilliput.storage.run_folders import Run
-from lilliput.storage.state_format import describe_machine, peak_memory, put_together, random_seed, take_apart
+from lilliput.storage.state_format import describe_machine, put_together, random_seed, take_apart
 from lilliput.training.budget import Budget
 from lilliput.training.distributed import Parallel
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Tested
@@ -160,7 +160,7 @@ class Trainer(Generic[AnyBatch]):
             1.0 if self.ended else min(1.0, progress),
             budget.elapsed(),
             speed,
-            peak_memory(),
+            peak_memory(self.precision.device),
             clipped=norm is not None and clip is not None and norm > clip,
             skipped=norm is None,
             share_of_peak=speed * self.operations / self.peak,

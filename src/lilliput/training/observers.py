@@ -20,7 +20,17 @@ from rich.text import Text
 from lilliput.evaluation.metric_format import format_figures, format_perplexity
 from lilliput.storage.atomic_files import cannot_write
 from lilliput.storage.run_folders import Run
-from lilliput.training.events import Evaluated, EvaluationFigures, Event, Finished, Saved, Stepped, Tested, Warned
+from lilliput.training.events import (
+    Evaluated,
+    EvaluationFigures,
+    Event,
+    Finished,
+    Saved,
+    SessionStarted,
+    Stepped,
+    Tested,
+    Warned,
+)
 
 SHORTER = ((" (running mean)", ""), ("gradient norm", "norm"), (" FLOP/s", ""))  # for a terminal of 80 columns
 
@@ -41,7 +51,7 @@ class MetricsFile:
         except OSError as error:
             raise cannot_write(error, self.path) from error
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: Event | SessionStarted) -> None:
         if isinstance(event, Stepped) and event.step % self.every and event.progress < 1.0:
             return
         if isinstance(event, Finished) and event.interrupted:

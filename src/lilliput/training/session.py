@@ -18,15 +18,16 @@ from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report, silent
 from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.writer import Writer
-from lilliput.devices import prepare_machine
+from lilliput.devices import device_memory, prepare_machine
 from lilliput.errors import UserError
 from lilliput.evaluation.generated_stories import storybook_floor
 from lilliput.model.transformer import Transformer
 from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config
+from lilliput.storage.environment import describe_hardware, describe_versions
 from lilliput.storage.run_folders import Run
 from lilliput.training.elastic_restart import save_launches
-from lilliput.training.events import Event
+from lilliput.training.events import Event, SessionStarted
 from lilliput.training.loop import Trainer
 from lilliput.training.model_setup import ModelSetup, set_up_model
 from lilliput.training.observers import MetricsFile, Observer
@@ -64,6 +65,7 @@ class Session:
         with ExitStack() as stack:
             if self.trainer.world.first:
                 log = MetricsFile(self.run, self.trainer.config.log.every)
+                log(describe_session(self.trainer))
                 receivers = [log, *build_trackers(self.trainer.config, self.run, self.trainer.step), *observers]
             for receiver in receivers:
                 stack.callback(receiver.close)
@@ -71,6 +73,16 @@ class Session:
                 for receiver in receivers:
                     receiver(event)
                 yield event
+
+
+def describe_session(trainer: Trainer[Any]) -> SessionStarted:
+    """Return the environment in which the run is trained from its present step on."""
+    machine, device = describe_hardware() | trainer.machine, trainer.precision.device
+    versions = describe_versions(()) | {"torch": machine.pop("torch")}
+    if device.type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+    memory = device_memory(device)
+    return SessionStarted(trainer.step, versions, machine, memory, trainer.peak, trainer.operations)
 
 
 @contextmanager
