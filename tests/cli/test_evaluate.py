@@ -57,7 +57,7 @@ def test_printed_output_of_a_language_model() -> None:
     out = shown("words", "--by", "position", "--by", "frequency")
     assert "words at step-0000" in out and "4 documents" in out
     assert "windows of 32 tokens, aligned as in training; each token is predicted once" in out
-    assert "bits per byte, <unk> spelled" in out and "without leaked" in out
+    assert "bits per byte, <unk> spelled" in out and "not leaked" in out
     assert "leaked documents: 1 of 4 " in out
     assert re.search(r"^17 to 32 ", out, re.MULTILINE) and re.search(r"^unknown words ", out, re.MULTILINE)
     assert "one every 5 tokens" in shown("words", "--stride", "5")

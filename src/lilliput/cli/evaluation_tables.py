@@ -92,7 +92,7 @@ def figure(name: str, value: float) -> str:
 def main_table(found: dict[str, Any]) -> Table:
     """Return the metrics, their confidence intervals, and the metrics without leaked documents, if there are any."""
     unknown, without = found.get("unknown_rate", 0.0) > 0, (found.get("leaked") or {}).get("without")
-    table = plain_table("", "", "95% confidence interval", *(["without leaked documents"] if without else []))
+    table = plain_table("", "", "95% confidence interval", *(["not leaked"] if without else []))
     for name, title in NAMES.items():
         if name not in found or (name.endswith("_spelled") and not unknown):
             continue
