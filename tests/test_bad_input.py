@@ -150,7 +150,7 @@ CASES = [
     Case(
         "vocabulary of the tokenizer",
         "train mytext.txt --tokenizer.vocab_size 100",
-        "setting.value",
+        "setting.conflict",
         setting="tokenizer.vocab_size",
     ),
     Case("no budget", "train mytext.txt --train.minutes none", "setting.conflict"),
@@ -272,7 +272,7 @@ CASES = [
         "train mytext.txt SMALL --name mine",
         "run.exists",
         fact="runs/mine",
-        suggestion="--resume to continue it, --name NEW to keep both, or --overwrite",
+        suggestion="--resume to continue it with its own settings, --name NEW to keep both, or --overwrite",
     ),
     # ---- resume
     Case("resume nothing", "train mytext.txt --resume", "run.missing", fact="runs/mytext"),

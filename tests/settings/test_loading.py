@@ -365,6 +365,8 @@ def test_the_origin_of_overrides_is_the_place_of_their_errors() -> None:
         ({"model.tied": "true", "optimizer.head_lr": "1e-3"}, "optimizer.head_lr"),
         ({"model.tied": "true", "vectors.width": "300"}, "model.tied"),
         ({"vectors.projection": "false", "vectors.width": "300"}, "vectors.projection"),
+        ({"tokenizer.vocab_size": "256"}, "tokenizer.vocab_size"),
+        ({"tokenizer.vocab_size": "2", "tokenizer.kind": "word"}, "tokenizer.vocab_size"),
         ({"model.tied": "true", "model.task": "classifier", "model.classes": "2"}, "model.tied"),
         ({"tokenizer.kind": "byte", "model.vocab_size": "256"}, "model.vocab_size"),
         ({"data.tests": "a.txt"}, "data.tests"),
@@ -437,7 +439,7 @@ def test_generate_settings_without_conflict(flags: dict[str, str]) -> None:
         ("data.validation_share", "0"), ("model.window", "0"), ("model.window", "4,-1"), ("model.window", ""),
         ("model.dim", ""), ("model.dim", "{a=1}"), ("model.dim", "none"), ("model.norm", "batch"),
         ("model.tied", "maybe"), ("optimizer.betas", "0.9,0.95,0.1"), ("optimizer.betas", "1,0.5"),
-        ("train.device", "tpu"), ("tokenizer.vocab_size", "256"), ("schedule.warmup", "-1"),
+        ("train.device", "tpu"), ("schedule.warmup", "-1"),
         ("schedule.final", "1.5"), ("schedule.decay", "-0.1"), ("schedule.decay", "1.1"),
     ],
 )  # fmt: skip

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overlapping",
         action="store_true",
-        help="also compute the loss with one window per token position, as overlapping training windows do",
+        help="also compute the mean loss over the windows that start at every token, as with data.windows overlapping",
     )
     parser.add_argument(
         "--by",

@@ -127,7 +127,9 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
         fix = f"name a setting of the group, such as {group[0]}"
         return UserError(f"{name} is a group of settings, not a flag", None, fix=fix, code="flag.unknown")
     close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
-    fix = f"use --{close.removeprefix('--')}" if close else f"run lilliput {command} --help"
+    longer = [flag for flag in known if close and flag != close and flag.startswith(close) and name.startswith(close)]
+    meant = [f"--{flag.removeprefix('--')}" for flag in (close, *longer) if flag]
+    fix = f"use {' or '.join(meant)}" if meant else f"run lilliput {command} --help"
     return UserError(f"unknown flag {name}", None, fix=fix, code="flag.unknown")
 
 

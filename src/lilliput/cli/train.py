@@ -117,7 +117,7 @@ def requested_start(arguments: argparse.Namespace) -> RunStart:
 def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
     """Return the error with a fix that names flags of this command, if there are any."""
     fixes = {
-        "run.exists": "add --resume to continue it, --name NEW to keep both, or --overwrite to replace it",
+        "run.exists": "add --resume to continue it with its own settings, --name NEW to keep both, or --overwrite to replace it",
         "run.name": "use --name NAME; --log.folder FOLDER keeps the run in another folder",
         "setting.changed": f"remove the changed setting, or use --name NEW --from {error.where} to start a new run",
         "data.changed": "use the original data, or use --name NEW --from RUN to start a new run",

@@ -46,7 +46,7 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
 def print_validation(run: Run, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
-    console.print(f"best checkpoint   step {found['weights']:,} (lowest validation loss); its results:")
+    console.print(f"results of the best checkpoint, step {found['weights']:,}:")
     console.print(f"validation loss   {found['loss']:.4f} {format_unit(found)} ({format_size(found)}, whole split)")
     if found["accuracy"] is not None:
         console.print(f"accuracy          {found['accuracy']:.1%}")

@@ -27,6 +27,24 @@ class TokenizerChoice(Choice):
     vocab_size: Callable[[TokenizerSettings], int | None] = unknown_size
 
 
+def size_rules(config: Config) -> list[Conflict]:
+    """Refuse a size that the 256 bytes and end-of-text exceed, or that another kind of tokenizer would ignore."""
+    kind, size = config.tokenizer.kind, config.tokenizer.vocab_size
+    if size >= 257:
+        return []
+    if kind == "bpe":
+        what, fix = (
+            f"a bpe tokenizer has at least 257 tokens (got tokenizer.vocab_size {size})",
+            "set it to 257 or more",
+        )
+    else:
+        what, fix = (
+            f"tokenizer.vocab_size is only for bpe (got tokenizer.kind {kind})",
+            "set tokenizer.max_vocabulary instead",
+        )
+    return [Conflict("tokenizer.vocab_size", what, fix)]
+
+
 def byte_rules(config: Config) -> list[Conflict]:
     size = config.model.vocab_size
     if size is None or size >= 257:
@@ -36,11 +54,11 @@ def byte_rules(config: Config) -> list[Conflict]:
 
 
 def unknown_token_rules(config: Config) -> list[Conflict]:
-    tokenizer = config.tokenizer
-    if tokenizer.unk_id is not None or tokenizer.vocabulary is not None or tokenizer.path is not None:
-        return []
-    what = f"a {tokenizer.kind} tokenizer requires an id for tokens outside its vocabulary (got none)"
-    return [Conflict("tokenizer.unk_id", what, "set tokenizer.unk_id to an id, such as 3")]
+    tokenizer, found = config.tokenizer, size_rules(config)
+    if tokenizer.unk_id is None and tokenizer.vocabulary is None and tokenizer.path is None:
+        what = f"a {tokenizer.kind} tokenizer requires an id for tokens outside its vocabulary (got none)"
+        found.append(Conflict("tokenizer.unk_id", what, "set tokenizer.unk_id to an id, such as 3"))
+    return found
 
 
 def gpt2_rules(config: Config) -> list[Conflict]:
@@ -52,7 +70,10 @@ TOKENIZERS: ChoiceTable[TokenizerChoice] = TABLES["tokenizer.kind"]
 TOKENIZERS.kind = TokenizerChoice
 TOKENIZERS.add(
     TokenizerChoice(
-        name="bpe", builds="lilliput.data.tokenizers:trained_bpe", vocab_size=lambda settings: settings.vocab_size
+        name="bpe",
+        builds="lilliput.data.tokenizers:trained_bpe",
+        vocab_size=lambda settings: settings.vocab_size,
+        rules=size_rules,
     ),
     TokenizerChoice(
         name="byte",

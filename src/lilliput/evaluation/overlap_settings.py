@@ -30,7 +30,7 @@ class OverlapTask:
         "spread",
     )
     prompt_tokens: Annotated[int, Field(ge=0)] = describe("tokens per prompt", 5)
-    tokens: Count = describe("maximum number of generated tokens; the reference has the same length", 40)
+    tokens: Count = describe("maximum number of tokens of a generated text and of its reference", 40)
     full_reference: bool = describe("use the whole rest of the document as the reference", False)
     seed: Seed = describe("seed of random prompts and of sampling; different seeds give independent samples", 0)
     batch: Count = describe("maximum number of texts generated at once; each beam counts as one", 32)

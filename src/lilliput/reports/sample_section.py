@@ -72,7 +72,7 @@ def sample_blocks(found: dict[str, Any]) -> list[Block]:
     about = (
         f"The model continues {counted(count, 'prompt')} of the validation split ({overlap['different_prompts']} distinct; "
         f"{prompts}) by up to {counted(task['tokens'], 'token')}, with the run's generate.* settings. The reference is the "
-        "text of the document, of the same number of tokens. "
+        f"text that follows in the document, up to {counted(task['tokens'], 'token')}. "
         f"Over all {count}: perplexity {own} of the generated texts and {other} of the references, BLEU-4 {bleu['4']:.2f}."
     )
     note = (

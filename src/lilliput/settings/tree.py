@@ -74,7 +74,7 @@ class TokenizerSettings:
     kind: Annotated[str, OneOf("tokenizer.kind")] = describe(
         "bpe: byte-level BPE trained on the training split; byte; character; word; gpt2: the BPE of GPT-2", "bpe"
     )
-    vocab_size: Annotated[int, Field(ge=257)] = describe("vocabulary size to train (bpe)", 2048)
+    vocab_size: Count = describe("vocabulary size to train, at least 257 (bpe)", 2048)
     path: str | None = describe(
         "existing tokenizer.json, or folder of GPT-2 files or a tiktoken cache, to use instead of training one", None
     )
@@ -200,7 +200,8 @@ class OptimizerSettings:
         "adamw",
     )
     lr: Positive = describe(
-        "peak learning rate; with muon, the weight matrices of the blocks use matrix_lr instead", 2e-3
+        "learning rate before warm-up and decay; with muon, the weight matrices of the blocks use matrix_lr instead",
+        2e-3,
     )
     matrix_lr: Positive = describe("peak learning rate of the weight matrices of the blocks (muon)", 0.02)
     embedding_lr: Positive | None = describe("peak learning rate of the token embeddings (none: optimizer.lr)", None)
@@ -220,7 +221,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls to its final value; inverse-sqrt: peak x sqrt(warmup / step), with a linear end",
+        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, with a linear end",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
@@ -330,7 +331,8 @@ class GenerateSettings:
         "p in the beam score: log-probability / length ^ p", 1.0
     )
     early_stop: Literal["bound", "first", "never"] = describe(
-        "when a beam search stops; bound: no unfinished beam can win; first: N = beams texts are finished; never: at tokens",
+        "when a beam search stops; bound: no unfinished beam can win; first: as many texts are finished as there are beams; "
+        "never: only at the maximum length",
         "bound",
     )
     beam_groups: Count = describe("number of beam groups; each is penalised for tokens of earlier groups", 1)

@@ -61,7 +61,7 @@ def open_vectors(path: Path) -> VectorFile:
     if not path.exists():
         others = (other.name for other in path.parent.glob("*") if other.suffix in (".vec", ".txt", ".bin"))
         near = nearest(path.name, others) if path.parent.is_dir() else None
-        fix = "give the path of an existing .vec, .txt or .bin file, or train" + (
+        fix = "set vectors.source to the path of a .vec, .txt or .bin file, or to the value train" + (
             f" (similar: {path.parent / near})" if near else ""
         )
         what = "the vector file does not exist"
