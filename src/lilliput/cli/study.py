@@ -203,7 +203,10 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     budget = f", {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(f"measurements  {about['measurements']} in total, of {', '.join(study.measure)}", markup=False)
+    console.print(
+        f"measures      {', '.join(study.measure)} ({about['measurements']} measurements, one per cell and seed)",
+        markup=False,
+    )
     console.print(f"time          about {clock(seconds)}", markup=False)
     console.print(f"folder        {folder}" + (f" ({measured} rows are finished)" if measured else ""), markup=False)
     for one in lacking:

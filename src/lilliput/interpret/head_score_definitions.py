@@ -26,7 +26,10 @@ SCORES = {
     ),
     "distance": Score("distance", "mean of Σ w · distance, in tokens, in either direction", smallest_first=True),
     "previous": Score("previous token", "mean weight on the preceding token"),
-    "first": Score("first token", "mean weight on the first token of the text, over later tokens"),
+    "first": Score(
+        "first token",
+        "mean weight of later tokens on the first token that the model reads (of a language model: its start token)",
+    ),
     "punctuation": Score("punctuation", "mean weight on tokens of punctuation only (Unicode category P)"),
     "same": Score("same token", "mean weight on other occurrences of the same token"),
     "induction": Score("induction", "mean weight on tokens after other occurrences of the same token (A B … A → B)"),

@@ -200,12 +200,12 @@ class OptimizerSettings:
         "adamw",
     )
     lr: Positive = describe(
-        "learning rate before warm-up and decay; with muon, the weight matrices of the blocks use matrix_lr instead",
+        "base learning rate, multiplied by warm-up and decay; with muon, the matrices of the blocks use matrix_lr instead",
         2e-3,
     )
-    matrix_lr: Positive = describe("peak learning rate of the weight matrices of the blocks (muon)", 0.02)
-    embedding_lr: Positive | None = describe("peak learning rate of the token embeddings (none: optimizer.lr)", None)
-    head_lr: Positive | None = describe("peak learning rate of an untied head (none: optimizer.lr)", None)
+    matrix_lr: Positive = describe("base learning rate of the weight matrices of the blocks (muon)", 0.02)
+    embedding_lr: Positive | None = describe("base learning rate of the token embeddings (none: optimizer.lr)", None)
+    head_lr: Positive | None = describe("base learning rate of an untied head (none: optimizer.lr)", None)
     momentum: Share = describe("momentum of sgd; with muon, of the weight matrices of the blocks", 0.95)
     betas: tuple[Share, Share] = describe("decay rates of the first and second moments", (0.9, 0.95))
     epsilon: Positive = describe("added to the root of the second moment", 1e-8)
@@ -221,14 +221,14 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, with a linear end",
+        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, then linear (see decay)",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
-        "last part of the budget in which the learning rate falls (1: the whole run; 0.2: the last 20%; 0: none)", 1.0
+        "last part of the budget, in which the rate falls to final (1: the whole run; 0.2: the last 20%; 0: none)", 1.0
     )
     warmup: Annotated[int, Field(ge=0)] = describe("linear warm-up steps", 50)
-    final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("final learning rate as a share of the peak", 0.05)
+    final: Annotated[float, Field(ge=0.0, le=1.0)] = describe("final learning rate as a share of the base rate", 0.05)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
