@@ -104,8 +104,8 @@ def rule_of_claims(result: StudyResult) -> str:
         return "One seed: there are no confidence intervals, so no difference is tested. All values are single measurements."
     return (
         f"Cells (combinations of settings) are compared by differences paired by seed ({seeds} seeds). Two cells are "
-        "significantly different if the 95% confidence interval (CI) of their mean difference does not include zero. About "
-        "one of twenty comparisons of equal cells appears significant by chance."
+        "significantly different if the 95% confidence interval (CI) of their mean difference does not include zero. If "
+        "two settings have the same effect, about one of twenty comparisons still appears significant, by chance."
     )
 
 
