@@ -22,7 +22,7 @@ from lilliput.studies.study_report import describe_study
 from lilliput.studies.study_results import StudyResult
 
 SEEDS = (1, 2, 3)
-COLUMNS = ["step", "epoch", "batch loss", "train perplexity", "validation perplexity", "own perplexity"]
+COLUMNS = ["step", "epoch", "loss of the last batch", "train perplexity", "validation perplexity", "own perplexity"]
 
 
 @pytest.fixture(scope="module")
