@@ -163,7 +163,12 @@ def read_sentence(block: Block, where: str) -> tuple[list[Word], str, str]:
             surface.append((first, last, form, misc, line))
             continue
         if id_ != str(len(words) + 1):
-            fail(f"ID must be {len(words) + 1}, the next number (got {id_!r})", where, line, "give the words the numbers 1, 2, 3 ...")
+            fail(
+                f"ID must be {len(words) + 1}, the next number (got {id_!r})",
+                where,
+                line,
+                "give each word the next number",
+            )
         if not surface or surface[-1][1] < int(id_):
             surface.append((int(id_), int(id_), form, misc, line))
         head = None if columns[6] == "_" else read_number(columns[6], "HEAD", where, line)
