@@ -25,13 +25,13 @@ NOUNS = ("NOUN", "PROPN")
 
 # Whether a word (first) and its syntactic head (second) are an example of the function.
 RELATIONS: dict[str, Callable[[Word, Word], bool]] = {
-    "subject-verb": lambda word, head: word.relation == "nsubj" and head.upos in ("VERB", "AUX"),
-    "article-noun": lambda word, head: word.relation == "det" and head.upos in NOUNS and is_article(word),
-    "adjective-noun": lambda word, head: word.relation == "amod" and word.upos == "ADJ" and head.upos in NOUNS,
+    "subject-verb": lambda word, head: word.basic_relation == "nsubj" and head.upos in ("VERB", "AUX"),
+    "article-noun": lambda word, head: word.basic_relation == "det" and head.upos in NOUNS and is_article(word),
+    "adjective-noun": lambda word, head: word.basic_relation == "amod" and word.upos == "ADJ" and head.upos in NOUNS,
     "preposition-object": lambda word, head: (
-        word.relation == "case" and word.upos == "ADP" and head.upos in (*NOUNS, "PRON")
+        word.basic_relation == "case" and word.upos == "ADP" and head.upos in (*NOUNS, "PRON")
     ),
-    "verb-object": lambda word, head: word.relation == "obj" and head.upos == "VERB",
+    "verb-object": lambda word, head: word.basic_relation == "obj" and head.upos == "VERB",
 }
 
 

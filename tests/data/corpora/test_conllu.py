@@ -53,7 +53,8 @@ def test_words_of_a_file(tmp_path: Path) -> None:
     spelled = [[first.text[word.start : word.end] for word in sentence] for sentence in first.sentences]
     assert spelled == [["She", "ca", "n't", "sing", ",", "can", "she", "?"], ["du", "du", "!"]]
     she = first.sentences[0][6]
-    assert (she.upos, she.head, she.relation, she.antecedent) == ("PRON", 4, "nsubj", (1, 1))
+    assert (she.upos, she.head, she.relation, she.antecedent) == ("PRON", 4, "nsubj:pass", (1, 1))
+    assert she.basic_relation == "nsubj"
     assert first.sentences[1][1].antecedent == (1, 4)
     assert [word.head for word in second.sentences[0]] == [None, 1]
 

@@ -34,10 +34,15 @@ class Word(NamedTuple):
     upos: str
     features: str
     head: int | None
-    relation: str  # without a subtype: nsubj, not nsubj:pass
+    relation: str
     antecedent: tuple[int, int] | None  # number of the sentence in the document and ID, from 1
     start: int
     end: int
+
+    @property
+    def basic_relation(self) -> str:
+        """The relation without its subtype: nsubj of nsubj:pass."""
+        return self.relation.partition(":")[0]
 
 
 Sentence = tuple[Word, ...]
@@ -152,11 +157,12 @@ def read_sentence(block: Block, where: str) -> tuple[list[Word], str, str]:
             fix = "use one tab between columns"
             fail(f"a word must have {COLUMNS} columns (got {len(columns)})", where, line, fix)
         id_, form, features, misc = columns[0], columns[1], columns[5], read_misc(columns[9])
-        if re.fullmatch(r"\d+\.\d+", id_):
+        plain = id_.isdecimal()
+        if not plain and re.fullmatch(r"\d+\.\d+", id_):
             continue
         if not form.strip():
             fail("FORM must not be empty", where, line)
-        if multiword := re.fullmatch(r"(\d+)-(\d+)", id_):
+        if not plain and (multiword := re.fullmatch(r"(\d{1,6})-(\d{1,6})", id_)):
             first, last = int(multiword[1]), int(multiword[2])
             if first != len(words) + 1 or last <= first or (surface and surface[-1][1] >= first):
                 fail(f"a multiword token must be N-M with N the next ID (got {id_})", where, line)
@@ -173,8 +179,7 @@ def read_sentence(block: Block, where: str) -> tuple[list[Word], str, str]:
             surface.append((int(id_), int(id_), form, misc, line))
         head = None if columns[6] == "_" else read_number(columns[6], "HEAD", where, line)
         antecedent = read_antecedent(misc.get("Antecedent"), where, line)
-        relation = columns[7].partition(":")[0]
-        words.append(Word(int(id_), form, columns[3], features, head, relation, antecedent, 0, 0))
+        words.append(Word(int(id_), form, columns[3], features, head, columns[7], antecedent, 0, 0))
     if not words or surface[-1][1] > len(words):
         fail("the sentence must have all words of its multiword tokens", where, block.rows[-1][0], "add the words")
     for word in words:
@@ -184,11 +189,11 @@ def read_sentence(block: Block, where: str) -> tuple[list[Word], str, str]:
 
 
 def read_misc(column: str) -> dict[str, str]:
-    return dict(part.partition("=")[::2] for part in column.split("|"))
+    return {} if column == "_" else dict(part.partition("=")[::2] for part in column.split("|"))
 
 
 def read_number(text: str, name: str, where: str, line: int) -> int:
-    if not re.fullmatch(r"\d{1,6}", text):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
         fail(f"{name} must be a number or _ (got {text!r})", where, line)
     return int(text)
 
