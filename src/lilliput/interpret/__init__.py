@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lilliput.interpret.head_ablation import ablate as ablate
     from lilliput.interpret.head_ablation import ablate_documents as ablate_documents
     from lilliput.interpret.head_ablation import ablate_each as ablate_each
+    from lilliput.interpret.head_functions import measure_functions as measure_functions
     from lilliput.interpret.head_scores import HeadSummary as HeadSummary
     from lilliput.interpret.head_scores import summarise as summarise
     from lilliput.interpret.head_scores import summarise_documents as summarise_documents
@@ -40,6 +41,7 @@ _PLACES = {
     "draw_heads": "heat_maps",
     "draw_layer": "heat_maps",
     "lens": "logit_lens",
+    "measure_functions": "head_functions",
     "summarise": "head_scores",
     "summarise_documents": "head_scores",
     "write_page": "attention_page",
@@ -56,6 +58,7 @@ __all__ = [
     "draw_heads",
     "draw_layer",
     "lens",
+    "measure_functions",
     "summarise",
     "summarise_documents",
     "write_page",

@@ -11,6 +11,8 @@ D documents, H heads of all layers, T tokens, F functions.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -259,3 +261,19 @@ def correlations(weights: Numbers, cosine: Numbers, pairs: Mask) -> Numbers:
     found = np.divide((own * centred).sum(axis=-1), scale, out=np.zeros_like(scale), where=valid & (scale > 0))
     sums: Numbers = found.sum(axis=-1)
     return sums
+
+
+def csv_of_functions(found: Sequence[HeadFunctions]) -> str:
+    """Return one line per head and function; empty: no example, no interval, or no such baseline."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = ["score", "even", "position", "excess_low", "excess_high", "significant", "count"]
+    writer.writerow(["layer", "head", "pattern", "function", *names])
+    for one in found:
+        for name, score in one.scores.items():
+            values: list[Any] = [""] * len(names)
+            if score is not None:
+                low, high = ("", "") if score.excess is None else score.excess
+                values = [score.score, score.even, score.position, low, high, score.significant, score.count]
+            writer.writerow([one.head.layer, one.head.head, one.pattern, name, *values])
+    return text.getvalue()

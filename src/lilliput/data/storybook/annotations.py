@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from lilliput.data.corpora.conllu import AnnotatedDocument, Word
-from lilliput.data.storybook import word_lists
+from lilliput.data.storybook import stories, word_lists
 from lilliput.data.storybook.annotation_templates import (
     EXCEPTIONS,
     FACTS,
@@ -102,6 +103,11 @@ def phrases() -> dict[str, tuple[Item, ...]]:
     """Return the words of each phrase by its text."""
     parsed = map(parse_items, PHRASES)
     return {" ".join(item.form for item in items): items for items in parsed}
+
+
+def annotated_stories(count: int, split: str = "validation", seed: int = 1) -> list[AnnotatedDocument]:
+    """Return the first stories of a split."""
+    return [annotate(text) for text in islice(stories(split, seed), count)]
 
 
 def annotate(text: str) -> AnnotatedDocument:
