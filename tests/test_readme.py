@@ -18,7 +18,7 @@ from lilliput.cli import main
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 # Minimum number of commands of each.
-GUIDES = {"data": 8, "training": 5, "writing": 8, "evaluation": 8, "attention": 5}
+GUIDES = {"data": 8, "training": 5, "writing": 8, "evaluation": 8, "attention": 5, "interpret": 5}
 # The same work on less: a few steps of a small model on a few stories.
 QUICK = (
     "--data.documents 120 --model.layers 1 --model.dim 16 --model.heads 2 --model.hidden 32 "
@@ -115,7 +115,7 @@ def test_python_examples_of_the_readme(folder: Path) -> None:
     assert outcome.stdout.strip()
 
 
-@pytest.mark.parametrize(("guide", "blocks"), [("writing", 3), ("evaluation", 1)])
+@pytest.mark.parametrize(("guide", "blocks"), [("writing", 3), ("evaluation", 1), ("interpret", 1)])
 def test_python_examples_of_the_guides(guide: str, blocks: int, folder: Path) -> None:
     found = re.findall(r"```python\n(.*?)```", page(guide), flags=re.DOTALL)
     assert len(found) == blocks

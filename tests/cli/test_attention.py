@@ -169,3 +169,41 @@ def test_nothing_is_written_into_the_run(home: Path) -> None:
     assert lilliput("attention", "runs/mine/checkpoints/step-000008", "A bee.", "--pictures", "none").code == 0
     assert sorted(Path("runs").rglob("*")) == before
     assert sorted(path.name for path in Path("attention").iterdir()) == ["mine"]
+
+
+# Annotated text ---------------------------------------------------------------------------------------------------------
+
+
+def test_functions_of_heads_on_a_conllu_file(home: Path) -> None:
+    import lilliput as library
+    from lilliput.data.corpora.conllu import format_conllu, read_conllu
+    from lilliput.data.storybook.annotations import annotated_stories
+    from lilliput.interpret import measure_functions
+
+    Path("s.conllu").write_text("".join(format_conllu(annotated_stories(3))), "utf-8")
+    words = ["attention", "mine", "--conllu", "s.conllu", "--documents", "2", "--seed", "1", "--layers", "0"]
+    result = lilliput(*words, "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    expected = measure_functions(library.load("mine"), read_conllu("s.conllu"), 2, 1, [0])
+    assert found["functions"] == [one.as_dict() for one in expected]
+    assert (found["texts"], found["files"].keys()) == (0, {"functions.csv"})
+    rows = list(csv.DictReader(Path("attention/mine/functions.csv").read_text().splitlines()))
+    assert len(rows) == 2 * 13
+    assert [float(row["score"]) for row in rows if row["function"] == "first"] == [
+        one.scores["first"].score for one in expected if one.scores["first"] is not None
+    ]
+    result = lilliput(*words)
+    assert result.code == 0 and "functions of heads over annotated documents of s.conllu" in result.out
+    result = lilliput(
+        "attention", "mine", "A bee.", "--conllu", "storybook", "--documents", "2", "--pictures", "none", "--json"
+    )
+    assert result.code == 0, result.err
+    assert {"functions.csv", "heads.csv", "attention.html"} <= json.loads(result.out)["files"].keys()
+
+
+def test_errors_of_annotated_text(home: Path) -> None:
+    Path("bad.conllu").write_text("1\tword\n")
+    (error,) = lilliput("attention", "mine", "--conllu", "bad.conllu").errors
+    assert (error.code, error.where) == ("conllu.syntax", "bad.conllu, line 1")
+    assert lilliput("attention", "mine", "--conllu", "none.conllu").errors[0].code == "file.unreadable"

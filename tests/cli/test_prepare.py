@@ -253,3 +253,31 @@ def test_the_progress_bar_shows_the_speed() -> None:
 def test_force_color_does_not_make_a_pipe_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in prepare("--tokenizer.kind", "byte")
+
+
+def test_annotated_stories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lilliput.data.corpora.conllu import read_conllu
+    from lilliput.data.storybook import stories
+
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "prepare",
+        "storybook",
+        "--data.documents",
+        "20",
+        "--tokenizer.kind",
+        "byte",
+        "--conllu",
+        "s.conllu",
+        "--json",
+    )
+    result = lilliput(*words)
+    assert result.code == 0, result.err
+    found = read_conllu("s.conllu")
+    assert json.loads(result.out)["conllu"] == {"file": "s.conllu", "documents": len(found)}
+    assert [document.text for document in found] == [
+        text for text, _ in zip(stories("validation", 1), found, strict=False)
+    ]
+    Path("mytext.txt").write_text("A bee.")
+    assert lilliput("prepare", "mytext.txt", "--conllu", "s.conllu").errors[0].code == "flag.conflict"
+    assert lilliput("prepare", "storybook", "--conllu", "no/s.conllu").errors[0].code == "file.not-written"

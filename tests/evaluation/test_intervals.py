@@ -15,6 +15,7 @@ from lilliput.evaluation.intervals import (
     paired_bootstrap,
     paired_difference,
     ratio_interval,
+    resampled_ratios,
     t_quantile,
     two_sided,
 )
@@ -109,3 +110,15 @@ def test_one_document_has_no_difference() -> None:
     """All draws are the same document: an interval of zero width would look significant."""
     assert paired_bootstrap(lambda drawn: 1.0, lambda drawn: 2.0, 1) is None
     assert paired_bootstrap(lambda drawn: 1.0, lambda drawn: 2.0, 2) is not None
+
+
+def test_resampled_ratios_are_the_draws_of_the_ratio_interval() -> None:
+    generator = np.random.default_rng(3)
+    above, below = generator.normal(size=(12, 2, 3)), generator.integers(0, 2, size=(12, 2, 3)).astype(float)
+    above, below[:, 1, 2] = above * (below > 0), 0.0
+    found = resampled_ratios(above, below, seed=4)
+    assert found.shape == (1000, 2, 3) and np.isnan(found[:, 1, 2]).all()
+    low, high = np.nanquantile(found[:, 0], [0.025, 0.975], axis=0)
+    for column in range(3):
+        expected = ratio_interval(above[:, 0, column], below[:, 0, column], seed=4)
+        assert (low[column], high[column]) == pytest.approx(expected, rel=1e-12)

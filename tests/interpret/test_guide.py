@@ -1,4 +1,4 @@
-"""docs/attention.md: its definitions are those of the code, and its Python example runs."""
+"""docs/attention.md and docs/interpret.md: definitions are those of the code, and the Python example runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lilliput.interpret.head_score_definitions import SCORES
+from lilliput.interpret.head_score_definitions import FUNCTIONS, SCORES
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "attention.md").read_text("utf-8")
 
@@ -18,6 +18,12 @@ def test_guide_has_the_definitions_of_the_scores() -> None:
     assert {name: text.replace("*", "") for name, text in rows.items()} == {
         name: score.definition for name, score in SCORES.items()
     }
+
+
+def test_guide_has_the_definitions_of_the_functions() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "interpret.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| (weight .*|correlation .*) \|$", page, flags=re.MULTILINE))
+    assert rows == {name: function.definition for name, function in FUNCTIONS.items()}
 
 
 def test_python_example_runs(

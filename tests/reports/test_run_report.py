@@ -20,9 +20,10 @@ from lilliput.interpret import capture_text
 from lilliput.interpret.head_scores import Tally
 from lilliput.reports.document import ReportDocument, Table
 from lilliput.reports.formatting import duration
+from lilliput.reports.head_section import head_blocks
 from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
-from lilliput.reports.run_report import describe_run, head_blocks, write_run_report
+from lilliput.reports.run_report import describe_run, write_run_report
 from lilliput.reports.sample_section import find_samples
 from lilliput.storage.run_folders import Run
 from lilliput.studies.measures import measure_training

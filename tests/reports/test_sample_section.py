@@ -14,6 +14,7 @@ from helpers.user_errors import refused
 from lilliput.evaluation.evaluate import evaluate, open_evaluation
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.reports.document import Paragraph, Table
+from lilliput.reports.head_section import find_heads
 from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_report import describe_run, write_run_report
 from lilliput.reports.sample_section import SAMPLES, find_samples, read_samples, sample_blocks, save_samples
@@ -90,7 +91,7 @@ def test_the_report_contains_the_table_and_writes_the_file(run: Run) -> None:
     _, markdown = write_run_report(run)
     assert read_samples(run) is not None
     text = markdown.read_text("utf-8")
-    assert text == to_markdown(describe_run(run, find_samples(run)), "report-figures")
+    assert text == to_markdown(describe_run(run, find_samples(run), find_heads(run)), "report-figures")
     assert (
         "| prompt | generated | reference | perplexity, generated | perplexity, reference | sentence BLEU-4 |" in text
     )

@@ -27,6 +27,7 @@ COMMANDS = {
     "chat": "write a story in turns with a trained model",
     "evaluate": "evaluate a model: loss, accuracy, BLEU, baselines",
     "attention": "show attention weights: head scores, heat maps, web page",
+    "interpret": "show predictions of each layer; remove attention heads",
     "inspect": "show parts, shapes and masks of a model and check it",
     "info": "show or compare runs",
     "study": "compare techniques over several seeds at equal budget",

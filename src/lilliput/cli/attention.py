@@ -1,36 +1,28 @@
 """`lilliput attention`: head scores, heat maps and a web page of attention weights.
 
-Owns: the flags and the printed table. Does not own: capture, scores, heat maps and page (`interpret`), or the documents of
-a run (`evaluation.evaluate`).
+Owns: the command and its printed tables. Does not own: checks of the flags (`attention_flags`), capture, scores, heat maps
+and page (`interpret`), or the documents of a run (`evaluation.evaluate`).
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic.dataclasses import dataclass
-
-from lilliput.cli.error_flags import flag, flags_in_errors, gather
-from lilliput.cli.generation_flags import (
-    add_flags,
-    apply_given,
-    check_flags,
-    given_flags,
-)
+from lilliput.cli.attention_flags import AttentionFlags, AttentionRequest, check
+from lilliput.cli.error_flags import flag, flags_in_errors
+from lilliput.cli.generation_flags import add_flags, apply_given
 from lilliput.cli.output import print_json, print_note, progress, readable, stderr_console, stdout_console
-from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Seed, describe
+from lilliput.settings.tree import GenerateSettings
 
 if TYPE_CHECKING:
     from lilliput.data.progress import Report
     from lilliput.decoding.writer import Writer
     from lilliput.interpret import AttentionMaps
+    from lilliput.interpret.head_functions import HeadFunctions
     from lilliput.interpret.head_scores import HeadSummary, Tally
-    from lilliput.settings.tree import Config
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -39,33 +31,18 @@ EXAMPLES = """
     lilliput attention demo "The fox saw the owl." --layers 0,2 --heads 0-1 --pictures heads --svg
     lilliput attention demo --on validation --documents 50 --sort induction
     lilliput attention demo "The fox saw the owl." --on validation --out mine --json
+    lilliput attention demo --conllu storybook --documents 20       functions of heads: subject and verb, ...
 """
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class AttentionFlags:
-    """Flags of the command."""
-
-    generate: Count | None = describe("number of tokens to generate after the text", None)
-    seed: Seed = describe("random seed of --generate and of the documents of --on", 0)
-    temperature: NotNegative | None = describe("temperature of --generate (none: the run's generate.temperature)", None)
-    documents: Count = describe("number of documents to sample with --on", 100)
-
-
-class AttentionRequest(NamedTuple):
-    """The checked flags."""
-
-    task: AttentionFlags
-    layers: list[int] | None
-    heads: list[int] | None
-
-
 class AttentionResult(NamedTuple):
-    """`attention` of the text, if one was given; `tally` of the scores over the text or the documents."""
+    """`attention` of the text, if one was given; `tally` of the scores over the text or the documents; `functions` of
+    --conllu."""
 
     name: str
     attention: AttentionMaps | None
     tally: Tally
+    functions: list[HeadFunctions] | None
     folder: Path
     written: dict[str, int]
 
@@ -78,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, AttentionFlags, with_default=True)
     parser.add_argument(
         "--on", metavar="SET", help="score heads over documents: train, validation, a test set, or a text file"
+    )
+    parser.add_argument(
+        "--conllu",
+        metavar="FILE",
+        help="measure functions of heads on annotated text: a CoNLL-U file, or storybook (built-in stories)",
     )
     parser.add_argument(
         "--sort",
@@ -116,7 +98,7 @@ def compute(arguments: argparse.Namespace, request: AttentionRequest, report: Re
     from lilliput.decoding.writer import load
     from lilliput.evaluation.evaluate import open_evaluation
     from lilliput.interpret import summarise_documents
-    from lilliput.interpret.attention_folder import open_folder, write_folder, write_scores
+    from lilliput.interpret.attention_folder import open_folder, write_folder, write_functions, write_scores
     from lilliput.interpret.head_scores import Tally
 
     evaluation = (
@@ -131,6 +113,7 @@ def compute(arguments: argparse.Namespace, request: AttentionRequest, report: Re
         surveyed = summarise_documents(
             writer, evaluation.file, task.documents, task.seed, request.layers, request.heads, report
         )
+    functions = None if arguments.conllu is None else measure(arguments.conllu, request, writer, report)
     folder = Path(arguments.out or Path("attention") / name)
     open_folder(folder, another_text=attention is not None)
     written: dict[str, int] = {}
@@ -139,8 +122,21 @@ def compute(arguments: argparse.Namespace, request: AttentionRequest, report: Re
     tally = Tally() if surveyed is None else surveyed
     if surveyed is None and attention is not None:
         tally.add(attention)
-    written["heads.csv"] = write_scores(tally, folder, arguments.sort)
-    return AttentionResult(name, attention, tally, folder, written)
+    if tally.texts:
+        written["heads.csv"] = write_scores(tally, folder, arguments.sort)
+    if functions is not None:
+        written["functions.csv"] = write_functions(functions, folder)
+    return AttentionResult(name, attention, tally, functions, folder, written)
+
+
+def measure(source: str, request: AttentionRequest, writer: Writer, report: Report) -> list[HeadFunctions]:
+    from lilliput.data.corpora.conllu import read_conllu
+    from lilliput.data.storybook.annotations import annotated_stories
+    from lilliput.interpret import measure_functions
+
+    task = request.task
+    documents = annotated_stories(task.documents) if source == "storybook" else read_conllu(source)
+    return measure_functions(writer, documents, task.documents, task.seed, request.layers, request.heads, report)
 
 
 def name_of(writer: Writer) -> str:
@@ -148,100 +144,6 @@ def name_of(writer: Writer) -> str:
     assert writer.checkpoint is not None
     folder = writer.checkpoint.folder.absolute()
     return folder.parents[1].name if folder.parent.name == "checkpoints" else folder.name
-
-
-# Flags ------------------------------------------------------------------------------------------------------------------
-
-
-def check(arguments: argparse.Namespace) -> AttentionRequest:
-    """Return the checked flags, or raise all errors at once. Does not import torch."""
-    from lilliput.settings.loading import config_from_dict
-    from lilliput.storage.checkpoints import CONFIG
-    from lilliput.storage.run_folders import resolve_checkpoint
-
-    errors: list[UserError] = []
-    task = (
-        gather(errors, lambda: check_flags(AttentionFlags, given_flags(arguments, AttentionFlags))) or AttentionFlags()
-    )
-    found = gather(errors, lambda: resolve_checkpoint(arguments.run))
-    config = gather(errors, lambda: config_from_dict(found.config(), str(found.folder / CONFIG))) if found else None
-    there = (config.model.layers, config.model.heads) if config else (None, None)
-    layers = gather(errors, lambda: parse_numbers("--layers", arguments.layers, there[0]))
-    heads = gather(errors, lambda: parse_numbers("--heads", arguments.heads, there[1]))
-    errors += find_conflicts(arguments, task, config)
-    if errors:
-        raise UserErrors(errors)
-    return AttentionRequest(task, layers, heads)
-
-
-def find_conflicts(arguments: argparse.Namespace, task: AttentionFlags, config: Config | None) -> list[UserError]:
-    from lilliput.interpret.head_score_definitions import SCORES
-
-    found = unused_flags(arguments)
-    if arguments.text is None and arguments.on is None:
-        fix = 'add a text, as in lilliput attention RUN "Once", or --on SET'
-        found.append(UserError("a text or --on is required", fix=fix, code="flag.missing"))
-    if arguments.text is None and task.generate is not None:
-        fix = 'run lilliput attention RUN "Once" --generate 40'
-        found.append(UserError("--generate requires a text", fix=fix, code="flag.conflict"))
-    if arguments.sort not in (*SCORES, "layer"):
-        close = nearest(arguments.sort, [*SCORES, "layer"])
-        fix = f"use --sort {close}" if close else f"use one of {', '.join(SCORES)}, layer"
-        found.append(UserError(f"unknown score {arguments.sort!r}", "--sort", fix=fix, code="flag.value"))
-    if arguments.pad and task.generate is not None:
-        fix = "remove --pad or --generate"
-        found.append(UserError("--pad and --generate cannot be combined", fix=fix, code="flag.conflict"))
-    if config is not None and config.model.task == "classifier" and task.generate is not None:
-        what = "--generate requires a language model (got a classifier)"
-        found.append(UserError(what, fix="remove --generate", code="model.task", setting="model.task"))
-    if arguments.out is not None and Path(arguments.out).is_file():
-        what, fix = "--out must be a folder (got a file)", "choose a folder"
-        found.append(UserError(what, arguments.out, fix=fix, code="file.not-written"))
-    if config is not None and arguments.on is not None:
-        from lilliput.evaluation.evaluation_sets import check_name
-
-        gather(found, lambda: check_name(config.data, arguments.on))
-    return found
-
-
-def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
-    """Return an error for each given flag that would have no effect."""
-    given, text, on = given_flags(arguments, AttentionFlags), arguments.text is not None, arguments.on is not None
-    generates = "generate" in given
-    needs = [
-        ("--temperature", "temperature" in given and not generates, "--generate"),
-        ("--documents", "documents" in given and not on, "--on"),
-        ("--seed", "seed" in given and not (generates or on), "--generate or --on"),
-        ("--pad", arguments.pad and not text, "a text"),
-        ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "a text and --pictures"),
-    ]
-    return [
-        UserError(f"{name} requires {what}", fix=f"add {what} or remove {name}", code="flag.conflict")
-        for name, lacks, what in needs
-        if lacks
-    ]
-
-
-def parse_numbers(name: str, text: str | None, there: int | None) -> list[int] | None:
-    """Parse `0,2-4` to [0, 2, 3, 4]; None means all. `there` is the number that exists, if known."""
-    if text is None:
-        return None
-    chosen: set[int] = set()
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part)
-        if not found:
-            what, fix = f"{name} must be numbers such as 0,2 or 0-3 (got {text!r})", f"use {name} 0,2 or {name} 0-3"
-            raise UserError(what, fix=fix, code="flag.value")
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first:
-            what = f"{name} must have ascending ranges (got {text!r})"
-            raise UserError(what, fix=f"use {name} {last}-{first}", code="flag.value")
-        if there is not None and last >= there:
-            things = name.removeprefix("--")
-            what = f"the model has {there} {things}, numbered from 0 (got {name} {text})"
-            raise UserError(what, fix=f"use numbers up to {there - 1}", code="attention.selection")
-        chosen |= set(range(first, last + 1))
-    return sorted(chosen)
 
 
 # Capture ------------------------------------------------------------------------------------------------------------------
@@ -302,6 +204,7 @@ def as_object(arguments: argparse.Namespace, result: AttentionResult) -> dict[st
         "tokens": tally.tokens,
         "heads": [one.as_dict() for one in sort_heads(tally.heads(), arguments.sort)],
         "even": [one.as_dict() for one in tally.even()],
+        "functions": None if result.functions is None else [one.as_dict() for one in result.functions],
         "folder": str(result.folder),
         "files": result.written,
     }
@@ -315,16 +218,42 @@ def print_scores(arguments: argparse.Namespace, result: AttentionResult) -> None
         console.print(f"generated text: {attention.wrote}", markup=False)
     documents = "document" if tally.texts == 1 else "documents"
     over = f"{tally.texts:,} {documents} of {arguments.on}" if arguments.on else "this text"
-    console.print(f"head scores over {over} ({tally.tokens:,} tokens), sorted by {arguments.sort}", markup=False)
-    print_table(sort_heads(tally.heads(), arguments.sort), tally.even())
+    if tally.texts:
+        console.print(f"head scores over {over} ({tally.tokens:,} tokens), sorted by {arguments.sort}", markup=False)
+        print_table(sort_heads(tally.heads(), arguments.sort), tally.even())
+    if result.functions is not None:
+        print_functions(result.functions, arguments.conllu)
     size = result.written.get("attention.html")
     if size is None:
-        print_note(f"table: {result.folder / 'heads.csv'} (give a text to also write a web page)")
+        names = [str(result.folder / name) for name in ("heads.csv", "functions.csv") if name in result.written]
+        print_note(f"table: {', '.join(names)} (give a text to also write a web page)")
     else:
         others = len(result.written) - 1
         print_note(
             f"page: {result.folder / 'attention.html'} ({readable(size)}B), and {others} other files in the same folder"
         )
+
+
+def print_functions(found: Sequence[HeadFunctions], source: str) -> None:
+    from rich.table import Table
+
+    from lilliput.interpret.head_score_definitions import FUNCTIONS
+
+    stdout_console().print(f"functions of heads over annotated documents of {source}", markup=False)
+    table = Table("head", "pattern", box=None, pad_edge=False, collapse_padding=True)
+    for name in FUNCTIONS:
+        table.add_column(name, justify="right")
+    for one in found:
+        scores = (
+            "-" if score is None else f"{score.score:.3f}{'*' * score.significant}" for score in one.scores.values()
+        )
+        table.add_row(str(one.head), one.pattern, *scores)
+    stdout_console().print(table)
+    stdout_console().print(
+        "head: LAYER.HEAD; pattern: the highest score that is significantly (*) above two baselines: equal weights on all "
+        "visible tokens, and the head's mean weight by distance; functions.csv has the baselines and intervals; -: no example",
+        style="dim",
+    )
 
 
 def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> None:

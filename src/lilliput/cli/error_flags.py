@@ -1,12 +1,13 @@
 """Errors of other packages with the flags of a command.
 
-Owns: the flag of a setting or an argument, and collecting errors, so that all are reported at once.
+Owns: the flag of a setting or an argument, checks of files to write, and collecting errors, so that all are reported at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from lilliput.errors import UserError, UserErrors
@@ -62,3 +63,14 @@ def gather(errors: list[UserError], part: Callable[[], Outcome]) -> Outcome | No
     except UserError as error:
         errors.append(error)
     return None
+
+
+def check_place(name: str, path: str | None) -> None:
+    """Raise if the file cannot be written, before the work starts."""
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise UserError(f"{flag(name)} must be a file (got a folder)", path, fix="choose a file", code="file.is-folder")
+    if not Path(path).absolute().parent.is_dir():
+        what, fix = f"the folder of {flag(name)} does not exist", "create the folder or choose another path"
+        raise UserError(what, path, fix=fix, code="file.not-written")

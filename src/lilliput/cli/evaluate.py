@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from lilliput.cli.error_flags import flag, flags_in_errors, gather
+from lilliput.cli.error_flags import check_place, flag, flags_in_errors, gather
 from lilliput.cli.generation_flags import (
     add_flags,
     apply_given,
@@ -189,14 +189,3 @@ def check_apart(csv: str | None, overlap_csv: str | None) -> None:
     if csv is not None and overlap_csv is not None and Path(csv).resolve() == Path(overlap_csv).resolve():
         what = "--csv and --overlap-csv must be different files"
         raise UserError(what, csv, fix="choose two different files", code="flag.conflict")
-
-
-def check_place(name: str, path: str | None) -> None:
-    """Raise if the file cannot be written, before the evaluation starts."""
-    if path is None:
-        return
-    if Path(path).is_dir():
-        raise UserError(f"{flag(name)} must be a file (got a folder)", path, fix="choose a file", code="file.is-folder")
-    if not Path(path).absolute().parent.is_dir():
-        what, fix = f"the folder of {flag(name)} does not exist", "create the folder or choose another path"
-        raise UserError(what, path, fix=fix, code="file.not-written")

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
-from lilliput.cli.error_flags import gather
-from lilliput.cli.output import print_json, progress, stderr_console, stdout_console
+from lilliput.cli.error_flags import check_place, gather
+from lilliput.cli.output import print_json, print_note, progress, stderr_console, stdout_console
 from lilliput.errors import UserError, UserErrors
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from lilliput.settings.tree import Config
 
 TAKES_SETTINGS = True
 EXAMPLES = """
@@ -21,6 +23,7 @@ EXAMPLES = """
     lilliput prepare mytext.txt --duplicates near
     lilliput prepare mytext.txt --show 1000 --ids 100
     lilliput prepare demo --json
+    lilliput prepare storybook --conllu stories.conllu     annotated stories of the validation split
 """
 MOST_LABELS = 12  # labels listed per split
 SHOWN_CHARACTERS, SHOWN_IDS = 1000, 100  # of --show and --ids without a number
@@ -61,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=str(SHOWN_IDS),
         help=f"also print the first N token ids of the training split [{SHOWN_IDS} if N is omitted]",
     )
+    parser.add_argument(
+        "--conllu", metavar="FILE", help="write the validation stories of the storybook, annotated, to FILE (CoNLL-U)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     characters = gather(errors, lambda: check_count("--show", arguments.show, SHOWN_CHARACTERS))
     ids = gather(errors, lambda: check_count("--ids", arguments.ids, SHOWN_IDS))
     config = gather(errors, lambda: load_config(arguments.target, arguments.settings, origin="command line"))
+    if arguments.conllu is not None and config is not None:
+        gather(errors, lambda: check_conllu(arguments.conllu, config))
     if errors or config is None:
         raise UserErrors(errors)
     with progress(stderr_console()) as report:
@@ -91,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         found["text"] = first_text(open_corpus(config.data), prepared, characters)
     if ids is not None:
         found["ids"] = first_ids(prepared, ids)
+    if arguments.conllu is not None:
+        found["conllu"] = write_conllu(Path(arguments.conllu), config)
     if arguments.json:
         print_json(found)
         return 0
@@ -102,7 +112,27 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(printable(sentence), markup=False, emoji=False)
     for line in excerpt_lines(found):
         console.out(line, highlight=False)
+    if arguments.conllu is not None:
+        print_note(f"wrote {found['conllu']['documents']:,} annotated stories to {arguments.conllu}")
     return 0
+
+
+def check_conllu(path: str, config: Config) -> None:
+    if config.data.source != "storybook" or config.data.validation_source is not None:
+        what = f"--conllu requires the source storybook, which has annotations (got {config.data.source})"
+        raise UserError(what, fix="use lilliput prepare storybook or remove --conllu", code="flag.conflict")
+    check_place("conllu", path)
+
+
+def write_conllu(path: Path, config: Config) -> dict[str, Any]:
+    from lilliput.data.corpora import open_corpus
+    from lilliput.data.corpora.conllu import format_conllu
+    from lilliput.data.storybook.annotations import annotate
+    from lilliput.storage.atomic_files import write_whole
+
+    stories = [document.text for document in open_corpus(config.data).documents("validation")]
+    write_whole(path, "".join(format_conllu(map(annotate, stories), "story")).encode())
+    return {"file": str(path), "documents": len(stories)}
 
 
 def check_count(flag: str, text: str | None, example: int) -> int | None:

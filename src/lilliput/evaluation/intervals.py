@@ -63,6 +63,21 @@ def ratio_interval(numerators: NDArray[Any], denominators: NDArray[Any], seed: i
     return central_interval(sums[:, 0] / sums[:, 1])
 
 
+def resampled_ratios(
+    numerators: NDArray[np.float64], denominators: NDArray[np.float64], seed: int = 0, draws: int = DRAWS
+) -> NDArray[np.float64]:
+    """Return (draws, ...): sum / sum over resampled documents of many statistics (documents, ...), NaN where the
+    denominator is 0. `ratio_interval` has the quantiles of the same draws."""
+    documents = len(numerators)
+    times = np.stack([np.bincount(drawn, minlength=documents) for drawn in resample(documents, seed, draws)])
+    above, below = (
+        np.tensordot(times.astype(np.float64), np.asarray(part, np.float64), axes=1)
+        for part in (numerators, denominators)
+    )
+    found: NDArray[np.float64] = np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
+    return found
+
+
 def paired_bootstrap(
     statistic_a: Statistic, statistic_b: Statistic, documents: int, seed: int = 0, draws: int = DRAWS
 ) -> Paired | None:

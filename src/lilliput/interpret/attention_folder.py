@@ -6,6 +6,7 @@ the pictures and the table (`attention_page`, `heat_maps`, `head_scores`).
     attention.html            the page
     attention.npz             layer_<n> (H, T, T), visible_<n> (T, T); tokens, ids, padding (T,); heads (H,)
     heads.csv                 the scores of each head
+    functions.csv             the functions of each head
     layer-<n>.png             all heads of a layer; layer-<n>-head-<m>.png one of them (or .svg)
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +24,12 @@ from numpy.typing import NDArray
 from lilliput.data.progress import Report, silent
 from lilliput.interpret.attention_maps import AttentionMaps
 from lilliput.interpret.attention_page import write_page
+from lilliput.interpret.head_functions import HeadFunctions, csv_of_functions
 from lilliput.interpret.head_scores import Tally, csv_of, sort_heads
 from lilliput.storage import atomic_files as files
 
 Pictures = Literal["layers", "heads", "none"]
-OWN = re.compile(r"attention\.(html|npz)|heads\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
+OWN = re.compile(r"attention\.(html|npz)|(heads|functions)\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
 DPI = 150
 
 
@@ -69,6 +71,11 @@ def write_folder(
 def write_scores(tally: Tally, folder: Path, by: str = "layer") -> int:
     text = csv_of(sort_heads(tally.heads(), by), tally.even())
     return write(folder / "heads.csv", lambda out: out.write(text.encode()))
+
+
+def write_functions(found: Sequence[HeadFunctions], folder: Path) -> int:
+    text = csv_of_functions(found)
+    return write(folder / "functions.csv", lambda out: out.write(text.encode()))
 
 
 def write_picture(attention: AttentionMaps, layer: int, head: int | None, path: Path) -> int:

@@ -1,13 +1,13 @@
 """The report of one run: metrics, curves, samples, attention heads, settings and machine, as HTML and Markdown.
 
 Owns: its sections and their order. Does not own: plots (`run_plots`), the history (`run_history`), machine and speed
-(`run_environment`), attention (`interpret`), HTML and Markdown (`html`, `markdown`), or studies (`studies.study_report`).
+(`run_environment`), samples with references (`sample_section`), heads (`head_section`), HTML and Markdown (`html`,
+`markdown`), or studies (`studies.study_report`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ from lilliput.reports.document import (
     Section,
     Table,
 )
-from lilliput.reports.formatting import counted, duration, fixed, format_value, listed
-from lilliput.reports.plot_style import finish, styled
+from lilliput.reports.formatting import counted, duration, format_value
+from lilliput.reports.head_section import find_heads, head_blocks, save_heads
 from lilliput.reports.report_files import REPORT, write_document
 from lilliput.reports.run_environment import training_blocks
 from lilliput.reports.run_history import HISTORY, history_csv, history_table, run_history
@@ -40,26 +40,26 @@ from lilliput.storage.dotted_names import flatten
 from lilliput.storage.run_folders import Run, describe
 
 if TYPE_CHECKING:
-    from lilliput.decoding.writer import Sample, Writer
     from lilliput.settings.tree import Config
 
 SAMPLES, SEED = 3, 1001  # the same texts that training prints at its end
-TOKENS = 20  # of the text whose attention is drawn, so that labels stay readable
-HEADS, LISTED = 4, 32  # numbers of heads that are drawn, and listed in the table
 
 
 def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
     """Write HTML and Markdown, by default to the run's folder. The same run gives the same bytes."""
-    place, samples = out or run.folder / REPORT, find_samples(run)
-    written = write_document(describe_run(run, samples), place)
+    place, samples, heads = out or run.folder / REPORT, find_samples(run), find_heads(run)
+    written = write_document(describe_run(run, samples, heads), place)
     save_samples(run, samples)
+    save_heads(run, heads)
     if rows := run_history(run.metrics()):
         write_whole(place.with_name(HISTORY if out is None else f"{place.stem}-{HISTORY}"), history_csv(rows))
     return written
 
 
-def describe_run(run: Run, samples: dict[str, Any] | None = None) -> ReportDocument:
-    """Return the report. `samples` is the result of `find_samples`; None leaves its section out."""
+def describe_run(
+    run: Run, samples: dict[str, Any] | None = None, heads: dict[str, Any] | None = None
+) -> ReportDocument:
+    """Return the report. `samples` and `heads` are the results of `find_samples` and `find_heads`; None omits them."""
     about, events = describe(run, verify=False), run.metrics()
     config = config_from_dict(about["config"], str(run.folder / CONFIG))
     sections = [
@@ -69,7 +69,7 @@ def describe_run(run: Run, samples: dict[str, Any] | None = None) -> ReportDocum
         Section("Speed and machine", training_blocks(events, run.last.machine() if run.last else {})),
         Section("Training", [Gallery(pictures)] if (pictures := draw_run(events)) else []),
         Section("History", [history_table(rows)] if (rows := run_history(events)) else []),
-        *text_sections(run, config, samples),
+        *text_sections(run, config, samples, heads),
         Section("Checkpoints and parameters", size_blocks(about, config)),
         Section(
             "Settings",
@@ -155,7 +155,9 @@ def warning_blocks(events: Sequence[dict[str, Any]]) -> list[Block]:
 # Sections that require the model --------------------------------------------------------------------------------------
 
 
-def text_sections(run: Run, config: Config, with_references: dict[str, Any] | None) -> list[Section]:
+def text_sections(
+    run: Run, config: Config, with_references: dict[str, Any] | None, heads: dict[str, Any] | None
+) -> list[Section]:
     """Return samples of a language model and the attention of its heads; an empty list before the first checkpoint."""
     if config.model.task == "classifier" or not run.checkpoints():
         return []
@@ -174,52 +176,8 @@ def text_sections(run: Run, config: Config, with_references: dict[str, Any] | No
     return [
         Section("Samples", [Paragraph(note), *texts]),
         Section("Samples with references", sample_blocks(with_references) if with_references else []),
-        Section("Attention heads", head_blocks(writer, samples[0])),
+        Section("Attention heads", head_blocks(writer, samples[0], heads)),
     ]
-
-
-def head_blocks(writer: Writer, sample: Sample) -> list[Block]:
-    """Return the scores of every head with uniform attention as a reference, and the layer with the lowest entropy."""
-    from lilliput.interpret import capture_text, draw_heads
-    from lilliput.interpret.head_score_definitions import SCORES
-    from lilliput.interpret.head_scores import Tally, merge_even
-
-    tokenizer = writer.tokenizer
-    text = tokenizer.decode(tokenizer.encode(sample.prompt + sample.text)[: TOKENS - 1])
-    if len(writer.encode_prompt(text)) < 3:  # attention of fewer tokens is trivial
-        return []
-    attention = capture_text(writer, text, title="")
-    tally = Tally().add(attention)
-    heads = tally.heads()
-    sharpest = sorted(heads, key=lambda one: one.scores["entropy"] or 0.0)
-    kept = [one for one in heads if one in sharpest[:LISTED]]
-    named = [(f"layer {one.layer}, head {one.head}", one) for one in kept]
-    named += [(f"{name_layers(layers)}, uniform", one) for layers, one in merge_even(tally.even())]
-    rows = [
-        [name, *("–" if value is None else fixed(value, 2) for value in one.scores.values())] for name, one in named
-    ]
-    layer = sharpest[0].layer
-    chosen = sorted([one.head for one in sharpest if one.layer == layer and one.head is not None][:HEADS])
-    drawing = draw_heads(attention, layer, chosen)
-    words = re.sub(r"\s+", " ", text).strip()
-    alt = f"Heat maps of the attention in layer {layer}, heads {', '.join(map(str, chosen))}, over: {words}"
-    caption = f"Attention weights of layer {layer}, which has the head with the lowest entropy. "
-    caption += "“lilliput attention” shows all heads."
-    with styled():
-        picture = finish(drawing, "attention", alt, caption, paper=True)
-    fewer = f"The {LISTED} of {len(heads)} heads with the lowest entropy. " if len(kept) < len(heads) else ""
-    note = (
-        f"{fewer}Scores over the first {len(attention.tokens)} tokens of sample 1. Entropy is in bits, distance in tokens, the "
-        "others are mean weights; docs/attention.md defines them. “uniform” gives the scores of equal weights on all visible "
-        "tokens. A dash means that no token could be scored. The scores describe a head; they do not prove its function."
-    )
-    return [Gallery([picture]), Table(["head", *(score.title for score in SCORES.values())], rows, note=note)]
-
-
-def name_layers(layers: Sequence[int] | None) -> str:
-    if layers is None:
-        return "all layers"
-    return f"{'layer' if len(layers) == 1 else 'layers'} {listed([str(layer) for layer in layers])}"
 
 
 def size_blocks(about: dict[str, Any], config: Config) -> list[Block]:

@@ -33,17 +33,25 @@ def find_samples(run: Run) -> dict[str, Any] | None:
 
 
 def save_samples(run: Run, found: dict[str, Any] | None) -> None:
-    """Write the result to the file, unless it is there or cannot be written: a run may be read-only."""
-    if found is not None and read_samples(run) != found:
-        with suppress(UserError):
-            write_whole(run.folder / SAMPLES, json_bytes(found))
+    save_result(run, SAMPLES, FORMAT, found)
 
 
 def read_samples(run: Run) -> dict[str, Any] | None:
+    return read_result(run, SAMPLES, FORMAT)
+
+
+def save_result(run: Run, name: str, version: int, found: dict[str, Any] | None) -> None:
+    """Write the result to the file, unless it is there or cannot be written: a run may be read-only."""
+    if found is not None and read_result(run, name, version) != found:
+        with suppress(UserError):
+            write_whole(run.folder / name, json_bytes(found))
+
+
+def read_result(run: Run, name: str, version: int) -> dict[str, Any] | None:
     """Return the content of the file; None if it is missing, damaged, or of another checkpoint or version."""
     with suppress(OSError, ValueError, UserError):  # UserError: a run without a checkpoint
-        found = parse_object((run.folder / SAMPLES).read_bytes())
-        if (found.get("format"), found.get("checkpoint")) == (FORMAT, resolve_checkpoint(run.folder).name):
+        found = parse_object((run.folder / name).read_bytes())
+        if (found.get("format"), found.get("checkpoint")) == (version, resolve_checkpoint(run.folder).name):
             return found
     return None
 

@@ -70,3 +70,15 @@ def test_predictions() -> None:
     tokens, offsets, sizes = np.array([9, 1, 2, 9, 3, 9]), np.array([1, 4, 6]), np.array([2, 1])
     assert TokenFile(tokens, offsets, sizes).predictions == 5
     assert TokenFile(tokens, offsets, sizes, ends=False).predictions == 3
+
+
+def test_selected_documents_are_a_file_of_their_own(tmp_path: Path) -> None:
+    config = configure(write(tmp_path / "a.txt", [f"text {n} " * (n + 1) for n in range(20)]), tmp_path / "cache")
+    file = prepare(config).split("train")
+    found = file.select(np.array([3, 0]))
+    assert (found.documents, found.ends, found.labels) == (2, file.ends, None)
+    for new, old in enumerate((3, 0)):
+        own = found.tokens[found.offsets[new] : found.offsets[new + 1]]
+        assert np.array_equal(own, file.tokens[file.offsets[old] : file.offsets[old + 1]])
+        assert found.document_bytes[new] == file.document_bytes[old]
+    assert found.tokens[0] == file.tokens[0] and len(found.tokens) == found.offsets[-1]

@@ -61,6 +61,17 @@ class TokenFile:
         """The number of predictions: tokens of documents, plus one per document if there is an end token."""
         return len(self.tokens) - 1 - (0 if self.ends else self.documents)
 
+    def select(self, documents: NDArray[np.int64]) -> TokenFile:
+        """Return a file of these documents, in this order, in memory."""
+        pieces = [self.tokens[self.offsets[one] : self.offsets[one + 1]] for one in documents]
+        return TokenFile(
+            np.concatenate([self.tokens[:1], *pieces]),
+            np.cumsum([1, *map(len, pieces)]),
+            self.document_bytes[documents],
+            None if self.labels is None else self.labels[documents],
+            self.ends,
+        )
+
 
 @dataclass(frozen=True)
 class Prepared:

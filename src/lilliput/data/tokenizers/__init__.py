@@ -151,6 +151,17 @@ class Tokenizer:
         if group:
             yield group
 
+    def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """Return (id, start, end) of each token of `encode`: the characters of `mend(text)` from which it comes."""
+        found, start = list[tuple[int, int, int]](), 0
+        for piece in cut_text(mend(text)) if self._cuttable else (mend(text),):
+            with catch_panics("the tokenizer fails on a text", self._where):
+                encoding = self._inner.encode(piece, add_special_tokens=False)
+            ids = encoding.ids if self._forged is None else self._forged[encoding.ids].tolist()
+            found += [(id_, start + a, start + b) for id_, (a, b) in zip(ids, encoding.offsets, strict=True)]
+            start += len(piece)
+        return found
+
     def normalise(self, text: str) -> str:
         """Return the text after the tokenizer's normalisation (such as lowercasing)."""
         normaliser = self._inner.normalizer
