@@ -149,6 +149,7 @@ def follow(session: Session, console: Console) -> int | None:
     task = config.model.task
     examples = "training documents" if task == "classifier" else "training tokens"
     examples += "" if task == "language" else f" with {config.model.classes} labels"
+    console.print(f"[bold]data[/]  {escape(session.prepared.manifest['source'])}")
     console.print(
         f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, "
         f"{readable(trainer.train.predictions)} {examples}, vocabulary {config.model.vocab_size:,}, "

@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 
 from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
-from lilliput.settings.loading import SIZES, config_from_dict, config_to_dict, load_config, replace, without_removed
+from lilliput.settings.loading import (
+    BEFORE,
+    SIZES,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    replace,
+    without_removed,
+)
 from lilliput.settings.recipes import find_recipe
 from lilliput.settings.source_names import BUILT_IN_CORPORA
 from lilliput.settings.tree import Config
@@ -158,8 +166,9 @@ def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
     """Return the settings saved in a run, with the `requested` ones (by dotted name) that may change; raise for any other."""
     saved = config_from_dict(run.config(), str(run.folder / CONFIG))
     before = flatten(config_to_dict(saved))
+    newer = BEFORE.keys() - flatten(run.config()).keys()  # the run keeps what its version did
     for name, value in requested.items():
-        left_open = name in FOUND and value is None
+        left_open = (name in FOUND and value is None) or name in newer
         if name not in FREE and not left_open and before[name] != value:
             raise UserError(
                 f"settings of a resumed run cannot be changed (got {value}, run {run.name} has {before[name]})",
