@@ -281,7 +281,7 @@ def test_a_resumed_run_keeps_its_settings_but_not_its_recipe(here: Path) -> None
     assert lilliput("train", "mine.toml", *FLAGS, "--size", "nano").code == 0
     recipe.write_text('[data]\nsource = "mytext.txt"\n[optimizer]\nlr = 0.5\n')
     assert lilliput("train", "mine.toml", "--resume").code == 0, "what a recipe says by now does not matter"
-    for change in (["--optimizer.lr", "0.4"], ["--size", "tiny"], ["--train.steps", "9"]):
+    for change in (["--optimizer.lr", "0.4"], ["--size", "tiny"]):
         result = lilliput("train", "mine.toml", "--resume", *change)
         assert result.code == 2
         (error,) = result.errors
