@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -63,9 +65,13 @@ def test_targets_of_training(here: Path, target: str, name: str) -> None:
     assert f"run folder: runs/{name};" in out
     assert "validation loss" in out and "bits per byte" in out
     assert ("floor " in out) == (target == "storybook") == ("valid stories" in out)
-    assert f"lilliput generate runs/{name} --prompt Once" in out
+    (command,) = re.findall(rf"lilliput generate {name} --prompt (.*)  #", out)
+    (prompt,) = shlex.split(command)
+    assert 1 <= len(prompt.split()) <= 4
+    words = (here / "mytext.txt").read_text("utf-8").split() if name != "storybook" else prompt.split()
+    assert set(prompt.split()) <= {*words}, "words of the run's own text"
     for command in [line.strip() for line in out.splitlines() if line.startswith("  lilliput ")][:2]:
-        assert lilliput(*command.partition("  # ")[0].split()[1:]).code == 0
+        assert lilliput(*shlex.split(command.partition("  # ")[0])[1:]).code == 0
     assert "parameters" in err and "validation loss" in err
 
 

@@ -30,6 +30,7 @@ from lilliput.storage.run_folders import Run
 from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
 from lilliput.training.extension import extend, has_grown
+from lilliput.training.first_look import small_text_note, starting_notes
 from lilliput.training.interruption import INTERRUPT, listening
 from lilliput.training.loop import Trainer
 from lilliput.training.model_setup import ModelSetup, set_up_model
@@ -124,7 +125,18 @@ def start_session(start: RunStart | None, report: Report, world: World) -> Itera
             resume_training(session, claimed)
         else:
             create_run(session, claimed, stack)
+            session.notes += first_notes(session, claimed)
         yield session
+
+
+def first_notes(session: Session, claimed: ClaimedRun) -> list[str]:
+    """Return what the user should know before the first step of a new run."""
+    trainer, prepared = session.trainer, session.prepared
+    if not claimed.has_weights:
+        note = small_text_note(trainer.config, prepared)
+        return [] if note is None else [note]
+    # Several processes exchange weights only when they train.
+    return starting_notes(trainer, prepared, claimed.origin) if claimed.origin and trainer.world.processes == 1 else []
 
 
 def refuse_small_batch(config: Config, world: World) -> None:
