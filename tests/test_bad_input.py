@@ -280,6 +280,8 @@ CASES = [
     Case(
         "resume with other settings", "train runs/mine --resume --optimizer.lr 1", "setting.changed", fact="runs/mine"
     ),
+    Case("smaller budget", "train runs/mine --resume --train.steps 2", "budget.smaller", setting="train.steps"),
+    Case("used budget", "train runs/mine --resume --train.tokens 9", "budget.smaller", setting="train.tokens"),
     Case(
         "resume by command with other settings",
         "train mytext.txt --name mine --resume --model.dim 64",

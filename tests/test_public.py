@@ -18,7 +18,7 @@ def python(code: str, *options: str) -> str:
 
 
 def test_every_public_name_is_there() -> None:
-    functions = ["evaluate", "load", "load_config", "prepare", "register", "study", "train"]
+    functions = ["evaluate", "load", "load_config", "predict", "prepare", "register", "study", "train"]
     assert lilliput.__all__ == ["Config", "GenerateSettings", "UserError", *functions]
     for name in lilliput.__all__:
         assert getattr(lilliput, name).__name__ == name

@@ -46,6 +46,8 @@ def quick(command: str) -> list[str]:
     for budget in {"--train.minutes", "--train.epochs"} & {*words}:
         at = words.index(budget)
         del words[at : at + 2]
+    if "--resume" in words:  # a run of three steps with a larger budget
+        return [*words, "--train.steps", "5"]
     small = shlex.split(QUICK)
     if "--from" in words:  # keeps the model of the other run
         small = ["--data.documents", "120", "--train.steps", "3", "--generate.tokens", "20"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lilliput.decoding.writer import load as load
     from lilliput.errors import UserError as UserError
     from lilliput.evaluation.evaluate import evaluate as evaluate
+    from lilliput.evaluation.label_prediction import predict as predict
     from lilliput.settings.choice_tables import register as register
     from lilliput.settings.loading import load_config as load_config
     from lilliput.settings.tree import Config as Config
@@ -34,6 +35,7 @@ _PLACES = {
     "evaluate": "lilliput.evaluation.evaluate",
     "load": "lilliput.decoding.writer",
     "load_config": "lilliput.settings.loading",
+    "predict": "lilliput.evaluation.label_prediction",
     "prepare": "lilliput.data.prepare",
     "register": "lilliput.settings.choice_tables",
     "study": "lilliput.studies.runner",
@@ -47,6 +49,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_config",
+    "predict",
     "prepare",
     "register",
     "study",

@@ -17,7 +17,7 @@ from helpers.small_runs import abandon, small_config, timeless, train_small
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
-from lilliput.training.training_warnings import Advisor, bits_below_floor
+from lilliput.training.training_warnings import Advisor, bits_below_floor, lower_rates, uniform_loss
 
 CONFIG = replace(Config(), {"data.source": "my texts/", "optimizer.lr": 3e-3, "schedule.warmup": 50})
 
@@ -114,7 +114,42 @@ def test_a_skipped_step_is_ignored() -> None:
     assert warnings_for(events) == []
 
 
+def test_batches_grouped_by_length_have_no_spikes() -> None:
+    """Most batches are long and alike; a few are of short texts, with a higher loss."""
+    events, tokens = list[Event](), 0
+    for step in range(1, 400):
+        short = step % 9 == 0
+        tokens += 600 if short else 1000
+        loss = 3.0 if short else 1.5 + 0.01 * (step % 3)
+        events.append(dataclasses.replace(stepped(step, loss), tokens=tokens))
+    assert warnings_for(events) == []
+    at = events[298]
+    assert isinstance(at, Stepped) and at.step == 299
+    events[298] = dataclasses.replace(at, loss=3.0)  # a long batch
+    assert [(w.kind, w.step) for w in warnings_for(events)] == [("spike", 299)]
+
+
 # ---- learning rate
+
+
+def test_noisy_first_batches_are_no_rise() -> None:
+    """Losses of a classifier around log 3, with the five lowest at the start."""
+    draw = random.Random(0)
+    for _ in range(50):
+        losses = [draw.gauss(1.1, 0.05) for _ in range(200)]
+        losses[:20] = [1.376, 0.926, 0.90, 0.93, 0.92, *losses[5:20]]
+        assert [
+            w for w in warnings_for(steps(losses), replace(CONFIG, {"schedule.warmup": 5})) if w.kind == "learning-rate"
+        ] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "suggested"),
+    [("adamw", 5.0, "0.002"), ("adamw", 3e-3, "0.001"), ("sgd", 5.0, "0.1"), ("sgd", 0.03, "0.01")],
+)
+def test_suggested_rates_are_usual_ones(kind: str, rate: float, suggested: str) -> None:
+    optimizer = replace(CONFIG, {"optimizer.kind": kind, "optimizer.lr": rate}).optimizer
+    assert f"optimizer.lr to {suggested}," in lower_rates(optimizer)
 
 
 def test_a_loss_that_rises_again() -> None:
@@ -187,6 +222,57 @@ def test_it_warns_again_after_a_new_best() -> None:
 def test_noise_or_a_level_training_loss_is_no_overfitting() -> None:
     assert warnings_for(overfitting([2.0, 2.001, 2.003, 2.002, 2.01, 2.004])) == []
     assert warnings_for(overfitting([3.0, 3.1, 3.2, 3.3, 3.4, 3.5], train_low=3.0)) == []
+
+
+def test_overfitting_is_found_at_the_first_evaluation_that_is_clearly_above() -> None:
+    def found(validation: list[float], **figures: int) -> list[int]:
+        events = [
+            dataclasses.replace(event, **figures) if isinstance(event, Evaluated) else event  # type: ignore[arg-type]
+            for event in overfitting(validation)
+        ]
+        return [warned.step for warned in warnings_for(events)]
+
+    assert found([2.0, 2.2, 2.4], tokens=16_384) == [200]  # 10% above the best
+    assert found([2.0, 2.05, 2.06, 2.1], tokens=16_384) == [300]  # 2.5%, then 3%
+    assert found([2.0, 2.02, 2.03, 2.04], tokens=16_384) == [400]
+    assert found([2.0, 2.2, 2.15, 2.01], tokens=16_384, documents=64) == []  # 1 / sqrt(64) is 12.5%
+    assert found([2.0, 2.3, 2.4], tokens=16_384, documents=64) == [200]
+
+
+# ---- worse than uniform guessing
+
+
+def test_a_validation_loss_above_uniform_guessing() -> None:
+    config = replace(CONFIG, {"model.vocab_size": 1000})  # log 1000 is 6.908
+    (warned,) = warnings_for([evaluated(60, 7.1), evaluated(70, 8.0)], config)
+    assert (warned.kind, warned.step) == ("uniform", 60)
+    assert "6.908" in warned.text and "7.100" in warned.text
+    assert [w.step for w in warnings_for([evaluated(s, x) for s, x in ((60, 8.0), (70, 6.0), (80, 8.0))], config)] == [
+        60,
+        80,
+    ]
+    for event in (evaluated(60, 7.0), evaluated(50, 9.0), evaluated(60, 9.0, whole=True)):  # 50: in the warm-up
+        assert warnings_for([event], config) == []
+    assert warnings_for([evaluated(60, 99.0)]) == []  # the size of the vocabulary is not known
+
+
+def test_uniform_loss() -> None:
+    size, classes = {"model.vocab_size": 1000}, {"model.classes": 3, "data.labelled": True}
+    both = {"model.task": "both", "train.language_weight": 2.0, "train.label_weight": 0.5}
+    for changes, expected in (
+        (size, math.log(1000)),
+        (size | classes | {"model.task": "classifier"}, math.log(3)),
+        (size | classes | both, 2.0 * math.log(1000) + 0.5 * math.log(3)),
+    ):
+        assert uniform_loss(replace(CONFIG, changes)) == pytest.approx(expected, rel=1e-15)
+    assert uniform_loss(CONFIG) is None
+
+
+def test_a_checkpoint_without_the_newest_rule_is_loaded() -> None:
+    state = Advisor(CONFIG).state_dict()
+    del state["rules"]["uniform"]
+    del state["rules"]["learning-rate"]["spread"]
+    Advisor(CONFIG).load_state_dict(state)
 
 
 # ---- leakage

@@ -26,6 +26,7 @@ COMMANDS = {
     "generate": "generate text with a trained model",
     "chat": "write a story in turns with a trained model",
     "evaluate": "evaluate a model: loss, accuracy, BLEU, baselines",
+    "predict": "predict the labels of texts with a classifier",
     "attention": "show attention weights: head scores, heat maps, web page",
     "interpret": "show predictions of each layer; remove attention heads",
     "inspect": "show parts, shapes and masks of a model and check it",

@@ -125,7 +125,7 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         yield f"unknown words: {found['unknown_rate']:.2%} of the tokens (ends of documents not counted)"
         yield "<unk> spelled: the letters of unknown words are counted; use these values to compare tokenizers"
     if found.get("lost"):
-        yield f"the tokenizer does not preserve {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
+        yield f"the tokens do not preserve {' and '.join(filter(None, [', '.join(found['lost'][:-1]), found['lost'][-1]]))}"
     if found.get("floor"):
         over = found["bits_per_byte"] / found["floor"] - 1
         yield f"floor: {found['floor']:.4f} bits per byte (a perfect model); this model is {over:.1%} above"

@@ -189,6 +189,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
         f"{found['tokenizer']} tokenizer, vocabulary {found['vocab_size']:,}{', lossy' if found['lossy'] else ''}",
         f"longest documents (tokens): {longest}",
     ]
+    if replaced := sum(found["line_ends"].values()):
+        lines.append(f"{replaced:,} line ends CRLF or CR became LF (data.line_ends keep leaves them unchanged)")
     for split, words in found["unknown_words"].items():
         if words:
             lines.append(

@@ -6,8 +6,7 @@ import argparse
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ EXAMPLES = """
     lilliput train texts/ --size small --name mine            train a larger model on a folder of texts
     lilliput train demo --optimizer.lr 1e-3 --name slower     change a setting by its dotted name
     lilliput train demo --resume                              resume an interrupted run
+    lilliput train runs/mytext --resume --train.minutes 20    extend a run to a larger budget
     lilliput train letters.txt --from demo                    fine-tune the weights of a run
     lilliput train demo --dry-run                             print settings, parameters, memory and time only
     lilliput train demo --find-lr                             find a learning rate
@@ -36,7 +36,9 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="recipe (path or name), text file, .jsonl file or folder; with --resume, a run")
     parser.add_argument("--size", help="model size: nano, tiny, small or base (listed below)")
-    parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
+    parser.add_argument(
+        "--resume", action="store_true", help="resume an interrupted run, or extend it by a larger budget"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing run of the same name")
     parser.add_argument(
         "--from", dest="start_from", metavar="RUN", help="start from the weights and tokenizer of RUN (fine-tuning)"
@@ -139,6 +141,7 @@ def follow(session: Session, console: Console) -> int | None:
     from rich.markup import escape
 
     from lilliput.training.events import Evaluated, Finished
+    from lilliput.training.interruption import listening
     from lilliput.training.observers import ConsoleObserver
     from lilliput.training.schedules import warm_up_note
 
@@ -149,6 +152,7 @@ def follow(session: Session, console: Console) -> int | None:
     task = config.model.task
     examples = "training documents" if task == "classifier" else "training tokens"
     examples += "" if task == "language" else f" with {config.model.classes} labels"
+    console.print(f"[bold]data[/]  {escape(session.prepared.manifest['source'])}")
     console.print(
         f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, "
         f"{readable(trainer.train.predictions)} {examples}, vocabulary {config.model.vocab_size:,}, "
@@ -197,14 +201,3 @@ def follow(session: Session, console: Console) -> int | None:
         command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
         console.print(f"stopped at step {trainer.step:,}; {kept}; resume with\n  {command}", markup=False)
         return received[-1] if received else signal.SIGTERM  # of another process
-
-
-@contextmanager
-def listening(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call the handler on SIGINT and SIGTERM."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

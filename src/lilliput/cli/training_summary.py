@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -14,10 +15,13 @@ from lilliput.evaluation.metric_format import format_figures, format_perplexity
 from lilliput.storage.run_folders import best_validation, figures_of_tests
 
 if TYPE_CHECKING:
+    from lilliput.data.prepare.token_files import Prepared
     from lilliput.settings.tree import Config
     from lilliput.storage.run_folders import Run
     from lilliput.training.session import Session
 
+RUNS = Path("runs")  # where a run is found by its name
+PROMPT_TOKENS, PROMPT_WORDS = 60, 4  # of the suggested prompt
 STORIES = 100  # checked for validity: enough for two digits, generated in seconds
 
 
@@ -31,16 +35,27 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
     if generates:
         show_samples(run, config, console, notes)
     folder = shlex.quote(str(run.folder))
+    name = shlex.quote(run.name) if run.folder.parent == RUNS else folder
     console.print(f"run folder: {folder}; next commands:", markup=False)
+    prompt = config.generate.prompt or first_words(session.prepared) or "Once"
     commands = {
-        f"lilliput generate {folder} --prompt {shlex.quote(config.generate.prompt or 'Once')}": "generate text",
-        f"lilliput evaluate {folder} --baselines": "compare with baselines",
-        f"lilliput report {folder}": "write an HTML report",
-        f"lilliput train TEXT --from {folder} --name NEW": "fine-tune on another text",
+        f"lilliput generate {name} --prompt {shlex.quote(prompt)}": "generate text",
+        f"lilliput evaluate {name} --baselines": "compare with baselines",
+        f"lilliput report {name}": "write an HTML report",
+        f"lilliput train TEXT --from {name} --name NEW": "fine-tune on another text",
     }
     for command, purpose in commands.items():
         if generates or purpose != "generate text":
             console.print(f"  {command}  # {purpose}", markup=False)
+
+
+def first_words(prepared: Prepared) -> str:
+    """Return the first words of the first validation document, as a prompt of the kind that the run has learnt."""
+    file = prepared.split("validation")
+    start, end = int(file.offsets[0]), int(file.offsets[1]) - 1
+    text = prepared.tokenizer.decode(file.tokens[start : min(end, start + PROMPT_TOKENS)]).strip()
+    words = text.splitlines()[0].split() if text else []
+    return "".join(one for one in " ".join(words[:PROMPT_WORDS]) if one.isprintable() and one != "\ufffd")
 
 
 def print_validation(run: Run, console: Console) -> None:

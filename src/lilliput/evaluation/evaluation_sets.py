@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lilliput.data.corpora import open_corpus
 from lilliput.data.corpora.documents import Document, ignore
+from lilliput.data.corpora.line_ends import LINE_ENDS
 from lilliput.data.corpora.sources import STORYBOOK, open_source
 from lilliput.data.duplicates import hash_text
 from lilliput.data.prepare.encoding import Encoded, encode
@@ -45,6 +46,7 @@ class Documents:
     sets: list[str]
     part: NDArray[np.int64]
     read: Callable[[], Iterator[str]]  # reads the texts again, in order
+    line_ends: int = 0  # CRLF and CR that were replaced by LF
     storybook: bool = False  # all documents are from the built-in storybook, whose exact probabilities are known
 
 
@@ -95,8 +97,9 @@ def open_split(config: Config, prepared: Prepared, name: str) -> Documents:
     def read() -> Iterator[str]:
         return texts_of(hashes, (document.text for document in open_corpus(data).documents(name)), sources[name])
 
-    words, part = prepared.manifest["splits"][name]["words"], np.zeros(file.documents, np.int64)
-    return Documents(name, file, hashes, words, prepared.labels, [name], part, read, sources[name] == STORYBOOK)
+    figures, part = prepared.manifest["splits"][name], np.zeros(file.documents, np.int64)
+    words, line_ends, from_storybook = figures["words"], figures["line_ends"], sources[name] == STORYBOOK
+    return Documents(name, file, hashes, words, prepared.labels, [name], part, read, line_ends, from_storybook)
 
 
 def texts_of(hashes: NDArray[np.uint64], texts: Iterator[str], source: str) -> Iterator[str]:
@@ -140,6 +143,7 @@ def join(name: str, parts: list[Documents]) -> Documents:
         [part.name for part in parts],
         np.repeat(np.arange(len(parts)), [file.documents for file in files]),
         lambda: (text for part in parts for text in part.read()),
+        sum(part.line_ends for part in parts),
         all(part.storybook for part in parts),
     )
 
@@ -157,12 +161,15 @@ def open_file(
     reading = open_source(path, ("evaluated",), data)["evaluated"]
 
     def read() -> Iterator[Document]:
-        return reading.read(ignore)
+        return map(LINE_ENDS[data.line_ends], reading.read(ignore))
 
     documents, found, named, done = read(), list[Encoded](), list[str | None](), 0
+    removed, replaced = list[int](), 0
     while some := list(islice(documents, BATCH)):
         found.append(encode(tokenizer, [document.text for document in some]))
         named += [document.label for document in some]
+        removed += [document.removed for document in some]
+        replaced += sum(document.replaced for document in some)
         done += sum(len(document.text) for document in some)
         report("tokenizing", done, max(done, reading.size))
     if not gather(found, "lengths", OFFSETS).any():
@@ -176,7 +183,7 @@ def open_file(
         TokenFile(
             np.concatenate([np.array([tokenizer.end]), gather(found, "tokens", token_type(tokenizer.vocab_size))]),
             np.cumsum([1, *(gather(found, "lengths", OFFSETS) + 1)]),
-            gather(found, "sizes", BYTES),
+            gather(found, "sizes", BYTES) + np.array(removed, BYTES),
             np.array([class_of(name, classes, path) for name in known], np.int32) if classes and known else None,
             tokenizer.ends,
         ),
@@ -186,6 +193,7 @@ def open_file(
         [Path(path).name],
         np.zeros(len(named), np.int64),
         lambda: (document.text for document in read()),
+        replaced,
     )
 
 

@@ -28,7 +28,7 @@ from lilliput.evaluation.baselines import language_baselines
 from lilliput.evaluation.intervals import Interval, ratio_interval
 from lilliput.evaluation.likelihood import Likelihood, likelihood_of, measure_likelihood, to_perplexity
 from lilliput.evaluation.token_scores import Scored, score_tokens
-from lilliput.evaluation.unknown_words import list_lost, spell_unknown
+from lilliput.evaluation.unknown_words import LOST_LINE_ENDS, list_lost, spell_unknown
 from lilliput.storage.atomic_files import write_whole
 
 if TYPE_CHECKING:
@@ -146,12 +146,13 @@ def evaluate_language(
     documents, (units, over) = scores.by_document(), scores.units(context)
     found = documents.figures()
     words = max(1, evaluation.documents.words)
+    line_ends = [LOST_LINE_ENDS] if evaluation.documents.line_ends else []
     found |= {
         "word_perplexity": to_perplexity(float(documents.nats.sum()) / words),
         "word_perplexity_spelled": to_perplexity(float(documents.spelled.sum()) / words),
         "words": evaluation.documents.words,
-        "lossy": writer.tokenizer.lossy,
-        "lost": list_lost(writer.tokenizer, writer.config.tokenizer, found["unknown_rate"] > 0),
+        "lossy": writer.tokenizer.lossy or bool(line_ends),
+        "lost": line_ends + list_lost(writer.tokenizer, writer.config.tokenizer, found["unknown_rate"] > 0),
         "context": context,
         "stride": context if stride is None else stride,
         "interval": units.intervals(),

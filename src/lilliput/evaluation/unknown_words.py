@@ -81,6 +81,9 @@ def spell_unknown(tokenizer: Tokenizer, texts: Sequence[str], unknown: NDArray[n
     return nats
 
 
+LOST_LINE_ENDS = "which line ends were CRLF or CR"
+
+
 def list_lost(tokenizer: Tokenizer, settings: TokenizerSettings, unknown: bool) -> list[str]:
     """Return what the tokens of a text do not contain, and no metric measures; empty if nothing is lost.
 

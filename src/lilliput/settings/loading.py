@@ -25,8 +25,14 @@ from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import BUDGETS, Config
 from lilliput.storage.dotted_names import flatten
 
+TABLES = ("txt", "jsonl", "csv", "tsv", "parquet")  # the files that earlier versions read in a folder
 # Settings that earlier versions had, each with the value that turned it off.
 REMOVED: dict[str, Any] = {"model.pairs": None, "model.mix_embedding": False, "train.naive_bayes": None}
+# Settings whose default changes what earlier versions did, each with the value that does the same as they did.
+BEFORE: dict[str, Any] = {
+    "data.line_ends": "keep",
+    "data.files": [f"*.{kind}{packed}" for kind in TABLES for packed in ("", ".gz", ".zst", ".xz")],
+}
 
 
 @functools.cache
@@ -74,8 +80,8 @@ def load_config(
 
 
 def config_from_dict(settings: Mapping[str, Any], where: str) -> Config:
-    """Check settings in a nested dict, such as a checkpoint's config.json."""
-    return check({name: (value, where) for name, value in without_removed(settings, where).items()})
+    """Check settings in a nested dict, such as a checkpoint's config.json, which may be of an earlier version."""
+    return check({name: (value, where) for name, value in (BEFORE | without_removed(settings, where)).items()})
 
 
 def without_removed(saved: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -36,14 +36,20 @@ class DataSettings:
         "storybook, tinystories, a text file or folder, loader.py:function, or a Hugging Face dataset (owner/name)",
         "storybook",
     )
+    files: tuple[str, ...] = describe(
+        "patterns of the files to read in a folder, such as *.py (empty: all text files)", ()
+    )
     validation_source: str | None = describe("separate source for validation (none: a share of source)", None)
     validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] = describe(
         "share of the documents for validation; a single document is split near its end", 0.1
     )
     tests: tuple[str, ...] = describe("named test sets, as name=source; each is evaluated at the end of training", ())
     separator: Literal["auto", "endoftext", "blank-line", "line", "file"] = describe(
-        "what separates documents in a .txt file (auto: <|endoftext|> if it occurs, else each file is one document)",
+        "what separates documents in a text file (auto: <|endoftext|> if it occurs, else each file is one document)",
         "auto",
+    )
+    line_ends: Literal["normalise", "keep"] = describe(
+        "normalise: CRLF and CR become LF (bits per byte count the original bytes); keep: unchanged", "normalise"
     )
     text_field: str = describe(
         "field of a .jsonl line, or column of a table (name, or number from 1), that holds the text", "text"

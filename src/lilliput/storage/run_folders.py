@@ -105,6 +105,10 @@ class Run:
             fix = f"copy {CONFIG} from one of the folders in {self.checkpoints_folder} to {self.folder}"
             raise UserError(what, str(path), fix=fix, code="file.damaged") from error
 
+    def save_config(self, config: Mapping[str, Any]) -> None:
+        """Replace the settings: the budget of a resumed run may have grown."""
+        files.write_whole(self.folder / CONFIG, files.json_bytes(config))
+
     def _read(self, path: Path) -> bytes:
         try:
             return path.read_bytes()

@@ -36,6 +36,11 @@ class Budget:
         self.seconds = time.monotonic() - self.clock
         return self.seconds
 
+    def used(self, step: int, tokens: int) -> float:
+        """Return the progress of a resumed run before it starts."""
+        self.start()
+        return self.progress(step, tokens)
+
     def progress(self, step: int, tokens: int) -> float:
         """Return the share of the budget that is used; above 1 if the last step exceeded it."""
         budget = self.settings

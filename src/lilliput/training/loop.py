@@ -89,6 +89,7 @@ class Trainer(Generic[AnyBatch]):
         self.waited = 0  # evaluations since the best
         self.stop_requested = False  # in this process; `stopping` is the decision of all processes
         self.stopping = self.ended = self.early = False
+        self.extended = False  # it had ended, and has a larger budget now
         self.late = False  # no time left for an evaluation before the end
         self.machine = describe_machine(world.processes, precision.device, precision.dtype)
         self.operations = model.count().flops_per_token
@@ -114,6 +115,7 @@ class Trainer(Generic[AnyBatch]):
         self.parallel.settle(lambda model: self.objective.losses(model, nothing).goal.sum())
         if self.step:
             yield from self.finish_step(saved=True)  # the process may have been killed before its end
+            self.ended, self.waited = self.ended and not self.extended, 0 if self.extended else self.waited
         elif self.plan.due(0):
             yield self.evaluate_samples()
         while not self.ended and not self.stopping:
@@ -236,9 +238,7 @@ class Trainer(Generic[AnyBatch]):
         patience, self.waited = self.config.train.patience, self.waited + 1
         if self.best is None or loss < self.best[0]:
             self.best, self.waited = (loss, self.step), 0
-            if self.world.first:
-                last = self.run.last
-                assert last is not None
+            if self.world.first and (last := self.run.last):
                 self.run.mark_best(last)
         if patience is not None and self.waited >= patience and not self.ended:
             self.ended = self.early = True

@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 
 from lilliput.data.tokenizers import learns
 from lilliput.errors import UserError
-from lilliput.settings.loading import SIZES, config_from_dict, config_to_dict, load_config, replace, without_removed
+from lilliput.settings.loading import (
+    BEFORE,
+    SIZES,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+    replace,
+    without_removed,
+)
 from lilliput.settings.recipes import find_recipe
 from lilliput.settings.source_names import BUILT_IN_CORPORA
 from lilliput.settings.tree import Config
@@ -28,6 +36,7 @@ from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.dotted_names import flatten
 from lilliput.storage.run_folders import Run, looks_like_run, resolve_checkpoint
 from lilliput.training.elastic_restart import save_launches, was_trained_by
+from lilliput.training.extension import BUDGET_NAMES, larger_budget
 from lilliput.training.process_group import World
 
 # No separators, no control characters, no characters that are invalid on Windows.
@@ -130,7 +139,7 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
     The target is the run's folder, its name in runs/, or the target of the command that started it. In the last case only
     the settings that the command names are compared: the recipe may have changed.
     """
-    free = {name: text for name, text in command.overrides.items() if name == "train.parallel"}
+    free = {name: text for name, text in command.overrides.items() if name in ("train.parallel", *BUDGET_NAMES)}
     nothing_else = free.keys() == command.overrides.keys() and not command.size
     folder = Path(command.target)
     trainable = find_recipe(command.target) is not None or command.target in BUILT_IN_CORPORA
@@ -139,7 +148,8 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
     if looks_like_run(folder):
         if not nothing_else:
             changed = next((name for name in command.overrides if name not in free), None)
-            what, fix = "settings of a resumed run cannot be changed", "remove them, or start a new run from this one"
+            what = "settings of a resumed run cannot be changed, except a larger budget"
+            fix = "remove them, or start a new run from this one"
             raise UserError(what, str(folder), fix=fix, code="setting.changed", setting=changed)
         config = load_config(None, free, origin="command line")
     else:
@@ -155,11 +165,18 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
 
 
 def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
-    """Return the settings saved in a run, with the `requested` ones (by dotted name) that may change; raise for any other."""
+    """Return the settings saved in a run, with the `requested` ones (by dotted name) that may change; raise for any other.
+
+    The budget may grow.
+    """
     saved = config_from_dict(run.config(), str(run.folder / CONFIG))
     before = flatten(config_to_dict(saved))
+    newer = BEFORE.keys() - flatten(run.config()).keys()  # the run keeps what its version did
+    budget = larger_budget(before, requested, str(run.folder))
     for name, value in requested.items():
-        left_open = name in FOUND and value is None
+        if name in BUDGET_NAMES:
+            continue
+        left_open = (name in FOUND and value is None) or name in newer
         if name not in FREE and not left_open and before[name] != value:
             raise UserError(
                 f"settings of a resumed run cannot be changed (got {value}, run {run.name} has {before[name]})",
@@ -168,7 +185,7 @@ def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
                 code="setting.changed",
                 setting=name,
             )
-    return replace(saved, {name: requested[name] for name in FREE if name in requested})
+    return replace(saved, {name: requested[name] for name in FREE if name in requested} | budget)
 
 
 def refuse_adopted(command: CommandSettings) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ from lilliput.storage.environment import describe_hardware, describe_versions
 from lilliput.storage.run_folders import Run
 from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
+from lilliput.training.extension import extend, has_grown
+from lilliput.training.first_look import small_text_note, starting_notes
+from lilliput.training.interruption import INTERRUPT, listening
 from lilliput.training.loop import Trainer
 from lilliput.training.model_setup import ModelSetup, set_up_model
 from lilliput.training.observers import MetricsFile, Observer
@@ -121,7 +125,18 @@ def start_session(start: RunStart | None, report: Report, world: World) -> Itera
             resume_training(session, claimed)
         else:
             create_run(session, claimed, stack)
+            session.notes += first_notes(session, claimed)
         yield session
+
+
+def first_notes(session: Session, claimed: ClaimedRun) -> list[str]:
+    """Return what the user should know before the first step of a new run."""
+    trainer, prepared = session.trainer, session.prepared
+    if not claimed.has_weights:
+        note = small_text_note(trainer.config, prepared)
+        return [] if note is None else [note]
+    # Several processes exchange weights only when they train.
+    return starting_notes(trainer, prepared, claimed.origin) if claimed.origin and trainer.world.processes == 1 else []
 
 
 def refuse_small_batch(config: Config, world: World) -> None:
@@ -178,7 +193,11 @@ def resume_training(session: Session, claimed: ClaimedRun) -> None:
             run.cut_metrics(0)
         return
     notes += trainer.resume(claimed.checkpoint)  # may raise: nothing has been changed yet
-    if trainer.ended:
+    if world.share(claimed.checkpoint is not None and has_grown(claimed.checkpoint, trainer)):
+        notes.append(extend(trainer))  # may raise too
+        if world.first:
+            run.save_config(config_to_dict(trainer.config))
+    elif trainer.ended:
         notes.append("the run has used up its budget: only the final evaluation is repeated")
     if claimed.checkpoint is not None:
         run.rewind(claimed.checkpoint)
@@ -204,8 +223,22 @@ def train(
     start_from: str | None = None,
     observers: list[Observer] | None = None,
 ) -> Run:
-    """Train a run to its end: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, all processes call this."""
+    """Train a run to its end: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, all processes call this.
+
+    Ctrl-C ends the current step, saves, and raises KeyboardInterrupt; a second one stops at once. `resume=True` continues.
+    """
+    received: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        session.trainer.stop()
+        if len(received) > 1 and world.launch is None:
+            raise KeyboardInterrupt
+
     with open_world() as world, open_session(config, resume, overwrite, start_from, world=world) as session:
-        for _ in session.events(observers or [] if world.first else []):
-            pass
+        with listening(on_signal, INTERRUPT):
+            for _ in session.events(observers or [] if world.first else []):
+                pass
+        if received:
+            raise KeyboardInterrupt
     return session.run

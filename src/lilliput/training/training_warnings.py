@@ -1,6 +1,6 @@
-"""Warnings about problems in a run: loss spikes, high learning rates, overfitting, leakage.
+"""Warnings about problems in a run: loss spikes, high learning rates, overfitting, leakage, losses above uniform guessing.
 
-Owns: the four rules and their state. Does not own: the events (`events`), printing (`observers`).
+Owns: the five rules and their state. Does not own: the events (`events`), printing (`observers`).
 
 A rule depends only on the events, never on a clock, and its state is saved with the run: a resumed run gives the
 same warnings at the same steps. A rule warns once when noise can hardly explain the problem, and again only after
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import median, stdev
 from typing import Any, ClassVar
 
 from lilliput.settings.tree import Config, OptimizerSettings
@@ -40,12 +40,11 @@ class History:
     def level(self) -> float | None:
         return median(self.losses[-LEVEL:]) if len(self.losses) >= LEVEL else None
 
-    def deviation(self, count: int) -> float:
-        """Return the standard deviation of the last `count` losses, from the median absolute deviation: outliers do not
-        change it."""
-        last = self.losses[-count:]
-        middle = median(last)
-        return 1.4826 * median(abs(loss - middle) for loss in last)  # 1.4826: for a normal distribution
+
+def deviation(losses: Sequence[float]) -> float:
+    """Return the standard deviation of losses, from the median absolute deviation: outliers do not change it."""
+    middle = median(losses)
+    return 1.4826 * median(abs(loss - middle) for loss in losses)  # 1.4826: for a normal distribution
 
 
 @dataclass
@@ -68,8 +67,9 @@ class Rule:
 
 @dataclass
 class Spike(Rule):
-    """The loss is above the median before it by eight standard deviations and by a quarter. Small steps are ignored: the few
-    rows at the end of an epoch may be far from the mean.
+    """The loss is above the median before it by eight standard deviations and by a quarter. Only steps of a similar size are
+    compared, because batches are grouped by length. Small steps are ignored: the few rows at the end of an epoch may be far
+    from the mean.
 
     After each warning the rule is silent for twice as long.
     """
@@ -82,10 +82,14 @@ class Spike(Rule):
     def stepped(self, event: Stepped, history: History, rows: Sequence[int]) -> str | None:
         if len(history.losses) < RECENT or event.step < self.silent_until:
             return None
-        if event.tokens - history.tokens < 0.5 * median(history.sizes):
+        size = event.tokens - history.tokens
+        alike = [
+            loss for loss, other in zip(history.losses, history.sizes, strict=True) if size < 1.5 * other < 2.25 * size
+        ]
+        if size < 0.5 * median(history.sizes) or len(alike) < RECENT // 2:
             return None
-        before = median(history.losses)
-        if event.loss - before <= max(8.0 * history.deviation(RECENT), 0.25 * before, 0.1):
+        before = median(alike)
+        if event.loss - before <= max(8.0 * deviation(alike), 0.25 * before, 0.1):
             return None
         self.silent_until, self.silence = event.step + self.silence, 2 * self.silence
         return (
@@ -98,11 +102,15 @@ class Spike(Rule):
 class TooFast(Rule):
     """The learning rate is too high, by one of three signs. For 20 steps, the level of the loss is above the first losses, or
     has lost half of its gain; both by two standard deviations (at most the first loss) and by 0.05 nats. Or 200 gradients
-    in a row were clipped to a tenth, while the loss has not fallen."""
+    in a row were clipped to a tenth, while the loss has not fallen.
+
+    The first losses are noisy, above all where batches are grouped by length: the deviation is that of the first or of the
+    last 20 losses, the larger one."""
 
     kind = "learning-rate"
     title = "learning rate too high"
-    first: float | None = None  # median of the first five
+    first: float | None = None  # median of the first five, or of the first 20 if that is higher
+    spread: float = 0.0  # standard deviation of the first 20
     lowest: float | None = None
     lowest_step: int = 0
     risen: int = 0  # steps in a row
@@ -115,13 +123,15 @@ class TooFast(Rule):
         if level is None:
             return None
         if self.first is None or self.lowest is None:
-            self.first, self.lowest = median(history.losses[:5]), level
+            self.first, self.lowest = max(median(history.losses[:5]), level), level
+            self.spread = stdev(history.losses[:LEVEL])
         if level < self.lowest:
             self.lowest, self.lowest_step, self.warned = level, event.step, False
         gained = self.first - self.lowest
-        noise = min(2.0 * history.deviation(LEVEL), self.first)  # five standard errors of the difference of two medians
+        # Five standard errors of the difference of two medians.
+        noise = min(2.0 * deviation(history.losses[-LEVEL:]), self.first)
         lost = gained > 0.2 * self.first and level > self.lowest + max(0.5 * gained, noise, 0.05)
-        above = level > self.first + max(0.1 * self.first, noise, 0.05)
+        above = level > self.first + max(0.1 * self.first, noise, min(2.0 * self.spread, self.first), 0.05)
         self.risen = self.risen + 1 if lost or above else 0
         hard = clip is not None and event.gradient_norm is not None and event.gradient_norm > 10.0 * clip
         self.clipped = self.clipped + 1 if hard else 0
@@ -129,7 +139,7 @@ class TooFast(Rule):
         if self.warned or event.step <= history.config.schedule.warmup:
             return None
         if self.risen >= LEVEL and above:
-            reason = f"the median training loss has risen from {self.first:.3f} (first 5 steps) to {level:.3f}"
+            reason = f"the median training loss has risen from {self.first:.3f} (first steps) to {level:.3f}"
         elif self.risen >= LEVEL:
             reason = (
                 f"the median training loss has risen from {self.lowest:.3f} (step {self.lowest_step:,}) to {level:.3f}"
@@ -146,7 +156,8 @@ class TooFast(Rule):
 
 @dataclass
 class Overfitting(Rule):
-    """Three evaluations are above the best, the last one by 1% or more, while the training loss falls."""
+    """The validation loss is above the best while the training loss falls: by 1% in the third evaluation above it. The second
+    one must be above by 2%, the first one by 5%, and both by 1 / sqrt(n), the noise of n tokens or documents."""
 
     kind = "overfitting"
     title = "overfitting"
@@ -171,7 +182,9 @@ class Overfitting(Rule):
             return None
         self.above += 1
         falling = level is not None and self.level_then is not None and level < self.level_then
-        if self.warned or self.above < 3 or event.loss < 1.01 * self.best or not falling:
+        noise = 1.0 / math.sqrt(event.tokens if event.documents is None else max(1, event.documents))
+        margin = {1: max(0.05, noise), 2: max(0.02, noise)}.get(self.above, 0.01)
+        if self.warned or event.loss < (1.0 + margin) * self.best or not falling:
             return None
         self.warned = True
         return (
@@ -218,6 +231,45 @@ class Leakage(Rule):
         )
 
 
+@dataclass
+class Uninformed(Rule):
+    """After the warm-up, the validation loss is above that of uniform guessing by 2%: no prediction would be better."""
+
+    kind = "uniform"
+    title = "worse than uniform guessing"
+    warned: bool = False
+
+    def evaluated(self, event: Evaluated, history: History) -> str | None:
+        guess = uniform_loss(history.config)
+        if event.whole or guess is None or event.step <= history.config.schedule.warmup:
+            return None
+        if event.loss <= 1.02 * guess:
+            self.warned = False
+            return None
+        if self.warned:
+            return None
+        self.warned = True
+        return (
+            f"the validation loss ({event.loss:.3f}) is above that of uniform guessing ({guess:.3f}); if the training loss is "
+            f"far below it, add text or train for less time, else {lower_rates(history.config.optimizer)}"
+        )
+
+
+def uniform_loss(config: Config) -> float | None:
+    """Return the loss of a model that gives all tokens (or labels) the same probability; None if their number is unknown."""
+    model, train = config.model, config.train
+    parts = {
+        "language": [(1.0, model.vocab_size)],
+        "classifier": [(1.0, model.classes)],
+        "both": [(train.language_weight, model.vocab_size), (train.label_weight, model.classes)],
+    }.get(model.task, [(1.0, None)])
+    return (
+        None
+        if any(count is None for _, count in parts)
+        else sum(weight * math.log(count or 1) for weight, count in parts)
+    )
+
+
 def bits_below_floor(event: Evaluated) -> float:
     """Return how many bits fewer than its own source the model needs for the whole split."""
     if event.floor is None or not event.bits_per_byte:
@@ -229,12 +281,19 @@ def format_rows(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
 
 
+# The highest rates that are suggested: a third of a rate that is far too high is still too high.
+SENSIBLE = {"lr": 2e-3, "embedding_lr": 0.3, "head_lr": 2e-2, "matrix_lr": 2e-2}
+SENSIBLE_SGD = 0.1
+
+
 def lower_rates(optimizer: OptimizerSettings) -> str:
-    """Return the advice to set each rate to a third."""
+    """Return the advice to set each rate to a third, or to a usual value if that is lower."""
     rates = {"lr": optimizer.lr, "embedding_lr": optimizer.embedding_lr, "head_lr": optimizer.head_lr}
     rates |= {"matrix_lr": optimizer.matrix_lr} if optimizer.kind == "muon" else {}
-    lower = " and ".join(f"optimizer.{name} to {rate / 3:.1g}" for name, rate in rates.items() if rate is not None)
-    return f"set {lower}, or use a longer schedule.warmup"
+    usual = dict.fromkeys(SENSIBLE, SENSIBLE_SGD) if optimizer.kind == "sgd" else SENSIBLE
+    lower = {name: min(rate / 3, usual[name]) for name, rate in rates.items() if rate is not None}
+    listed = " and ".join(f"optimizer.{name} to {rate:.1g}" for name, rate in lower.items())
+    return f"set {listed}, or use a longer schedule.warmup"
 
 
 class Advisor:
@@ -242,7 +301,7 @@ class Advisor:
 
     def __init__(self, config: Config) -> None:
         self.history = History(config)
-        self.rules: list[Rule] = [Spike(), TooFast(), Overfitting(), Leakage()]
+        self.rules: list[Rule] = [Spike(), TooFast(), Overfitting(), Leakage(), Uninformed()]
 
     def check(self, event: Event, rows: Sequence[int]) -> list[Warned]:
         """`rows`: the training rows of the last step."""
@@ -268,4 +327,4 @@ class Advisor:
         self.history.tokens = state["tokens"]
         names = {key: name for name, key in KEYS.items()}
         for rule in self.rules:
-            vars(rule).update({names.get(key, key): value for key, value in state["rules"][rule.kind].items()})
+            vars(rule).update({names.get(key, key): value for key, value in state["rules"].get(rule.kind, {}).items()})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
 from collections import Counter
 from dataclasses import replace
@@ -56,15 +58,19 @@ def test_separators_across_chunks_are_found(tmp_path: Path, monkeypatch: pytest.
     ("separator", "expected"),
     [
         ("line", ["a", "b c", "d", "e"]),
-        ("blank-line", ["a\r\nb c", "d\ne"]),
-        ("file", ["a\r\nb c\r\n\r\n  \r\nd\ne"]),
-        ("endoftext", ["a\r\nb c\r\n\r\n  \r\nd\ne"]),
+        ("blank-line", ["a\nb c", "d\ne"]),
+        ("file", ["a\nb c\n\n  \nd\ne"]),
+        ("endoftext", ["a\nb c\n\n  \nd\ne"]),
     ],
 )
 def test_separators(tmp_path: Path, separator: str, expected: list[str]) -> None:
     path = file(tmp_path, "a\r\nb c\r\n\r\n  \r\nd\ne\n")
     other = file(tmp_path, "other", "other.txt")
     assert texts(path, separator=separator, validation_source=str(other)) == expected
+    for ends in ("\n", "\r", "\r\n"):
+        path = file(tmp_path, "a\nb\n\nc\n".replace("\n", ends))
+        listed = {"line": ["a", "b", "c"], "blank-line": ["a\nb", "c"]}.get(separator, ["a\nb\n\nc"])
+        assert texts(path, separator=separator, validation_source=str(other)) == listed
 
 
 def test_empty_documents_are_dropped_and_counted_once(tmp_path: Path) -> None:
@@ -81,7 +87,8 @@ def test_empty_documents_are_dropped_and_counted_once(tmp_path: Path) -> None:
 
 def test_line_ends_inside_a_document_and_a_byte_order_mark(tmp_path: Path) -> None:
     path = file(tmp_path, b"\xef\xbb\xbfone\r\ntwo\r\n" + END_OF_TEXT.encode() + b"\r\nthree\rfour")
-    assert sorted(both(path)) == ["one\r\ntwo", "three\rfour"]
+    assert sorted(both(path)) == ["one\ntwo", "three\nfour"]
+    assert sorted(both(path, line_ends="keep")) == ["one\r\ntwo", "three\rfour"]
 
 
 def test_jsonl(tmp_path: Path) -> None:
@@ -101,21 +108,53 @@ def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
         "a/b/c.txt": "c",
         ".x.txt": "no",
         ".git/y.txt": "no",
-        "p.py": "no",
+        "e.py": "e",
+        "LICENSE": "l",
     }.items():
         file(tmp_path, text, name)
     file(tmp_path, '{"text": "d"}\n', "d.jsonl")
+    for name, raw in {"a.png": b"\x89PNG\x00", "b.o": b"caf\xe9", "c.pdf": b"%PDF-1.4\n", "z": b"a\xff"}.items():
+        file(tmp_path, raw, name)
     other = file(tmp_path.parent, "v", f"{tmp_path.name}-other.txt")
     settings = DataSettings(source=str(tmp_path), validation_source=str(other))
     corpus = open_corpus(settings)
-    assert [document.text for document in corpus.documents("train")] == ["c", "z", "b1", "d"]
+    assert [document.text for document in corpus.documents("train")] == ["l", "c", "z", "b1", "d", "e"]
     assert list(corpus.documents("validation")) == [Document("v")]
-    assert [path.name for path in corpus.sources] == ["c.txt", "z.TXT", "b.txt", "d.jsonl", other.name]
+    assert [path.name for path in corpus.sources] == [
+        "LICENSE", "c.txt", "z.TXT", "b.txt", "d.jsonl", "e.py", other.name
+    ]  # fmt: skip
     assert corpus.describe == (
-        "3 .txt files, documents end at <|endoftext|> or at the end of a file; "
-        "1 .jsonl file, one document per line (field 'text'); 1 other file ignored; "
+        "5 text files, documents end at <|endoftext|> or at the end of a file; "
+        "1 .jsonl file, one document per line (field 'text'); "
+        "4 files skipped because not UTF-8 text: a.png, b.o, c.pdf, z; "
         "validation: 1 file, one document (it contains no <|endoftext|>; set data.separator to line or blank-line to split it)"
     )
+    for patterns, names in {
+        ("*.txt",): ["c.txt", "z.TXT", "b.txt"],
+        ("a/*.txt", "*.py"): ["c.txt", "z.TXT", "e.py"],
+        ("LICEN?E",): ["LICENSE"],
+    }.items():
+        chosen = open_corpus(DataSettings(source=str(tmp_path), validation_source=str(other), files=patterns))
+        assert [path.name for path in chosen.sources[:-1]] == names
+        assert "skipped" not in chosen.describe
+    error = refused(lambda: texts(tmp_path, files=("*.rs",)))
+    assert (error.code, error.setting) == ("file.format", "data.files")
+
+
+@pytest.mark.parametrize("name", ["a.py", "a.md", "page.html", "paper.tex", "README", "a.raw", "a.json"])
+@pytest.mark.parametrize("form", ["", ".xz", ".gz"])
+def test_files_of_other_suffixes_are_plain_text(tmp_path: Path, name: str, form: str) -> None:
+    raw = f"one{END_OF_TEXT}two".encode()
+    packed = {"": raw, ".xz": lzma.compress(raw), ".gz": gzip.compress(raw)}[form]
+    assert sorted(both(file(tmp_path, packed, name + form))) == ["one", "two"]
+
+
+def test_text_in_a_folder_is_recognised_at_the_border_of_the_first_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "CHUNK", 4)
+    path = file(tmp_path, "abc\u00e9 and more", "a.md")  # the first part ends inside a character
+    assert open_corpus(DataSettings(source=str(tmp_path))).sources == [path]
 
 
 def test_the_cache_inside_a_folder_is_not_searched(tmp_path: Path) -> None:
@@ -322,8 +361,11 @@ GOOD = '{"text": "good"}\n'
         ("a.jsonl", GOOD + '{"text": "\\ud83d"}\n', "file.not-utf8", "data.source", ["line 2", "ud83d"]),
         ("a.jsonl", GOOD.encode() + b'{"text": "\xe9"}\n', "file.not-utf8", "data.source", ["line 2, byte 27", "0xe9"]),
         ("a.jsonl", b"\n\n", "data.empty", "data.source", []),
-        ("a.pdf", b"text", "file.format", "data.source", []),
-        ("story", b"text", "file.format", "data.source", []),
+        ("a.pdf", b"%PDF-1.7\n%\xe2\xe3", "file.binary", "data.source", ["pdftotext"]),
+        ("a.docx", b"PK\x03\x04text", "file.binary", "data.source", []),
+        ("a.txt.bz2", b"BZh91AY&SYtext", "file.binary", "data.source", ["bunzip2"]),
+        ("story", b"te\x00xt", "file.binary", "data.source", ["byte 2"]),
+        ("a.py", b"caf\xe9", "file.not-utf8", "data.source", ["line 1, byte 3"]),
     ],
 )  # fmt: skip
 def test_errors_in_files(
@@ -348,14 +390,16 @@ def test_errors_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "storybook" in (error.fix or "")
     error = refused(lambda: both(path, validation_source=str(tmp_path / "v.txt")))
     assert (error.code, error.setting) == ("file.missing", "data.validation_source")
-    file(tmp_path, "no", "other/code.py")
+    file(tmp_path, b"\x00", "other/code.pyc")
     error = refused(lambda: both(tmp_path / "other"))
     assert error.code == "file.format"
-    assert ".py" in error.what
+    assert ".pyc" in error.what
     (tmp_path / "empty").mkdir()
     error = refused(lambda: both(tmp_path / "empty"))
     assert error.code == "file.format"
-    assert all(ending in error.what for ending in (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst", ".xz"))
+    assert all(
+        ending in (error.fix or "") for ending in (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ".zst", ".xz")
+    )
     os.mkfifo(tmp_path / "pipe.txt")
     assert refused(lambda: both(tmp_path / "pipe.txt")).code == "data.source"
 

@@ -95,10 +95,9 @@ LONG = "a\\n" * 50
 @pytest.mark.parametrize(
     ("text", "code", "setting", "facts"),
     [
-        ("def document(): yield 'x'\n", "data.loader", "data.source", ["loader.py:document"]),
-        ("documents = 3\n", "data.loader", "data.source", []),
         ("def documents(:\n", "data.loader", "data.source", ["line 1"]),
-        ("x = 1\nimport no_such_module\n", "data.loader", "data.source", ["line 2", "ModuleNotFoundError"]),
+        ("x = 1\nimport no_such_module\ndef documents(): pass\n", "data.loader", "data.source",
+         ["line 2", "ModuleNotFoundError"]),
         ("def documents():\n    yield 'x'\n    1 / 0\n", "data.loader", "data.source", ["line 3", "ZeroDivisionError"]),
         (f"def documents():\n    raise ValueError('{LONG}')\n", "data.loader", "data.source", ["line 2", "ValueError"]),
         ("import json\ndef documents():\n    yield json.loads('{')\n",
@@ -128,12 +127,28 @@ def test_errors(tmp_path: Path, text: str, code: str, setting: str, facts: list[
     assert sys.path == before
 
 
-def test_errors_of_names_and_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = loader(tmp_path, "def documents(): yield 'x'\n")
     error = refused_source(tmp_path / "loadr.py")
     assert error.code == "file.missing"
     assert str(path) in (error.fix or "")
     assert refused_source(f"{path}:nothing").code == "data.loader"
+    other = loader(tmp_path, "def document(): yield 'x'\ndocuments = 3\n", "other.py")
+    error = refused_source(f"{other}:documents")
+    assert error.code == "data.loader"
+    assert f"{other}:document" in (error.fix or "").split()
+
+
+def test_a_file_without_the_function_is_text_and_is_not_executed(tmp_path: Path) -> None:
+    code = "raise SystemExit\n# <|endoftext|>\ndef other():\n    def documents(): pass"
+    path = loader(tmp_path, code)
+    corpus = open_corpus(DataSettings(source=str(path)))
+    found = [document.text for split in corpus.splits for document in corpus.documents(split)]
+    assert sorted(found) == ["def other():\n    def documents(): pass", "raise SystemExit\n#"]
+
+
+def test_errors_of_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = loader(tmp_path, "def documents(): yield 'x'\n")
     monkeypatch.delenv("LILLIPUT_DATA", raising=False)
     error = refused_source("$LILLIPUT_DATA/loader.py:documents")
     assert (error.code, error.setting) == ("data.source", "data.source")

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from lilliput.data.corpora.documents import END_OF_TEXT, Document, Notice, Reader, Reading, ignore
+from lilliput.data.corpora.line_ends import LINE_ENDS, counted_parts
 from lilliput.data.corpora.sources import STORYBOOK, open_source
 from lilliput.data.corpora.splits import block_length, cut_document, member_of_validation
 from lilliput.errors import UserError, blame
@@ -88,7 +89,8 @@ def open_corpus(settings: DataSettings) -> Corpus:
     if settings.validation_source is not None:
         readings |= _open("data.validation_source", settings.validation_source, ("validation",), settings)
     if "validation" in readings:
-        parts, sentence = [_whole("train", readings), _whole("validation", readings)], readings["train"].describe
+        parts = [_whole(name, readings, settings) for name in ("train", "validation")]
+        sentence = readings["train"].describe
         sentence += f"; validation: {readings['validation'].describe}"
     else:
         part, split_sentence = _share(readings["train"], settings)
@@ -96,7 +98,7 @@ def open_corpus(settings: DataSettings) -> Corpus:
     for test in settings.tests:
         name, _, source = test.partition("=")
         readings |= _open("data.tests", source, (name,), settings)
-        parts.append(_whole(name, readings))
+        parts.append(_whole(name, readings, settings))
         sentence += f"; {name}: {readings[name].describe}"
     # A file may be used by two splits.
     sources = list(dict.fromkeys(path for reading in readings.values() for path in reading.files))
@@ -156,13 +158,14 @@ def _first(reading: Reading, limit: int | None) -> Reading:
     return Reading(reading.files, f"{reading.describe}; {part}", reading.size, read)
 
 
-def _whole(split: str, readings: dict[str, Reading]) -> Part:
-    return Part((split,), readings[split].read, lambda index, document: [(split, document)])
+def _whole(split: str, readings: dict[str, Reading], settings: DataSettings) -> Part:
+    normalise = LINE_ENDS[settings.line_ends]
+    return Part((split,), readings[split].read, lambda index, document: [(split, normalise(document))])
 
 
 def _share(reading: Reading, settings: DataSettings) -> tuple[Part, str]:
     """Split a source into train and validation; return the part and a sentence that describes it."""
-    share, splits = settings.validation_share, ("train", "validation")
+    share, splits, normalise = settings.validation_share, ("train", "validation"), LINE_ENDS[settings.line_ends]
     percent = f"{100 * share:.3g}%"
     # The first block is read whole, so that each split gets a document.
     seen = sum(1 for _ in islice(reading.read(ignore), block_length(share)))
@@ -170,13 +173,13 @@ def _share(reading: Reading, settings: DataSettings) -> tuple[Part, str]:
         member = member_of_validation(settings.seed, share, seen)
 
         def send(index: int, document: Document) -> Iterable[tuple[str, Document]]:
-            return [(splits[member(index)], document)]
+            return [(splits[member(index)], normalise(document))]
 
         return Part(splits, reading.read, send), f"{percent} of the documents are used for validation"
 
     def cut(index: int, document: Document) -> Iterable[tuple[str, Document]]:
-        first, second, _ = cut_document(document.text, share, settings.source)
-        return [("train", Document(first, document.label)), ("validation", Document(second, document.label))]
+        first, second, _ = cut_document(normalise(document).text, share, settings.source)
+        return zip(splits, counted_parts(document, first, second), strict=True)
 
-    border = cut_document(next(reading.read(ignore)).text, share, settings.source)[2]
+    border = cut_document(normalise(next(reading.read(ignore))).text, share, settings.source)[2]
     return Part(splits, reading.read, cut), f"its last {percent} are used for validation, split at {border}"

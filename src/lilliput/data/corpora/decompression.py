@@ -8,6 +8,7 @@ Lines and bytes are counted in the decompressed text.
 
 from __future__ import annotations
 
+import codecs
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -70,6 +71,18 @@ COMPRESSIONS = {
 }
 
 
+# Files that are not text but may have no NUL byte near their start: first bytes, name, fix.
+CONTAINERS = (
+    (b"%PDF-", "a PDF file", "save its text as .txt, for example with pdftotext"),
+    (
+        b"PK\x03\x04",
+        "a zip archive, or a document of an office program",
+        "save the text in it as .txt",
+    ),
+    (b"BZh91AY&SY", "bzip2 data", "run bunzip2 on it"),
+)
+
+
 def compression_of(path: Path) -> Compression | None:
     return COMPRESSIONS.get(path.suffix.lower())
 
@@ -97,6 +110,9 @@ def _check_magic(path: Path, first: bytes, compression: Compression | None) -> N
         if not compression and first.startswith(other.magic):
             what = f"a file without the suffix {suffix} must not be compressed (got {other.name} data)"
             raise UserError(what, str(path), fix=f"rename it to {path.name}{suffix}", code="file.format")
+    for magic, kind, fix in CONTAINERS:
+        if first.startswith(magic):
+            raise UserError(f"the file must be text (got {kind})", str(path), fix=fix, code="file.binary")
 
 
 def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[bytes]:
@@ -133,6 +149,22 @@ def read_chunks(path: Path) -> Iterator[bytes]:
             raise UserError(what, where, fix="give a UTF-8 text file", code="file.binary")
         yield chunk
         position += len(chunk)
+
+
+def is_text(path: Path) -> bool:
+    """Return whether the first part of a file (1 MB) is UTF-8 text without NUL bytes."""
+    chunks = read_chunks(path)
+    try:
+        first = next(chunks, b"")
+        is_whole = next(chunks, None) is None  # else a character may be cut at the end
+        codecs.getincrementaldecoder("utf-8")().decode(first, is_whole)
+    except UnicodeDecodeError:
+        return False
+    except UserError as error:
+        if error.code == "file.unreadable":
+            raise
+        return False
+    return True
 
 
 def place(path: Path, line: int | None = None, offset: int | None = None) -> str:
@@ -213,13 +245,25 @@ def split_at(chunks: Iterable[bytes], separator: bytes) -> Iterator[Piece]:
         yield start, held  # no copy: a file of one document may fill the memory
 
 
-def split_paragraphs(chunks: Iterable[bytes]) -> Iterator[Piece]:
+def split_lines(chunks: Iterable[bytes], carriage_returns: bool) -> Iterator[Piece]:
+    """Yield the lines with their line ends. With `carriage_returns`, a CR ends a line too."""
+    for start, raw in split_at(chunks, b"\n"):
+        raw += b"\n"
+        if not carriage_returns or raw.find(b"\r", 0, len(raw) - 2) < 0:
+            yield start, raw
+            continue
+        for line in raw.splitlines(keepends=True):  # of bytes: only at CR, LF and CRLF
+            yield start, line
+            start += len(line)
+
+
+def split_paragraphs(lines: Iterable[Piece]) -> Iterator[Piece]:
     """Yield the pieces between blank lines."""
     start, paragraph = 0, bytearray()
-    for offset, line in split_at(chunks, b"\n"):
-        if line and not line.isspace():
+    for offset, line in lines:
+        if not line.isspace():
             start = start if paragraph else offset
-            paragraph += line + b"\n"
+            paragraph += line
         elif paragraph:
             yield start, paragraph
             paragraph = bytearray()

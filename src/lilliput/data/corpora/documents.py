@@ -23,6 +23,8 @@ Notice = Callable[[], None]
 class Document(NamedTuple):
     text: str
     label: str | None = None
+    replaced: int = 0  # line ends that were CRLF or CR
+    removed: int = 0  # bytes that this removed from the original text
 
 
 Reader = Callable[[Notice], Iterator[Document]]
@@ -82,11 +84,7 @@ def check_text(text: str, name: str, place: Callable[[], str]) -> str:
 
 
 def without_empty(documents: Iterable[Document], on_empty: Notice) -> Iterator[Document]:
-    """Yield the documents without surrounding white space; call `on_empty` for those that are empty then.
-
-    Line ends inside a document are unchanged, so that decoding returns the original text and bits per byte count its
-    original bytes.
-    """
+    """Yield the documents without surrounding white space; call `on_empty` for those that are empty then."""
     for document in documents:
         if stripped := document.text.strip():
             yield Document(stripped, document.label)

@@ -1,4 +1,4 @@
-"""File formats: one entry of `FORMATS` per suffix. Each format may also be compressed.
+"""File formats: one entry of `FORMATS` per suffix. Each format may also be compressed. Other files are plain text.
 
 Owns: plain text and .jsonl, and the table of formats. Does not own: tables (`csv_tsv_parquet`), decompression and
 encodings (`decompression`), finding files (`sources`).
@@ -22,6 +22,7 @@ from lilliput.data.corpora.decompression import (
     place,
     read_chunks,
     split_at,
+    split_lines,
     split_paragraphs,
     trim,
 )
@@ -55,9 +56,9 @@ def read_text(path: Path, settings: DataSettings, labels: Labels) -> Iterator[Do
         case "file":
             pieces = join(chunks)
         case "line":
-            pieces = split_at(chunks, b"\n")
+            pieces = split_lines(chunks, settings.line_ends == "normalise")
         case "blank-line":
-            pieces = split_paragraphs(chunks)
+            pieces = split_paragraphs(split_lines(chunks, settings.line_ends == "normalise"))
         case _:  # `auto` is `endoftext`: without a separator in it, the file is one piece
             pieces = split_at(chunks, END_OF_TEXT.encode())
     if settings.labelled:
@@ -166,6 +167,11 @@ def ending_of(path: Path) -> str | None:
     return ending if ending in FORMATS else None
 
 
+def format_of(path: Path) -> Format:
+    """Return the format of a file. A file with another suffix, or without one, is read as plain text."""
+    return FORMATS[ending_of(path) or ".txt"]
+
+
 def endings() -> str:
     """Return the supported file types as a phrase."""
     known = list(FORMATS)
@@ -174,6 +180,6 @@ def endings() -> str:
 
 def text_size(path: Path) -> int:
     """Return an upper estimate of the bytes of text in a file."""
-    compression, ending = compression_of(path), ending_of(path)
-    expansion = (compression.expansion if compression else 1) * (FORMATS[ending].expansion if ending else 1)
+    compression = compression_of(path)
+    expansion = (compression.expansion if compression else 1) * format_of(path).expansion
     return path.stat().st_size * expansion

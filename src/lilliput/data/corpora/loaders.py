@@ -32,9 +32,22 @@ PARAMETERS = "remove all required parameters except split"
 
 
 def as_loader(source: str) -> tuple[Path, str] | None:
-    """Return the file and the function of a loader; None if the source is not a loader."""
+    """Return the file and the function of a loader; None if the source is not a loader.
+
+    A .py file without the name of a function is a loader if it defines the function `documents`, else it is plain text.
+    This is decided from its text: nothing is executed.
+    """
     match = PATTERN.fullmatch(source)
-    return (Path(match["file"]), match["function"] or FUNCTION) if match else None
+    if not match or (match["function"] is None and not _defines(Path(source))):
+        return None
+    return Path(match["file"]), match["function"] or FUNCTION
+
+
+def _defines(path: Path) -> bool:
+    try:
+        return re.search(rb"^def documents\b", path.read_bytes(), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 def open_loader(path: Path, name: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:

@@ -6,14 +6,15 @@ Does not own: reading a file (`formats`), the hub (`hub`), loaders (`loaders`), 
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lilliput.data.corpora.decompression import compression_of
+from lilliput.data.corpora.decompression import is_text
 from lilliput.data.corpora.documents import Document, Labels, Notice, Reading, ignore, without_empty
-from lilliput.data.corpora.formats import FORMATS, ending_of, endings, text_size
+from lilliput.data.corpora.formats import ending_of, endings, format_of, text_size
 from lilliput.data.corpora.hub import TINYSTORIES, TINYSTORIES_ON_HUB, find_data_set, folder_splits, local_tinystories
 from lilliput.data.corpora.loaders import as_loader, open_loader
 from lilliput.errors import UserError, nearest
@@ -21,6 +22,8 @@ from lilliput.settings.source_names import BUILT_IN_CORPORA, is_hub_name, neares
 from lilliput.settings.tree import DataSettings
 
 STORYBOOK = "storybook"
+TEXT = "text"  # files that are read as plain text because their suffix is of no format
+SHOWN = 5  # names of skipped files in the description
 
 
 def open_source(source: str, splits: tuple[str, ...], settings: DataSettings) -> dict[str, Reading]:
@@ -43,10 +46,9 @@ def open_source(source: str, splits: tuple[str, ...], settings: DataSettings) ->
             split: _read_together([path / name for name in names], "TinyStories by file names: ", source, settings)
             for split, names in choose_splits(found, splits).items()
         }
-    files, ignored = find_files(source, Path(settings.cache))
+    files, skipped = find_files(source, settings)
     reading = _read_together(files, "", source, settings)
-    others = f"; {ignored:,} other file{'s' if ignored > 1 else ''} ignored" if ignored else ""
-    return {splits[0]: Reading(files, reading.describe + others, reading.size, reading.read)}
+    return {splits[0]: Reading(files, reading.describe + _describe_skipped(skipped), reading.size, reading.read)}
 
 
 def choose_splits(found: Mapping[str, list[str]], wanted: tuple[str, ...]) -> dict[str, list[str]]:
@@ -67,10 +69,12 @@ def _read_together(files: list[Path], prefix: str, source: str, settings: DataSe
         raise UserError(what, source, fix="give the path of a file with text", code="data.empty")
     groups: dict[str, list[Path]] = {}
     for path in files:
-        groups.setdefault(ending_of(path) or "", []).append(path)
+        groups.setdefault(ending_of(path) or TEXT, []).append(path)
+    if TEXT in groups:  # these are split into documents in the same way
+        groups[TEXT] += groups.pop(".txt", [])
     description = "; ".join(
         f"{len(group):,} {ending + ' ' if len(groups) > 1 else ''}file{'s' if len(group) > 1 else ''}, "
-        f"{FORMATS[ending].describe(group, settings)}"
+        f"{format_of(group[0]).describe(group, settings)}"
         for ending, group in groups.items()
     )
     return Reading(files, prefix + description, sum(map(text_size, files)), read)
@@ -78,29 +82,53 @@ def _read_together(files: list[Path], prefix: str, source: str, settings: DataSe
 
 def _read_files(files: list[Path], settings: DataSettings, on_empty: Notice) -> Iterator[Document]:
     labels = Labels()
-    documents = (document for path in files for document in FORMATS[str(ending_of(path))].read(path, settings, labels))
+    documents = (document for path in files for document in format_of(path).read(path, settings, labels))
     return without_empty(documents, on_empty)
 
 
-def find_files(source: str, cache: Path) -> tuple[list[Path], int]:
-    """Return the files of a path in a fixed order, and the number of ignored files in a folder; `cache` is not searched."""
+def find_files(source: str, settings: DataSettings) -> tuple[list[Path], list[Path]]:
+    """Return the files of a path in a fixed order, and the files of a folder that are skipped.
+
+    In a folder, hidden files, runs and the cache are not searched. `data.files` selects files by pattern. Of the others,
+    a file with the suffix of a format is read, and any other file if it is text: source trees contain binaries.
+    """
     path = Path(source)
     if path.is_dir():
-        found = sorted(_walk(path, cache.absolute()), key=lambda file: file.relative_to(path).parts)
-        files = [file for file in found if ending_of(file)]
+        found = sorted(_walk(path, Path(settings.cache).absolute()), key=lambda file: file.relative_to(path).parts)
+        if settings.files:
+            files = [file for file in found if _matches(file.relative_to(path), settings.files)]
+            what, fix = (
+                f"no file matches data.files (got {', '.join(settings.files)})",
+                "correct the patterns, for example *.txt",
+            )
+            if not files:
+                raise UserError(what, source, fix=fix, code="file.format", setting="data.files")
+            return files, []
+        files = [file for file in found if ending_of(file) or is_text(file)]
         if not files:
             others = sorted({file.suffix for file in found if file.suffix})[:5]
-            what = f"the folder contains no {endings()} file" + (f" (got {', '.join(others)})" if others else "")
-            raise UserError(what, source, fix="give a folder of text files", code="file.format")
-        return files, len(found) - len(files)
+            what = "the folder contains no text file" + (f" (got {', '.join(others)})" if others else "")
+            raise UserError(what, source, fix=f"give a folder of text, {endings()} files", code="file.format")
+        return files, sorted(set(found) - set(files))
     if not path.exists():
         raise _missing(source, path)
     if not path.is_file():
         what, fix = "the source must be a file or a folder (got a device or pipe)", "copy its text into a .txt file"
         raise UserError(what, source, fix=fix, code="data.source")
-    if ending_of(path) is None:
-        raise _unknown(source, path)
-    return [path], 0
+    return [path], []
+
+
+def _matches(path: Path, patterns: tuple[str, ...]) -> bool:
+    """Return whether the name or the path in the folder matches a pattern. Upper and lower case are equal."""
+    names = path.name.lower(), path.as_posix().lower()
+    return any(fnmatch.fnmatchcase(name, pattern.lower()) for name in names for pattern in patterns)
+
+
+def _describe_skipped(skipped: list[Path]) -> str:
+    if not skipped:
+        return ""
+    shown = ", ".join(path.name for path in skipped[:SHOWN]) + (", ..." if len(skipped) > SHOWN else "")
+    return f"; {len(skipped):,} file{'s' if len(skipped) > 1 else ''} skipped because not UTF-8 text: {shown}"
 
 
 def _missing(source: str, path: Path) -> UserError:
@@ -111,19 +139,9 @@ def _missing(source: str, path: Path) -> UserError:
     if meant := nearest(path.name, BUILT_IN_CORPORA):
         return UserError(f"unknown source {path.name}", source, fix=f"use {meant}", code="data.source")
     close = nearest_path(path)
-    fix = f"give the path of a {endings()} file, a folder of them, or {STORYBOOK}"
+    fix = f"give the path of a text, {endings()} file, a folder of them, or {STORYBOOK}"
     fix = f"correct the path, for example to {close}" if close else fix
     return UserError("the file or folder does not exist", source, fix=fix, code="file.missing")
-
-
-def _unknown(source: str, path: Path) -> UserError:
-    if compression_of(path):
-        inner = Path(path.stem).suffix or "no suffix"
-        what = f"the suffix before {path.suffix} must be one of {', '.join(FORMATS)} (got {inner})"
-        fix = f"rename it to {path.stem}.txt{path.suffix} if it is plain text"
-        return UserError(what, source, fix=fix, code="file.format")
-    what = f"the file type must be {endings()} (got {path.suffix or 'no suffix'})"
-    return UserError(what, source, fix="rename it to .txt if it is plain text", code="file.format")
 
 
 def _walk(folder: Path, cache: Path) -> Iterator[Path]:

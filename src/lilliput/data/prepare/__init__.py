@@ -118,6 +118,7 @@ def _data_recipe(settings: DataSettings) -> dict[str, Any]:
     tests = [test.partition("=") for test in settings.tests]
     sources = [settings.source, settings.validation_source, *(source for _, _, source in tests)]
     found["source"], found["validation_source"] = _absolute(settings.source), _absolute(settings.validation_source)
+    found["files"] = list(settings.files)
     found["tests"] = [[name, _absolute(source)] for name, _, source in tests]
     drawn = settings.validation_source is None
     if not drawn or settings.source == STORYBOOK:
@@ -247,7 +248,7 @@ def _encode(job: Job, work: WorkFolder, tokenizer: Tokenizer, dropped: NDArray[n
             if isinstance(task, Mark):
                 work.keep_splits(task)
             elif batch is not None:
-                work.splits[task.split].append(batch, task.labels)
+                work.splits[task.split].append(batch, task)
                 done = sum(split.figures.bytes for split in work.splits.values())
                 job.report("tokenizing", done, _total(done, corpus))
     work.close_splits()

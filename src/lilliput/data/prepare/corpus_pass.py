@@ -29,11 +29,15 @@ class TextBatch:
     split: str
     texts: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)  # of each document: the number of its label, by first use
+    removed: list[int] = field(default_factory=list)  # of each document: bytes of the original text that it lacks
+    replaced: int = 0  # line ends
     characters: int = 0
 
-    def add(self, text: str, label: int | None) -> None:
-        self.texts.append(text)
-        self.characters += len(text)
+    def add(self, document: Document, label: int | None) -> None:
+        self.texts.append(document.text)
+        self.removed.append(document.removed)
+        self.replaced += document.replaced
+        self.characters += len(document.text)
         if label is not None:
             self.labels.append(label)
 
@@ -76,7 +80,7 @@ class CorpusPass:
                     reported = marked
                 continue
             batch = pending[split]
-            batch.add(document.text, label)
+            batch.add(document, label)
             if batch.characters >= BATCH:
                 yield batch
                 pending[split] = TextBatch(split)

@@ -31,6 +31,7 @@ class CorpusStatistics:
     tokens: int = 0  # of documents, without end tokens
     words: int = 0  # separated by white space
     unknown: int = 0  # tokens
+    line_ends: int = 0  # replaced: CRLF and CR
     longest: list[tuple[int, int]] = field(default_factory=list)  # (tokens, document's number from 0), longest first
     unknown_words: dict[str, int] = field(default_factory=dict)
 
@@ -75,6 +76,7 @@ class CorpusStatistics:
             "bytes_per_token": self.bytes / predictions,
             "tokens_per_word": self.tokens / self.words if self.words else None,
             "unknown": self.unknown,
+            "line_ends": self.line_ends,
             "unknown_rate": self.unknown / self.tokens,
             "unknown_words": most_frequent(self.unknown_words, UNKNOWN_WORDS),
             "longest": self.longest,
@@ -88,7 +90,7 @@ def most_frequent(counts: Mapping[str, int], most: int) -> list[tuple[str, int]]
 
 BY_SPLIT = (
     "documents", "bytes", "tokens", "words", "bytes_per_token", "tokens_per_word", "unknown_rate", "empty", "dropped",
-    "unknown_words",
+    "unknown_words", "line_ends",
 )  # fmt: skip
 
 
@@ -101,8 +103,8 @@ def describe_corpus(
     """
     splits, tokenizer, order = manifest["splits"], manifest["tokenizer"], manifest["order"]
     found: dict[str, Any] = {"source": manifest["source"], "tokenizer": tokenizer["kind"]}
-    found |= {name: tokenizer[name] for name in ("vocab_size", "lossy")}
     found |= {name: {split: splits[split][name] for split in order} for name in BY_SPLIT}
+    found |= {"vocab_size": tokenizer["vocab_size"], "lossy": tokenizer["lossy"] or any(found["line_ends"].values())}
     found["coverage"] = {split: 1 - splits[split]["unknown_rate"] if has_unknown else None for split in order}
     found["document_tokens"] = {split: describe_lengths(lengths[split]) for split in order}
     found["labels"] = None

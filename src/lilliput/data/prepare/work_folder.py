@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.data.prepare.corpus_pass import Mark
+from lilliput.data.prepare.corpus_pass import Mark, TextBatch
 from lilliput.data.prepare.corpus_statistics import CorpusStatistics
 from lilliput.data.prepare.encoding import Encoded
 from lilliput.data.prepare.token_files import BYTES, LABELS, OFFSETS, digest, same_sources, seal, token_type, unseal
@@ -75,17 +75,19 @@ class SplitFiles:
             self._files["tokens"].append(np.array([tokenizer.end], token_type(tokenizer.vocab_size)).tobytes())
             self._files["offsets"].append(np.array([self._next], OFFSETS).tobytes())
 
-    def append(self, batch: Encoded, labels: list[int]) -> None:
-        lengths, sizes = np.frombuffer(batch.lengths, OFFSETS), np.frombuffer(batch.sizes, BYTES)
+    def append(self, batch: Encoded, task: TextBatch) -> None:
+        lengths = np.frombuffer(batch.lengths, OFFSETS)
+        sizes = np.frombuffer(batch.sizes, BYTES) + np.array(task.removed, BYTES)  # of the original documents
         offsets = self._next + np.cumsum(lengths + 1)
         self._next = int(offsets[-1])
         self._files["tokens"].append(batch.tokens)
         self._files["offsets"].append(offsets.astype(OFFSETS).tobytes())
-        self._files["bytes"].append(batch.sizes)
+        self._files["bytes"].append(sizes.tobytes())
         self._files["hashes"].append(batch.hashes)
         if "labels" in self._files:
-            self._files["labels"].append(np.array(labels, LABELS).tobytes())
+            self._files["labels"].append(np.array(task.labels, LABELS).tobytes())
         self.figures.add(lengths, sizes, batch.words, batch.unknown, batch.unknown_words)
+        self.figures.line_ends += task.replaced
 
     def sync(self) -> None:
         for file in self._files.values():
