@@ -30,6 +30,7 @@ COMMANDS = {
     "inspect": "show parts, shapes and masks of a model and check it",
     "info": "show or compare runs",
     "study": "compare techniques over several seeds at equal budget",
+    "reproduce": "repeat a published report: its tables and figures",
     "report": "write the HTML and Markdown report of a run or study",
     "prepare": "tokenise a corpus and print its statistics",
 }

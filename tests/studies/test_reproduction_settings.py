@@ -1,4 +1,4 @@
-"""Reproduction files: every stated setting is compared with the recipe, and a difference needs a reason."""
+"""Settings of reproductions: every stated setting is compared with the recipe, and a difference needs a reason."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ import torch
 
 from helpers.user_errors import refused
 from lilliput.settings.loading import load_config
-from lilliput.studies.reproduction_files import (
-    compare_settings,
-    read_reproduction,
-    settings_table,
-    shipped_reproductions,
-)
+from lilliput.studies.reproduction_files import read_reproduction, shipped_reproductions
+from lilliput.studies.reproduction_settings import compare_settings, settings_table
 
 ROOT = Path(__file__).parents[2]
 FILE = """
@@ -128,12 +124,3 @@ def test_difference_without_a_reason_is_refused(tmp_path: Path) -> None:
         reproduction = read_reproduction(write(tmp_path, **values))
         error = refused(lambda: compare_settings(reproduction))  # noqa: B023
         assert (error.code, error.setting) == (code, values.get("setting", "model.dim"))
-
-
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    error = refused(lambda: read_reproduction("speech"))
-    assert error.code == "reproduction.missing" and "speeches" in str(error)
-    path = Path(write(tmp_path))
-    path.write_text(path.read_text() + "other = 1\n")
-    error = refused(lambda: read_reproduction(str(path)))
-    assert (error.code, error.setting) == ("reproduction.file", "settings.0.other")
