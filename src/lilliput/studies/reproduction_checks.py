@@ -130,7 +130,7 @@ def check_source(plan: Plan, source: Source, where: str) -> list[UserError]:
     if metric is None:
         errors.append(problem("a value has no metric", where, "add metric to the column or the row"))
     elif any(getattr(source, key) is not None for key in EXCLUSIVE[1]):
-        if metric not in (known := history_metrics(study)):
+        if (known := history_metrics(study)) and metric not in known:
             errors.append(unknown("metric of a history", metric, known, where))
     elif metric not in PARAMETERS:
         errors += check_metric(study, metric, where)
@@ -138,8 +138,11 @@ def check_source(plan: Plan, source: Source, where: str) -> list[UserError]:
 
 
 def history_metrics(study: Study) -> list[str]:
-    """Return the columns that the history of a run can have."""
-    data = cell_config(study, cells(study)[0].settings).data
+    """Return the columns that the history of a run can have; none for invalid settings, which are reported elsewhere."""
+    try:
+        data = cell_config(study, cells(study)[0].settings).data
+    except UserError:
+        return []
     splits = ["train", "validation", *(test.partition("=")[0] for test in data.tests)]
     return [*COLUMNS_OF_A_LOG, *(f"{split}.{metric}" for split in splits for metric in METRICS)]
 

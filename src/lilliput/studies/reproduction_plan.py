@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from lilliput.errors import UserError, UserErrors
-from lilliput.settings.recipes import read_toml
+from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.settings.recipes import read_toml, shipped_recipes
+from lilliput.settings.source_names import BUILT_IN_CORPORA
 from lilliput.storage.dotted_names import flatten
-from lilliput.studies.grid import Axis, Study, check_study, load_study, with_inputs
+from lilliput.studies.grid import Axis, Study, check_study, is_there, load_study, with_inputs
 from lilliput.studies.reproduction_files import (
     PlannedRun,
     PlannedStudy,
@@ -98,7 +99,7 @@ def load_plan(name_or_path: str | Path, folder: str | Path = "runs", form: Form 
     studies: dict[str, Part] = {}
     for run in content.runs:
         study, whole = (build_run(path, content, run, one) for one in (form, Form()))
-        errors += check_study(whole, path, text) or check_study(study, path, text)
+        errors += check_recipe(study, path) or check_study(whole, path, text) or check_study(study, path, text)
         runs[run.name] = Part("run", run.name, study, whole, place / run.name)
     for planned in content.studies:
         try:
@@ -113,6 +114,14 @@ def load_plan(name_or_path: str | Path, folder: str | Path = "runs", form: Form 
         raise UserErrors(list({(error.what, error.where): error for error in errors}.values()))
     compare_settings(content)
     return plan
+
+
+def check_recipe(study: Study, path: Path) -> list[UserError]:
+    if is_there(study.recipe):
+        return []
+    close = nearest(study.recipe, [*shipped_recipes(), *BUILT_IN_CORPORA])
+    what, fix = f"recipe {study.recipe!r} does not exist", f"use {close or 'a recipe or a text file'}"
+    return [UserError(what, f"{path.name}, run {study.name}", fix=fix, code="recipe.missing")]
 
 
 def build_run(path: Path, content: Reproduction, run: PlannedRun, form: Form) -> Study:
