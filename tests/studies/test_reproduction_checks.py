@@ -8,7 +8,14 @@ import pytest
 
 from helpers.small_reproductions import write_reproduction
 from lilliput.errors import UserErrors
-from lilliput.studies.reproduction_files import AbsentItem, TableItem, read_reproduction, shipped_reproductions
+from lilliput.studies.reproduction_files import (
+    KINDS,
+    SOURCE_KEYS,
+    AbsentItem,
+    TableItem,
+    read_reproduction,
+    shipped_reproductions,
+)
 from lilliput.studies.reproduction_plan import Form, load_plan
 
 NAMES = sorted(shipped_reproductions())
@@ -84,6 +91,37 @@ def values(name: str, title: str) -> dict[str, tuple[float | str, ...]]:
     found = next(item for item in read_reproduction(name).items if item.title == title)
     assert isinstance(found, TableItem)
     return {row.name: row.values for row in found.rows}
+
+
+def test_published_values_of_the_other_reports() -> None:
+    assert values("fasttext", "Seven epochs")["7"] == (2.1328, 8.44, 2.3676, 10.67)
+    assert values("fasttext", "Gradient accumulation")["8"] == (256, 1.7377, 4053.46)
+    assert values("fasttext", "Gradient checkpointing")["with"] == (2.7775, 2.6213, 3621.79, 0.48)
+    assert values("words", "Beam search")["beam search, k = 10"] == (0.029902, 8.074774, 2.573447)
+    assert values("words", "KV cache, 20 prompts")["with"] == (573.218355, 1.454943, 3.64)
+    assert values("gpt2", "Parameters by part") == {
+        "embedding": (25_731_584,),
+        "blocks": (18_905_088,),
+        "output layer": (25_781_841,),
+        "total": (70_419_537,),
+    }
+    log = values("gpt2", "Losses during training")
+    assert len(log) == 11 and log["3,000"] == (1.8986, 2.5216)
+    assert [row[0] for row in values("course", "50 validation samples").values()] == [13.85, 0.48, 0.35, 0.26, 0.19]
+    assert values("course", "Gradient accumulation")["4"] == (64, 43, 2.24, 5.1)
+
+
+def test_example_in_the_guide_is_valid(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "reproductions.md").read_text("utf-8")
+    path = tmp_path / "paper.toml"
+    path.write_text(guide.partition("```toml\n")[2].partition("```")[0], "utf-8")
+    for form in (Form(), Form(quick=True)):
+        assert list(load_plan(path, tmp_path, form).runs) == ["base"]
+
+
+def test_guide_lists_every_kind_and_key_of_a_source() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "reproductions.md").read_text("utf-8")
+    assert not [name for name in (*KINDS, *SOURCE_KEYS, *NAMES) if f"`{name}`" not in guide]
 
 
 def test_published_values_of_the_speeches() -> None:

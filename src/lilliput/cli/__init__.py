@@ -5,8 +5,8 @@ with `add_arguments(parser)` and `run(arguments)`, and a line in `COMMANDS`. It 
 that `lilliput --help` imports neither torch nor pydantic. Does not own: the work of the commands (other packages) or
 shared parsing (`cli.parsing`).
 
-Exit codes: 0 success; 1 a study with missing measurements; 2 an error that the user can fix; 130 stopped by Ctrl-C,
-143 by SIGTERM (under torchrun 0, because torchrun treats any other code as a failure).
+Exit codes: 0 success; 1 a study or reproduction with missing measurements; 2 an error that the user can fix; 130 stopped by
+Ctrl-C, 143 by SIGTERM (under torchrun 0, because torchrun treats any other code as a failure).
 """
 
 from __future__ import annotations
