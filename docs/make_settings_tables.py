@@ -19,7 +19,8 @@ from lilliput.model.positions import Sinusoidal, angle_table
 from lilliput.reports.document import Table
 from lilliput.reports.markdown import table_markdown
 from lilliput.settings.loading import load_config
-from lilliput.studies.reproduction_files import read_reproduction, settings_table, shipped_reproductions
+from lilliput.studies.reproduction_files import read_reproduction, shipped_reproductions
+from lilliput.studies.reproduction_settings import settings_table
 
 PAGE = Path(__file__).parent / "results" / "published-settings.md"
 ORDER = ("fasttext", "speeches", "words", "gpt2", "course")

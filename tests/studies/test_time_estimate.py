@@ -9,7 +9,7 @@ import pytest
 from helpers.small_studies import write_study
 from lilliput.studies.grid import load_study
 from lilliput.studies.job_plan import Preparation, plan
-from lilliput.studies.time_estimate import Pace
+from lilliput.studies.time_estimate import STARTING, Pace, estimate_study
 
 
 @pytest.fixture
@@ -46,3 +46,16 @@ def test_earlier_calls_are_used_and_removed_jobs_are_not_counted(pace: Pace) -> 
     for job in again.work[:4]:
         again.remove(job)
     assert again.estimate(again.work[4], 0.0, None) == (0.0, 8 + 2 + 8 + 2)
+
+
+def test_estimate_before_the_study_runs(tmp_path: Path) -> None:
+    study = load_study(write_study(tmp_path, seeds=[1, 2]))
+    found = estimate_study(study, tmp_path / "runs" / "small")
+    assert ([job.run for job in found.trainings], found.measurements, found.measured) == (
+        ["full-seed1", "4-tokens-seed1", "4-tokens-seed2", "full-seed2"],
+        4,
+        0,
+    )
+    assert found.lacking == []
+    jobs = 1 + 4 + 4  # one preparation
+    assert jobs * STARTING < found.seconds < jobs * STARTING + 60

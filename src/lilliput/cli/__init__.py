@@ -5,8 +5,8 @@ with `add_arguments(parser)` and `run(arguments)`, and a line in `COMMANDS`. It 
 that `lilliput --help` imports neither torch nor pydantic. Does not own: the work of the commands (other packages) or
 shared parsing (`cli.parsing`).
 
-Exit codes: 0 success; 1 a study with missing measurements; 2 an error that the user can fix; 130 stopped by Ctrl-C,
-143 by SIGTERM (under torchrun 0, because torchrun treats any other code as a failure).
+Exit codes: 0 success; 1 a study or reproduction with missing measurements; 2 an error that the user can fix; 130 stopped by
+Ctrl-C, 143 by SIGTERM (under torchrun 0, because torchrun treats any other code as a failure).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ COMMANDS = {
     "inspect": "show parts, shapes and masks of a model and check it",
     "info": "show or compare runs",
     "study": "compare techniques over several seeds at equal budget",
+    "reproduce": "repeat a published report: its tables and figures",
     "report": "write the HTML and Markdown report of a run or study",
     "prepare": "tokenise a corpus and print its statistics",
 }

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lilliput.cli.output import print_json, stderr_console, stdout_console
 from lilliput.errors import UserError
@@ -16,12 +16,10 @@ from lilliput.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lilliput.settings.tree import Config, DataSettings
     from lilliput.studies.grid import Study
-    from lilliput.studies.job_plan import Job, Measurement, Training
+    from lilliput.studies.job_plan import Job
     from lilliput.studies.runner import Event, Report
     from lilliput.studies.study_results import StudyResult
-    from lilliput.studies.time_estimate import Pace
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -33,8 +31,6 @@ EXAMPLES = """
     lilliput study window --seeds 1,2,3,4,5,6,7    use more seeds; finished runs are kept
     lilliput study mine.toml --folder elsewhere    run your own study in elsewhere/mine
 """
-STARTING = 6.0  # seconds to import torch, load a model and evaluate a small split
-WORDS = 10_000  # assumed vocabulary size if it depends on the corpus
 QUIET = 10.0  # seconds between progress lines if stderr is not a terminal
 
 
@@ -165,24 +161,17 @@ def write_summary(arguments: argparse.Namespace) -> int:
 
 def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     from lilliput.studies.grid import budget_of, cells
-    from lilliput.studies.job_plan import Training, plan, preparation_key
-    from lilliput.studies.study_results import PROCESSES, STUDY, read_lines, read_result
-    from lilliput.studies.time_estimate import Pace
+    from lilliput.studies.time_estimate import estimate_study
 
-    work = plan(study)
-    trainings = [job for job in work if isinstance(job, Training)]
-    is_there = (folder / STUDY).exists()
-    measured = len(read_result(folder).rows) if is_there else 0
-    pace = Pace(work, read_lines(folder / PROCESSES) if is_there else [])
-    data = {preparation_key(job): job.config.data for job in trainings}
-    lacking = list(dict.fromkeys(error for settings in data.values() if (error := find_lack(settings))))
-    seconds = len(data) * STARTING + sum(expect(pace, job) for job in work)
+    found = estimate_study(study, folder)
+    measured, seconds, lacking = found.measured, found.seconds, found.lacking
+    trainings = found.trainings
     about = {
         "study": study.as_dict(),
         "folder": str(folder),
         "cells": [{"labels": cell.labels, "settings": cell.settings} for cell in cells(study)],
         "runs": [job.run for job in trainings],
-        "measurements": len(work) - len(trainings),
+        "measurements": found.measurements,
         "measured": measured,
         "seconds_estimate": seconds,
         "lacking": lacking,
@@ -212,43 +201,6 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     for one in lacking:
         console.print(f"missing data: {one}", style="yellow", markup=False)
     return 0
-
-
-def find_lack(settings: DataSettings) -> str | None:
-    """Return the error of unreadable data, or None. Datasets of the Hugging Face hub are not checked."""
-    from lilliput.data.corpora import open_corpus
-    from lilliput.settings.source_names import is_hub_name
-
-    if is_hub_name(settings.source):
-        return None
-    try:
-        open_corpus(settings)
-    except UserError as error:
-        return str(error)
-    return None
-
-
-def expect(pace: Pace, job: Training | Measurement) -> float:
-    """Return the estimated seconds of a job: as measured before, else from the FLOPs, plus the start of a process."""
-    from lilliput.studies.job_plan import Training
-
-    known = pace.expect(job)
-    if known is not None:
-        return known
-    return STARTING + (training_seconds(job.config, job.settings) if isinstance(job, Training) else 0.0)
-
-
-def training_seconds(config: Config, settings: dict[str, Any]) -> float:
-    from lilliput.settings.loading import replace
-    from lilliput.training.cost_estimate import assume_data, expected_seconds
-
-    try:
-        config = assume_data(config)
-    except UserError as error:
-        if error.setting != "model.vocab_size":
-            raise
-        config = assume_data(replace(config, {"model.vocab_size": WORDS}))
-    return expected_seconds(config, settings.get("budget.flops")) or 0.0
 
 
 # Progress

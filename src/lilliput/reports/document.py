@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
@@ -108,6 +108,12 @@ class ReportDocument:
     lead: str
     about: str
     sections: Sequence[Section]
+
+
+def renamed(picture: Picture, name: str) -> Picture:
+    """Return the picture with another name, which also begins the ids in its SVG."""
+    svg = re.sub(rf'\b(id="|href="#|url\(#){re.escape(picture.name)}-', rf"\g<1>{name}-", picture.svg)
+    return replace(picture, name=name, svg=svg)
 
 
 def list_pictures(document: ReportDocument) -> list[Picture]:

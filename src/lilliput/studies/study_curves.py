@@ -31,6 +31,7 @@ UNITS = {
     "micro-batches": "micro-batches",
     "tokens": "million tokens",
     "minutes": "minutes of training",
+    "epochs": "million tokens",
     "flops": "million tokens",
 }
 Numbers = NDArray[np.float64]

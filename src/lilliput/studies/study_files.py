@@ -20,7 +20,7 @@ from lilliput.settings.loading import sentence
 from lilliput.settings.recipes import line_of, read_toml, shipped
 from lilliput.settings.tree import STRICT, Seed
 
-Amounts = dict[Literal["steps", "tokens", "minutes", "flops"], Annotated[int | float, Field(gt=0)]]
+Amounts = dict[Literal["steps", "tokens", "minutes", "epochs", "flops"], Annotated[int | float, Field(gt=0)]]
 
 
 @dataclass(frozen=True, config=STRICT)

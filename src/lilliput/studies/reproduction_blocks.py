@@ -1,0 +1,184 @@
+"""Sections of a reproduction for each table and figure of the report, from its runs and studies.
+
+Owns: which section an item of each kind becomes, and its line in the checklist. Does not own: tables of numbers
+(`reproduction_tables`), or the plots, samples and head scores of a run (`reports`, `interpret`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lilliput.errors import UserError
+from lilliput.reports.document import Block, Gallery, Picture, QuotedText, renamed
+from lilliput.reports.formatting import counted
+from lilliput.reports.plot_style import finish, styled
+from lilliput.reports.run_history import history_table, run_history
+from lilliput.reports.run_plots import draw_run
+from lilliput.reports.run_report import SEED, head_blocks
+from lilliput.reports.sample_section import find_samples, sample_blocks, save_samples
+from lilliput.storage.run_folders import Run
+from lilliput.studies.reproduction_files import (
+    AbsentItem,
+    CurvesItem,
+    ExamplesItem,
+    Item,
+    MapsItem,
+    PlotsItem,
+    RunItem,
+    SettingsItem,
+    TableItem,
+    TextsItem,
+)
+from lilliput.studies.reproduction_plan import Part, Plan
+from lilliput.studies.reproduction_tables import Marks, summarise_table, table_blocks
+from lilliput.studies.reproduction_values import Compared, compare_table
+from lilliput.studies.study_history import example_tables
+from lilliput.studies.study_plots import draw_study
+
+if TYPE_CHECKING:
+    from lilliput.decoding.writer import Writer
+
+PRODUCED, MISSING = "produced", "not produced"
+
+
+@dataclass(frozen=True)
+class Produced:
+    """An item with its section and its line of the checklist; `rows` are the cells of a table."""
+
+    item: Item
+    state: str
+    text: str
+    blocks: Sequence[Block]
+    rows: Sequence[Sequence[Compared]] = ()
+
+
+@dataclass
+class Builder:
+    """Builds the sections; a model is loaded once."""
+
+    plan: Plan
+    doubts: Marks
+    writers: dict[Path, Writer] = field(default_factory=dict)
+
+    def build(self, number: int, item: Item) -> Produced:
+        """Return the section of an item; `number` makes the names of its pictures unique."""
+        if isinstance(item, TableItem):
+            rows = compare_table(self.plan, item)
+            state, text = summarise_table(rows)
+            return Produced(item, state, text, table_blocks(item, rows, self.doubts), rows)
+        if isinstance(item, AbsentItem):
+            return Produced(item, MISSING, item.reason, [])
+        if isinstance(item, SettingsItem):
+            return Produced(item, PRODUCED, "section Settings", [])
+        try:
+            blocks = self.blocks(item)
+        except UserError as error:  # no checkpoint yet, or a text that the model cannot read
+            return Produced(item, MISSING, error.what, [])
+        kept = [unique(block, f"item-{number}") for block in blocks]
+        return Produced(item, PRODUCED if kept else MISSING, "" if kept else "nothing was logged for it", kept)
+
+    def blocks(self, item: Item) -> list[Block]:
+        build: dict[type[Item], Callable[[Any], list[Block]]] = {
+            CurvesItem: self.curves,
+            RunItem: self.about_run,
+            MapsItem: self.maps,
+            TextsItem: self.texts,
+            PlotsItem: self.plots,
+            ExamplesItem: self.examples,
+        }
+        return build[type(item)](item)
+
+    def run(self, name: str) -> Run:
+        """Return the folder of a run of the file: that of its first cell."""
+        part = self.plan.runs[name]
+        result = part.result()
+        if result is None or not result.rows:
+            raise not_run(part)
+        return Run.open(result.folder / result.rows[0].run)
+
+    def writer(self, name: str) -> Writer:
+        from lilliput.decoding.writer import load
+
+        folder = self.run(name).folder
+        if folder not in self.writers:
+            self.writers[folder] = load(folder)
+        return self.writers[folder]
+
+    def curves(self, item: CurvesItem) -> list[Block]:
+        pictures = [one for one in draw_run(self.run(item.run).metrics()) if one.name in item.curves]
+        return [Gallery(pictures)] if pictures else []
+
+    def about_run(self, item: RunItem) -> list[Block]:
+        if item.kind == "history":
+            rows = run_history(self.run(item.run).metrics())
+            return [history_table(rows)] if rows else []
+        if item.kind == "samples":
+            run = self.run(item.run)
+            found = find_samples(run)
+            save_samples(run, found)
+            return sample_blocks(found) if found else []
+        writer = self.writer(item.run)
+        if item.kind == "heads":
+            return head_blocks(writer, writer.samples([writer.config.generate.prompt], seed=SEED)[0])
+        from lilliput.interpret.inspection import inspect_model
+        from lilliput.reports.inspection_report import describe_inspection
+
+        document = describe_inspection(item.title, inspect_model(writer.model))
+        return [block for section in document.sections for block in section.blocks]
+
+    def maps(self, item: MapsItem) -> list[Block]:
+        from lilliput.interpret import capture_text
+        from lilliput.interpret.heat_maps import draw_layer
+
+        pictures = []
+        for number, text in enumerate(item.texts, start=1):
+            attention = capture_text(self.writer(item.run), text, layers=[item.layer], pad=item.pad, title="")
+            caption = (
+                f"Attention weights of layer {item.layer}, all heads, {counted(len(attention.tokens), 'position')}."
+            )
+            with styled():
+                drawing = draw_layer(attention, item.layer)
+                pictures.append(finish(drawing, f"map-{number}", f"{caption} Text: {text}", caption, paper=True))
+        return [Gallery(pictures)]
+
+    def texts(self, item: TextsItem) -> list[Block]:
+        writer = self.writer(item.run)
+        settings = writer.config.generate
+        if item.tokens is not None:
+            settings = replace(settings, tokens=item.tokens)
+        return [
+            QuotedText((one.prompt + one.text).strip(), f"After “{one.prompt}”, {counted(one.tokens, 'token')}")
+            for one in writer.samples(list(item.prompts), SEED, settings)
+        ]
+
+    def plots(self, item: PlotsItem) -> list[Block]:
+        part = self.plan.studies[item.study]
+        result = part.result()
+        if result is None or not result.rows:
+            raise not_run(part)
+        found = {int(picture.name.split("-")[1]): picture for picture in draw_study(result)}
+        pictures = [found[number] for number in item.plots if number in found]
+        return [Gallery(pictures)] if pictures else []
+
+    def examples(self, item: ExamplesItem) -> list[Block]:
+        part = self.plan.runs[item.run] if item.run is not None else self.plan.studies[item.study or ""]
+        result = part.result()
+        if result is None:
+            raise not_run(part)
+        return list(example_tables(result))
+
+
+def not_run(part: Part) -> UserError:
+    what, fix = f"{part.kind} {part.name} has no results", "run the same command again"
+    return UserError(what, str(part.folder), fix=fix, code="reproduction.incomplete")
+
+
+def unique(block: Block, prefix: str) -> Block:
+    """Return the block; the names of its pictures begin with `prefix`."""
+    if not isinstance(block, Gallery):
+        return block
+    pictures: list[Picture] = [renamed(picture, f"{prefix}-{picture.name}") for picture in block.pictures]
+    return Gallery(pictures)

@@ -1,0 +1,114 @@
+"""The document of a reproduction: a checklist of every item, a section for each, settings, and what differs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from helpers.small_reproductions import reproduced, write_reproduction
+from lilliput.reports.document import (
+    Bullets,
+    Gallery,
+    QuotedText,
+    ReportDocument,
+    Section,
+    Table,
+    as_entry,
+    list_pictures,
+)
+from lilliput.reports.html import to_html
+from lilliput.studies.reproduction_plan import Form, Plan, load_plan
+from lilliput.studies.reproduction_report import Outcome, describe_reproduction, produce
+from lilliput.studies.reproduction_report import write_reproduction as write
+
+TITLES = [
+    "Checklist", "History", "Strategies", "Sizes", "Windows", "Curves", "All evaluations", "Samples and references", "Heads",
+    "Maps", "Texts", "Parts and shapes", "Losses of the windows", "One prompt", "Doubts about the report", "Runs and studies",
+    "Settings", "What differs and why",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Iterator[Outcome]:
+    with chdir(reproduced()):
+        yield produce(load_plan("mine.toml"))
+
+
+@pytest.fixture
+def document(outcome: Outcome) -> ReportDocument:
+    with chdir(reproduced()):
+        return describe_reproduction(outcome)
+
+
+def section(document: ReportDocument, title: str) -> Section:
+    return next(one for one in document.sections if one.title == title)
+
+
+def test_sections_in_the_order_of_the_file(document: ReportDocument) -> None:
+    assert [one.title for one in document.sections] == TITLES
+
+
+def test_checklist_has_every_table_and_figure(outcome: Outcome, document: ReportDocument) -> None:
+    (table,) = section(document, "Checklist").blocks
+    assert isinstance(table, Table)
+    rows = [[as_entry(cell).text for cell in row] for row in table.rows]
+    assert [row[:2] for row in rows] == [[item.place, item.title] for item in outcome.plan.content.items]
+    states = {row[1]: row[2] for row in rows}
+    assert {title for title, state in states.items() if state != "produced"} == {"History", "A photograph"}
+    assert states["History"] == "partly" and rows[-1][2:] == ["not produced", "no camera"]
+
+
+def test_blocks_of_each_kind(document: ReportDocument) -> None:
+    (gallery,) = section(document, "Curves").blocks
+    assert isinstance(gallery, Gallery) and len(gallery.pictures) == 2
+    (maps,) = section(document, "Maps").blocks
+    assert isinstance(maps, Gallery) and len(maps.pictures) == 2
+    texts = section(document, "Texts").blocks
+    assert [block.text[:3] for block in texts if isinstance(block, QuotedText)] == ["A b", "Zoë"]
+    (examples,) = section(document, "One prompt").blocks
+    assert isinstance(examples, Table)
+    assert [row[0] for row in examples.rows] == ["greedy", "sampling"]
+
+
+def test_pictures_have_unique_names_and_ids(document: ReportDocument) -> None:
+    names = [picture.name for picture in list_pictures(document)]
+    assert len(set(names)) == len(names) >= 7
+    ids = re.findall(r'\bid="([^"]+)"', to_html(document))
+    assert len(set(ids)) == len(ids)
+    for target in re.findall(r'(?:href="#|url\(#)([^")]+)', to_html(document)):
+        assert target in ids
+
+
+def test_what_differs(document: ReportDocument) -> None:
+    found = [block for block in section(document, "What differs and why").blocks if isinstance(block, Bullets)]
+    leads = [[lead for lead, _ in block.items] for block in found]
+    assert leads == [["optimizer:"], ["layers:"]]
+    assert "faster" in found[0].items[0][1] and "small" in found[1].items[0][1]
+
+
+def test_files_and_the_quick_form(tmp_path: Path) -> None:
+    write_reproduction(tmp_path)
+    with chdir(tmp_path):
+        plan: Plan = load_plan("mine.toml", form=Form(quick=True))
+        outcome = produce(plan)
+        page, markdown = write(outcome)
+        assert page == Path("runs/reproduce-mine-quick/report.html") and page.is_file() and markdown.is_file()
+        document = describe_reproduction(outcome)
+        last = section(document, "What differs and why").blocks[-1]
+    states = {one.item.title: one.state for one in outcome.items}
+    assert {title for title, state in states.items() if state == "produced"} == {"Settings of the report"}
+    assert isinstance(last, Bullets)
+    assert [lead for lead, _ in last.items] == ["run base:", "study small.toml:"]
+    assert "3 steps in place of 8 steps; evaluate.every = 1" in last.items[0][1]
+
+
+def test_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(reproduced(), tmp_path / "copy"))
+    with chdir(copy):
+        pages = [write(produce(load_plan("mine.toml")))[0].read_bytes() for _ in range(2)]
+    assert pages[0] == pages[1]
