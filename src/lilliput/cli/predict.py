@@ -74,7 +74,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.json and arguments.out is not None:
         what = "--json and --out cannot be combined"
         raise UserError(what, None, fix="remove --json or --out", code="flag.conflict")
-    from lilliput.cli.evaluate import check_place
+    from lilliput.cli.error_flags import check_place
 
     check_place("out", arguments.out)
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from lilliput.errors import UserError
 from lilliput.reports.document import Block, Gallery, Picture, QuotedText, renamed
 from lilliput.reports.formatting import counted
+from lilliput.reports.head_section import find_heads, head_blocks, save_heads
 from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.run_history import history_table, run_history
 from lilliput.reports.run_plots import draw_run
-from lilliput.reports.run_report import SEED, head_blocks
+from lilliput.reports.run_report import SEED
 from lilliput.reports.sample_section import find_samples, sample_blocks, save_samples
 from lilliput.storage.run_folders import Run
 from lilliput.studies.reproduction_files import (
@@ -122,7 +123,10 @@ class Builder:
             return sample_blocks(found) if found else []
         writer = self.writer(item.run)
         if item.kind == "heads":
-            return head_blocks(writer, writer.samples([writer.config.generate.prompt], seed=SEED)[0])
+            run, sample = self.run(item.run), writer.samples([writer.config.generate.prompt], seed=SEED)[0]
+            measured = find_heads(run)
+            save_heads(run, measured)
+            return head_blocks(writer, sample, measured)
         from lilliput.interpret.inspection import inspect_model
         from lilliput.reports.inspection_report import describe_inspection
 
