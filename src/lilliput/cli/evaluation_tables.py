@@ -287,7 +287,8 @@ def story_table(stories: dict[str, Any], is_storybook: bool) -> Table:
         pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
         table.add_row(title, *pair)
     if stories["valid"] is not None:
-        table.add_row("valid stories", f"{stories['valid']:.1%}", "100.0%" if is_storybook else "-")
+        valid = f"{stories['valid']:.1%} ({between(stories['valid_interval'], '{:.1%}'.format)})"
+        table.add_row("valid stories (95% confidence interval)", valid, "100.0%" if is_storybook else "-")
     return table
 
 
