@@ -241,6 +241,9 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     distinct = f"{overlap['different_prompts']} distinct"
     choice = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
     yield f"prompts: {task['prompts']}{requested}, {distinct}; {choice}"
+    if 2 * overlap["different_prompts"] <= task["prompts"] and task["prompts"] > 1:
+        advice = f"set --prompt-tokens above {task['prompt_tokens']}"
+        yield f"warning: few prompts are distinct, so the intervals are too narrow; {advice}"
     if task["full_reference"]:
         yield "references: the whole rest of each document"
     yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
