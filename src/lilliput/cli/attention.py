@@ -139,7 +139,7 @@ def compute(arguments: argparse.Namespace, request: AttentionRequest, report: Re
     tally = Tally() if surveyed is None else surveyed
     if surveyed is None and attention is not None:
         tally.add(attention)
-    written["heads.csv"] = write_scores(tally, folder, arguments.sort)
+    written |= write_scores(tally, folder, arguments.sort, of_text=attention is not None)
     return AttentionResult(name, attention, tally, folder, written)
 
 
@@ -319,7 +319,7 @@ def print_scores(arguments: argparse.Namespace, result: AttentionResult) -> None
     print_table(sort_heads(tally.heads(), arguments.sort), tally.even())
     size = result.written.get("attention.html")
     if size is None:
-        print_note(f"table: {result.folder / 'heads.csv'} (give a text to also write a web page)")
+        print_note(f"table: {result.folder / next(iter(result.written))} (give a text to also write a web page)")
     else:
         others = len(result.written) - 1
         print_note(
