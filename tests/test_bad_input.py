@@ -397,7 +397,7 @@ CASES = [
     ),
     # ---- info
     Case("info of nothing", "info nobody", "run.missing", fact="nobody"),
-    Case("info of three", "info mine mine mine", "flag.value"),
+    Case("info of three", "info mine mine nobody", "run.missing", fact="nobody"),
     Case(
         "info with a damaged log",
         "info mine",

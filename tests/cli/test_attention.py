@@ -118,10 +118,13 @@ def test_over_documents(home: Path) -> None:
     assert [(one["layer"], one["head"]) for one in result["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert list(result["files"]) == ["heads.csv"]
     Path("attention/mine/attention.html").write_text("of an earlier text")
+    table = Path("attention/mine/heads.csv").read_bytes()
     assert lilliput("attention", "mine", "--on", "validation", "--documents", "1").out.startswith(
         "head scores over 1 document of"
     )
     assert Path("attention/mine/attention.html").read_text() == "of an earlier text"
+    assert Path("attention/mine/heads.csv").read_bytes() == table
+    assert Path("attention/mine/heads-documents.csv").read_bytes() != table
     code, out, err = lilliput(
         "attention", "mine", "A bee.", "--on", "mytext.txt", "--documents", "2", "--pictures", "none"
     )

@@ -204,6 +204,41 @@ def test_the_best_texts_of_a_beam_search() -> None:
     assert lilliput("generate", "mine", *search[:4], "--tokens", "8").out == f"Once{found[0]['text']}\n"
 
 
+def test_fewer_texts_than_requested_give_a_note() -> None:
+    search = [
+        "--prompt",
+        "Once",
+        "--beams",
+        "4",
+        "--beam-groups",
+        "2",
+        "--diversity",
+        "0",
+        "--n-best",
+        "4",
+        "--tokens",
+        "8",
+    ]
+    code, out, err = lilliput("generate", "mine", *search, "--json")
+    found = json.loads(out)["samples"]
+    assert code == 0 and len(found) == len({sample["text"] for sample in found}) == 2  # both groups find the same
+    assert "2 of the 4 texts are missing" in err
+    assert lilliput("generate", "mine", *search[:4], "--n-best", "4", "--tokens", "8").err == ""
+
+
+def test_a_repeated_prompt_continues_each() -> None:
+    both = as_json("--prompt", "Once", "--prompt", "A bee", "--tokens", "5", "--seed", "3")["samples"]
+    assert [sample["prompt"] for sample in both] == ["Once", "A bee"]
+    assert texts("--prompt", "A bee", "--tokens", "5", "--seed", "4") == [both[1]["text"]]
+    assert codes("--prompt", "a", "--prompt", "c", "--prompts", "b.txt") == [("flag.conflict", None)]
+
+
+def test_the_end_of_a_document_in_a_prompt_gives_a_note() -> None:
+    code, out, err = lilliput("generate", "mine", "--prompt", "One.<|endoftext|>Two", "--tokens", "2")
+    assert code == 0 and out.startswith("One.<|endoftext|>Two")
+    assert "<|endoftext|> in a prompt is plain text" in err
+
+
 def test_speed_counts_only_the_best_text_of_a_beam_search() -> None:
     found = as_json("--prompt", "Once", "--beams", "4", "--n-best", "3", "--tokens", "8")["samples"]
     assert count_written(found) == found[0]["tokens"] == 8

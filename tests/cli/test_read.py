@@ -148,3 +148,13 @@ def test_the_keys_of_a_preparation(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "vocabulary 257" in out
     assert len([name for name in os.listdir(tmp_path) if not name.endswith(".lock")]) == 1
+
+
+def test_several_runs_in_one_table() -> None:
+    """More than two runs, also checkpoints of runs."""
+    one, two, three = as_json("info", "mine", "runs/mine", "runs/mine/checkpoints/step-000008")
+    assert one["name"] == two["name"] == three["name"] == "mine"
+    assert one["loss"] == three["loss"] and one["steps"] == 8
+    code, out, err = lilliput("info", "mine", "mine", "mine")
+    assert (code, err) == (0, "")
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [["mine", "finished", "8"]] * 3

@@ -14,6 +14,7 @@ from lilliput.evaluation.intervals import (
     mean_interval,
     paired_bootstrap,
     paired_difference,
+    proportion_interval,
     ratio_interval,
     resampled_ratios,
     t_quantile,
@@ -29,6 +30,17 @@ def test_students_t_equals_scipy(freedom: int) -> None:
         assert t_quantile(chance, freedom) == pytest.approx(stats.t.ppf(chance, freedom), rel=1e-9, abs=1e-9)
     for t in (0.0, 0.01, 0.7, 2.0, 12.0, 40.0):
         assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-11, abs=1e-300)
+
+
+@pytest.mark.parametrize("trials", [1, 2, 11, 104, 300, 5000])
+def test_proportions_equal_scipy(trials: int) -> None:
+    for successes in sorted({0, 1, trials // 3, trials // 2, trials - 1, trials}):
+        found = proportion_interval(successes, trials)
+        expected = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")
+        assert found == pytest.approx((expected.low, expected.high), rel=1e-12, abs=1e-15)
+        assert found.low <= successes / trials <= found.high
+    assert proportion_interval(trials, trials).high == 1.0 and proportion_interval(trials, trials).low < 1.0
+    assert proportion_interval(0, trials).low == 0.0 and proportion_interval(0, trials).high > 0.0
 
 
 def test_mean_interval_equals_scipy() -> None:

@@ -23,6 +23,8 @@ from lilliput.evaluation.multitask import measure_multitask
 LENGTHS = [3, 24, 25, 50, 1, 7, 23, 0, 72]
 PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.95, 0.04, 0.01], [0.3, 0.6, 0.1], [0.35, 0.33, 0.32], [0.05, 0.05, 0.9]])
 
+scipy_stats = pytest.importorskip("scipy.stats")
+
 
 def predictions(labels: list[int]) -> LabelPredictions:
     return LabelPredictions(np.array(labels), np.log(PROBABILITIES))
@@ -113,3 +115,12 @@ def test_metrics_without_duplicates() -> None:
     assert result["without"]["calibration"]["error"] == pytest.approx((0.3 + 0.4 + 0.65) / 3)
     assert leaked_figures(found, ["a", "b", "c"], None) is None
     assert leaked_figures(found, ["a", "b", "c"], np.ones(5, bool)) == {"documents": 5, "without": None}
+
+
+def test_the_interval_of_a_perfect_accuracy_has_a_width() -> None:
+    found = LabelPredictions(np.zeros(300, np.int64), np.log(np.tile([0.9, 0.1], (300, 1)))).intervals()
+    assert found is not None
+    low, high = found["accuracy"]
+    expected = scipy_stats.binomtest(300, 300).proportion_ci(0.95, method="wilson")
+    assert (low, high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    assert low < 0.99 and high == 1.0

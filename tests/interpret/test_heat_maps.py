@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from helpers.attention_pages import draw_attention
 from lilliput.interpret import AttentionMaps, draw_heads, draw_layer
-from lilliput.interpret.heat_maps import PADDING, UNSEEN
+from lilliput.interpret.heat_maps import PADDING, UNSEEN, missing_characters
 
 TOKENS = ["<|endoftext|>", "Once", " upon", " a", "\n", "$x$", " 日", "averyveryverylongword", "<pad>"]
 
@@ -97,3 +97,8 @@ def test_notes_state_truncation_and_generation() -> None:
     text = notes(draw_attention(list("abc"), before=["x"] * 1200, after=["y"], prompt=2, last="d", padded=0))
     assert "1,200 tokens before" in text and "1 tokens after" in text
     assert "dashed: generated text begins" in text
+
+
+def test_characters_that_the_font_lacks_are_named() -> None:
+    assert missing_characters(["Once", "·a", "é", "↵"]) == ""
+    assert missing_characters(["我", "·们", "我a"]) == "我们"

@@ -123,7 +123,7 @@ def compute(arguments: argparse.Namespace, request: AttentionRequest, report: Re
     if surveyed is None and attention is not None:
         tally.add(attention)
     if tally.texts:
-        written["heads.csv"] = write_scores(tally, folder, arguments.sort)
+        written |= write_scores(tally, folder, arguments.sort, of_text=attention is not None)
     if functions is not None:
         written["functions.csv"] = write_functions(functions, folder)
     return AttentionResult(name, attention, tally, functions, folder, written)
@@ -225,7 +225,7 @@ def print_scores(arguments: argparse.Namespace, result: AttentionResult) -> None
         print_functions(result.functions, arguments.conllu)
     size = result.written.get("attention.html")
     if size is None:
-        names = [str(result.folder / name) for name in ("heads.csv", "functions.csv") if name in result.written]
+        names = [str(result.folder / name) for name in result.written]
         print_note(f"table: {', '.join(names)} (give a text to also write a web page)")
     else:
         others = len(result.written) - 1

@@ -241,6 +241,9 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     distinct = f"{overlap['different_prompts']} distinct"
     choice = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
     yield f"prompts: {task['prompts']}{requested}, {distinct}; {choice}"
+    if 2 * overlap["different_prompts"] <= task["prompts"] and task["prompts"] > 1:
+        advice = f"set --prompt-tokens above {task['prompt_tokens']}"
+        yield f"warning: few prompts are distinct, so the intervals are too narrow; {advice}"
     if task["full_reference"]:
         yield "references: the whole rest of each document"
     yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
@@ -287,7 +290,8 @@ def story_table(stories: dict[str, Any], is_storybook: bool) -> Table:
         pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
         table.add_row(title, *pair)
     if stories["valid"] is not None:
-        table.add_row("valid stories", f"{stories['valid']:.1%}", "100.0%" if is_storybook else "-")
+        valid = f"{stories['valid']:.1%} ({between(stories['valid_interval'], '{:.1%}'.format)})"
+        table.add_row("valid stories (95% confidence interval)", valid, "100.0%" if is_storybook else "-")
     return table
 
 

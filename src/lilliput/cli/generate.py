@@ -59,13 +59,14 @@ class GenerateFlags:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_generation_flags(parser, GenerateFlags)
+    add_generation_flags(parser, GenerateFlags, repeatable=("prompt",))
     parser.add_argument("--prompts", metavar="FILE", help="file with one prompt per line (- for stdin)")
     parser.add_argument("--json", action="store_true", help="print one JSON object when all texts are generated")
 
 
 def run(arguments: argparse.Namespace) -> int:
     task, prompts = check(arguments)
+    from lilliput.data.corpora import END_OF_TEXT
     from lilliput.decoding.writer import load
 
     with flags_in_errors():
@@ -73,6 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = resolve_settings(task, writer.config.generate, given_flags(arguments, GenerateSettings))
     prompts = [prompt for prompt in prompts or [as_text(settings.prompt)] for _ in range(task.samples)]
     note_long_prompts(writer, prompts)
+    if any(END_OF_TEXT in prompt for prompt in prompts):
+        print_note(
+            f"{END_OF_TEXT} in a prompt is plain text, not the end of a document; an empty prompt starts a document"
+        )
     write = write_beams if settings.beams else write_texts
     with flags_in_errors():
         engine = writer.engine_for(settings, print_note)
@@ -90,9 +95,13 @@ def count_written(samples: Iterable[dict[str, Any]]) -> int:
 
 
 def check(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | None]:
-    """Check the flags without torch and raise all errors at once; return the flags and the prompts of a file, if given."""
+    """Check the flags without torch and raise all errors at once; return the flags, and the prompts if there are several."""
     errors: list[UserError] = []
+    given: list[str] = arguments.prompt or []
+    arguments.prompt = given[-1] if given else None
     task, prompts = check_generation_flags(arguments, GenerateFlags, errors), None
+    if len(given) > 1:
+        prompts = [as_text(prompt) for prompt in given]
     if arguments.prompts is not None and arguments.prompt is not None:
         errors.append(
             UserError("--prompt and --prompts cannot be combined", fix="remove one of the two", code="flag.conflict")
@@ -183,6 +192,10 @@ def write_beams(
                     heading(", ".join(numbers), first=len(samples) == 1) + f"{sample.prompt}{sample.text}\n"
                 )
         sys.stdout.flush()
+    if missing := len(prompts) * task.n_best - len(samples):
+        print_note(
+            f"{missing} of the {len(prompts) * task.n_best} texts are missing: the search found fewer different texts"
+        )
     return samples
 
 

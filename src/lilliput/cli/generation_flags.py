@@ -29,15 +29,15 @@ Settings = TypeVar("Settings")
 Given = dict[str, Any]  # name -> text, list of texts or bool, unchecked
 
 
-def add_generation_flags(parser: argparse.ArgumentParser, own: type) -> None:
-    """Add the run, the command's own flags, the device and the `generate` settings."""
+def add_generation_flags(parser: argparse.ArgumentParser, own: type, repeatable: Sequence[str] = ()) -> None:
+    """Add the run, the command's own flags, the device and the `generate` settings. `repeatable` ones are lists of texts."""
     parser.add_argument("run", metavar="RUN", help="run (folder, or name in runs/) or checkpoint folder")
     add_flags(parser, own, with_default=True)
     parser.add_argument(
         "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
     )
     group = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
-    add_flags(group, GenerateSettings, with_default=False)
+    add_flags(group, GenerateSettings, False, repeatable)
 
 
 def check_generation_flags(
@@ -52,7 +52,9 @@ def check_generation_flags(
     return found
 
 
-def add_flags(group: argparse._ActionsContainer, settings: type, with_default: bool) -> None:
+def add_flags(
+    group: argparse._ActionsContainer, settings: type, with_default: bool, repeatable: Sequence[str] = ()
+) -> None:
     """Add one flag per field. Values stay strings until `check_flags` and `check_generate` check them together."""
     for field in dataclasses.fields(settings):
         assert isinstance(field.default, FieldInfo)
@@ -63,6 +65,9 @@ def add_flags(group: argparse._ActionsContainer, settings: type, with_default: b
         elif is_list(kind):
             several = f'{text} (repeatable; "" for none)'
             group.add_argument(flag(field.name), action="append", metavar="TEXT", help=several)
+        elif field.name in repeatable:
+            several = f"{text} (repeatable)"
+            group.add_argument(flag(field.name), action="append", metavar=kind_name(kind), help=several)
         else:
             group.add_argument(flag(field.name), metavar=kind_name(kind), help=text)
 

@@ -1,4 +1,4 @@
-"""`lilliput info`: list runs, show one, or compare two. Needs no torch."""
+"""`lilliput info`: list runs, show one, or compare two or more. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from lilliput.cli.output import print_json, readable, stdout_console
-from lilliput.errors import UserError
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -14,12 +13,13 @@ EXAMPLES = """
     lilliput info demo                              show a run
     lilliput info demo --json
     lilliput info demo mine                         compare two runs
+    lilliput info demo mine demo                    list the given runs in a table
     lilliput info --schema > recipe.schema.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="RUN", nargs="*", help="run to show, or two runs to compare [list all runs]")
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="run to show, or runs to compare [list all runs]")
     parser.add_argument("--folder", default="runs", help="folder of runs [runs]")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of recipes")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -31,10 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print_json(recipe_schema())
         return 0
-    if len(arguments.runs) > 2:
-        what = f"info compares two runs (got {len(arguments.runs)})"
-        raise UserError(what, None, fix="run lilliput info A B", code="flag.value")
-    show = (print_all, print_one, print_two)[len(arguments.runs)]
+    show = {1: print_one, 2: print_two}.get(len(arguments.runs), print_all)
     show(arguments)
     return 0
 
@@ -43,9 +40,12 @@ def print_all(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from lilliput.storage.run_folders import list_runs
+    from lilliput.storage.run_folders import find_run, list_runs, summarise_run
 
-    found = list_runs(arguments.folder)
+    names = arguments.runs
+    found = (
+        [summarise_run(find_run(name, arguments.folder)) for name in names] if names else list_runs(arguments.folder)
+    )
     if arguments.json:
         print_json(found)
     elif not found:

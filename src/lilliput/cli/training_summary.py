@@ -109,14 +109,17 @@ def show_samples(run: Run, config: Config, console: Console, notes: Console) -> 
     """Print three samples; for the storybook, also the share of valid stories."""
     from lilliput.decoding.writer import load
     from lilliput.evaluation.generated_stories import story_validity
+    from lilliput.evaluation.intervals import proportion_interval
 
     writer = load(run.folder)
     if config.data.source == STORYBOOK:
         with notes.status(f"generating {STORIES} stories to check them"):
             validity = story_validity(writer, STORIES, seed=1)
         temperature = config.generate.temperature
+        low, high = proportion_interval(validity.valid, validity.count)
         console.print(
-            f"valid stories     {validity.share:.0%} of {validity.count} generated at temperature {temperature}"
+            f"valid stories     {validity.share:.0%} of {validity.count} generated at temperature {temperature} "
+            f"(95% confidence interval {low:.0%} to {high:.0%})"
         )
     with notes.status("generating"):
         samples = writer.samples([config.generate.prompt] * 3, seed=1001)

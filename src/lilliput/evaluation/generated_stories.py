@@ -14,6 +14,7 @@ from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.storybook import Validity, floor_bits_per_byte, validity
 from lilliput.decoding.writer import Writer
+from lilliput.evaluation.intervals import proportion_interval
 from lilliput.evaluation.prompt_selection import choose_documents, first_tokens
 from lilliput.evaluation.text_statistics import TextStatistics, measure_texts
 from lilliput.settings.tree import Config, GenerateSettings
@@ -28,12 +29,14 @@ class Stories:
     validity: Validity | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON values: `valid` is a share, `breaks` counts the scenes at which invalid stories stop being valid."""
+        """Return JSON values: `valid` is a share, with its interval; `breaks` counts the scenes at which invalid stories stop
+        being valid."""
         found = self.validity
         return {
             "written": asdict(self.written),
             "reference": asdict(self.reference),
             "valid": None if found is None else found.share,
+            "valid_interval": list(proportion_interval(found.valid, found.count)) if found and found.count else None,
             "breaks": None if found is None else {place.scene: place.count for place in found.breaks},
         }
 

@@ -1,8 +1,8 @@
 """95% confidence intervals and significance of differences.
 
-Owns: the percentile bootstrap over documents (Efron 1979), Student's t over seeds, and the paired form of both. Does
-not own: what is resampled or averaged. Documents are resampled, not tokens: tokens of one document are correlated, and
-an interval over tokens would be too narrow.
+Owns: the percentile bootstrap over documents (Efron 1979), Wilson's interval of a proportion (1927), Student's t over
+seeds, and the paired forms. Does not own: what is resampled or averaged. Documents are resampled, not tokens: tokens of
+one document are correlated, and an interval over tokens would be too narrow.
 
 All results are deterministic functions of the values and a seed.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ def bootstrap(statistic: Statistic, documents: int, seed: int = 0, draws: int = 
 
 
 def ratio_interval(numerators: NDArray[Any], denominators: NDArray[Any], seed: int = 0, draws: int = DRAWS) -> Interval:
-    """Return the interval of sum / sum over documents (loss, bits per byte, accuracy). Draws with denominator 0 are
+    """Return the interval of sum / sum over documents (loss, bits per byte). Draws with denominator 0 are
     skipped.
     """
     assert len(numerators) == len(denominators)
@@ -106,6 +107,20 @@ def resample(documents: int, seed: int, draws: int) -> Iterator[NDArray[np.int64
 def central_interval(found: NDArray[np.float64]) -> Interval:
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))
+
+
+# Over independent trials: proportions ----------------------------------------------------------------------------------
+
+
+def proportion_interval(successes: int, trials: int) -> Interval:
+    """Return Wilson's score interval of a proportion: also if all or no trials succeed, where the bootstrap has width zero."""
+    assert 0 <= successes <= trials and trials > 0
+    z, share = NormalDist().inv_cdf((1 + LEVEL) / 2), successes / trials
+    centre, scale = share + z * z / (2 * trials), 1.0 + z * z / trials
+    reach = z * math.sqrt(share * (1.0 - share) / trials + (z / (2 * trials)) ** 2)
+    low = 0.0 if successes == 0 else (centre - reach) / scale  # exact at the ends
+    high = 1.0 if successes == trials else (centre + reach) / scale
+    return Interval(low, high)
 
 
 # Over seeds: Student's t ----------------------------------------------------------------------------------------------

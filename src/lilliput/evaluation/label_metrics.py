@@ -17,7 +17,7 @@ from lilliput.data.batches import IGNORED, DocumentRows, LabelledWindowRows
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.progress import Report, silent
 from lilliput.errors import UserError
-from lilliput.evaluation.intervals import ratio_interval
+from lilliput.evaluation.intervals import proportion_interval, ratio_interval
 from lilliput.evaluation.language_metrics import Columns, common_columns
 from lilliput.model.classifier_loss import classifier_logits, multitask_loss
 from lilliput.model.transformer import Transformer, evaluating
@@ -98,8 +98,10 @@ class LabelPredictions:
     def intervals(self) -> dict[str, list[float]] | None:
         if len(self.labels) < 2:
             return None
-        each = {"accuracy": self.right, "label_loss": self.nats}
-        return {name: list(ratio_interval(part, np.ones(len(part)))) for name, part in each.items()}
+        return {
+            "accuracy": list(proportion_interval(int(self.right.sum()), len(self.right))),
+            "label_loss": list(ratio_interval(self.nats, np.ones(len(self.nats)))),
+        }
 
 
 def predict_labels(evaluation: Evaluation, batch: int) -> LabelPredictions:

@@ -5,8 +5,7 @@ the pictures and the table (`attention_page`, `heat_maps`, `head_scores`).
 
     attention.html            the page
     attention.npz             layer_<n> (H, T, T), visible_<n> (T, T); tokens, ids, padding (T,); heads (H,)
-    heads.csv                 the scores of each head
-    functions.csv             the functions of each head
+OWN = re.compile(r"attention\.(html|npz)|(heads(-documents)?|functions)\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
     layer-<n>.png             all heads of a layer; layer-<n>-head-<m>.png one of them (or .svg)
 """
 
@@ -29,7 +28,7 @@ from lilliput.interpret.head_scores import Tally, csv_of, sort_heads
 from lilliput.storage import atomic_files as files
 
 Pictures = Literal["layers", "heads", "none"]
-OWN = re.compile(r"attention\.(html|npz)|(heads|functions)\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
+OWN = re.compile(r"attention\.(html|npz)|(heads(-documents)?|functions)\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
 DPI = 150
 
 
@@ -65,12 +64,18 @@ def write_folder(
         sizes[name] = write_picture(attention, layer, head, folder / name)
     if planned:
         report("drawing", len(planned), len(planned))
+        from lilliput.interpret.heat_maps import missing_characters
+
+        if missing := missing_characters(attention.labels):
+            report(f"the font of the pictures lacks {missing}, drawn as boxes; attention.html shows them", 0, 0)
     return sizes
 
 
-def write_scores(tally: Tally, folder: Path, by: str = "layer") -> int:
+def write_scores(tally: Tally, folder: Path, by: str = "layer", of_text: bool = True) -> dict[str, int]:
+    """Write the table; return its size by its name. A table of documents does not replace that of an earlier page."""
     text = csv_of(sort_heads(tally.heads(), by), tally.even())
-    return write(folder / "heads.csv", lambda out: out.write(text.encode()))
+    name = "heads.csv" if of_text or not (folder / "attention.html").exists() else "heads-documents.csv"
+    return {name: write(folder / name, lambda out: out.write(text.encode()))}
 
 
 def write_functions(found: Sequence[HeadFunctions], folder: Path) -> int:

@@ -161,6 +161,12 @@ def shorten(text: str, length: int = LABEL_LENGTH) -> str:
     return known if len(known) <= length else f"{known[: length - 1]}…"
 
 
+def missing_characters(labels: Sequence[str]) -> str:
+    """Return the first characters of labels that the font does not have; empty if it has all."""
+    text = "".join(labels)
+    return "".join(dict.fromkeys(one for one in text if ord(one) not in characters_of_font()))[:LABEL_LENGTH]
+
+
 @cache
 def characters_of_font() -> frozenset[int]:
     from matplotlib.font_manager import findfont

@@ -275,10 +275,12 @@ def _runs_in(folder: Path) -> list[Run]:
 
 def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
     """Return a summary of each run, by name; a run with a damaged log has the state "damaged"."""
-    return [_summary(run) for run in _runs_in(Path(folder))]
+    return [summarise_run(run) for run in _runs_in(Path(folder))]
 
 
-def _summary(run: Run) -> dict[str, Any]:
+def summarise_run(place: Run | Checkpoint) -> dict[str, Any]:
+    """Return the state and the metrics of a run, or of the run that contains a checkpoint."""
+    run = place if isinstance(place, Run) else Run.open(place.folder.absolute().parents[1])
     try:
         events, problem = run.metrics(), None
     except UserError as error:
@@ -322,7 +324,7 @@ def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def describe(run: Run, verify: bool = True) -> dict[str, Any]:
     """Return what `info` reports about a run without torch. `verify` reads every byte of every checkpoint."""
-    summary, events, best, last = _summary(run), run.metrics(), run.best, run.last
+    summary, events, best, last = summarise_run(run), run.metrics(), run.best, run.last
     checkpoints = []
     for checkpoint in run.checkpoints():
         entry: dict[str, Any] = {"name": checkpoint.name, "step": checkpoint.step, "bytes": checkpoint.size()}

@@ -237,3 +237,20 @@ def test_no_disk_space_for_decompression(tmp_path: Path, monkeypatch: pytest.Mon
     error = refused_file(path)
     assert error.code == "file.not-written"
     assert "TMPDIR" in (error.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "suggested"),
+    [
+        ("a.csv", "text,stars,id\na review,5,1\n", "3"),
+        ("b.csv", "text,label_name\na review,5\n", "2"),
+        ("c.csv", "text,nopes\na review,5\n", "nopes"),
+        ("d.tsv", "7\tx\ta long text\n", "1"),
+        ("e.jsonl", '{"text": "a review", "stars": 5}\n', "stars"),
+    ],
+)
+def test_a_wrong_label_field_does_not_suggest_the_text(tmp_path: Path, name: str, content: str, suggested: str) -> None:
+    field = {"text_field": "3"} if name == "d.tsv" else {}
+    error = refused(lambda: pairs(table(tmp_path, name, content), labelled=True, label_field="nope", **field))
+    assert (error.code, error.setting) == ("data.column", "data.label_field")
+    assert (error.fix or "").split(" to ")[1].split()[0] == suggested

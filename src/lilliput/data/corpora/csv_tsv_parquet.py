@@ -47,7 +47,7 @@ def choose_columns(first: list[str], settings: DataSettings, where: str) -> Colu
     header = settings.text_field in names or settings.label_field in names
     if header:
         text = _find(settings.text_field, names, "text", where)
-        label = _find(settings.label_field, names, "label", where) if settings.labelled else None
+        label = _find(settings.label_field, names, "label", where, text) if settings.labelled else None
         chosen = f"column {names[text]!r}" + (f", label in column {names[label]!r}" if label is not None else "")
     else:
         guess = len(names) - 1 if len(names) <= 2 and settings.text_field == DEFAULTS.text_field else None
@@ -71,11 +71,11 @@ def _label_by_number(text: int, names: list[str], settings: DataSettings, where:
     if len(names) == 1:
         what, fix = "a row must have a label and a text (got one column)", "add labels, or set data.labelled to false"
         raise UserError(what, where, fix=fix, code="data.label", setting="data.labelled")
-    return _find(settings.label_field, names, "label", where)
+    return _find(settings.label_field, names, "label", where, text)
 
 
-def _find(field: str, names: list[str], setting: str, where: str) -> int:
-    """Return the index of the column with this name, or with this number from 1."""
+def _find(field: str, names: list[str], setting: str, where: str, taken: int | None = None) -> int:
+    """Return the index of the column with this name, or with this number from 1; an error does not suggest column `taken`."""
     if field in names:
         return names.index(field)
     if field.isdecimal():
@@ -85,10 +85,13 @@ def _find(field: str, names: list[str], setting: str, where: str) -> int:
         fix = f"set data.{setting}_field to 1"
         raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
     shown = [repr(name)[1:-1][:30] for name in names[:8]]
-    longest = max(range(len(names)), key=lambda index: len(names[index])) + 1
+    others = [index for index in range(len(names)) if index != taken] or [0]
+    close = nearest(field, [shown[at] for at in others if at < len(shown)])
+    # The text is in the column with the longest cell, a label in one with a short cell.
+    likely = (max if setting == "text" else min)(others, key=lambda index: len(names[index])) + 1
     columns = ", ".join(shown) + (" …" if len(names) > 8 else "")
     what = f"data.{setting}_field must be a column of the first row: {columns} (got {field!r})"
-    fix = f"set data.{setting}_field to {nearest(field, shown) or longest} (a name, or a number from 1)"
+    fix = f"set data.{setting}_field to {close or likely} (a name, or a number from 1)"
     raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
 
 

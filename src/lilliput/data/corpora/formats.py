@@ -119,7 +119,9 @@ def read_jsonl(path: Path, settings: DataSettings, labels: Labels) -> Iterator[D
         at = functools.partial(place, path, number)
         check_text(text, f"field {settings.text_field!r}", at)
         if settings.labelled and text.strip():
-            yield Document(text, labels.take(_field(value, settings.label_field, "label", where), at))
+            yield Document(
+                text, labels.take(_field(value, settings.label_field, "label", where, settings.text_field), at)
+            )
         else:
             yield Document(text)
 
@@ -136,11 +138,12 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _field(value: dict[str, Any], name: str, setting: str, where: str) -> Any:
+def _field(value: dict[str, Any], name: str, setting: str, where: str, taken: str | None = None) -> Any:
     if name in value:
         return value[name]
     fields = [repr(key)[1:-1][:40] for key in list(value)[:8]]  # a name may contain line ends
-    meant = nearest(name, fields) or (fields[0] if fields else None)
+    others = [field for field in fields if field != taken]
+    meant = nearest(name, others) or next(iter(others), None)
     what = f"each line must have the field {name!r} (got {', '.join(fields) or 'an empty object'})"
     fix = f"set data.{setting}_field to {meant}" if meant else f"add the field {name!r}"
     raise UserError(what, where, fix=fix, code="data.column", setting=f"data.{setting}_field")
