@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 TAKES_SETTINGS = False
 EXAMPLES = """
-    lilliput reproduce                              list the shipped reproductions
-    lilliput reproduce speeches --dry-run           print its runs, studies and estimated time
-    lilliput reproduce speeches --quick             run a short version (at most 6 minutes on two cores)
-    lilliput reproduce speeches                     run it, or resume it
-    lilliput reproduce speeches --minutes 10        scale the budgets of its runs to 10 minutes in total
-    lilliput reproduce mine.toml --folder elsewhere run your own reproduction in elsewhere/reproduce-mine
+    lilliput reproduce                               list the shipped reproductions
+    lilliput reproduce speeches --dry-run            print its runs, studies and estimated time
+    lilliput reproduce speeches --quick              run a short version (at most 6 minutes on two cores)
+    lilliput reproduce speeches                      run it, or resume it
+    lilliput reproduce speeches --minutes 10         scale the budgets of its runs to 10 minutes in total
+    lilliput reproduce mine.toml --folder elsewhere  run your own in elsewhere/reproduce-mine
 """
 
 
