@@ -73,7 +73,7 @@ CASES = [
     ),
     Case("UTF-16", "train a.txt SMALL", "file.not-utf8", prepare=write("a.txt", "text".encode("utf-16"))),
     Case("one character", "train a.txt SMALL", "data.no-validation", prepare=write("a.txt", "x")),
-    Case("another ending", "train a.pdf SMALL", "file.format", fact=".pdf", prepare=write("a.pdf", "text")),
+    Case("another ending", "train a.pdf SMALL", "file.binary", fact="a.pdf", prepare=write("a.pdf", "%PDF-1.4")),
     Case("no such file", "train nothere.txt SMALL", "recipe.missing", fact="nothere.txt"),
     Case("a file nearly", "prepare mytext.tx", "recipe.missing", fact="mytext.tx", suggestion="mytext.txt"),
     Case("a recipe nearly", "train dmo SMALL", "recipe.missing", fact="dmo", suggestion="demo"),
@@ -334,7 +334,11 @@ CASES = [
     Case("evaluate on no tests", "evaluate mine --on tests", "evaluation.set"),
     Case("evaluate an empty file", "evaluate mine --on a.txt", "data.empty", fact="a.txt", prepare=write("a.txt", "")),
     Case(
-        "evaluate a picture", "evaluate mine --on a.png", "file.format", fact=".png", prepare=write("a.png", b"\x89PNG")
+        "evaluate a picture",
+        "evaluate mine --on a.png",
+        "file.binary",
+        fact="a.png",
+        prepare=write("a.png", b"\x89PNG\0"),
     ),
     Case("stride beyond the context", "evaluate mine --stride 33", "setting.value", fact="33", suggestion="16"),
     Case("stride 0", "evaluate mine --stride 0", "flag.value", fact="--stride"),
