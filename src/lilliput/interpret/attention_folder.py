@@ -5,7 +5,8 @@ the pictures and the table (`attention_page`, `heat_maps`, `head_scores`).
 
     attention.html            the page
     attention.npz             layer_<n> (H, T, T), visible_<n> (T, T); tokens, ids, padding (T,); heads (H,)
-OWN = re.compile(r"attention\.(html|npz)|(heads(-documents)?|functions)\.csv|layer-\d+(-head-\d+)?\.(png|svg)")
+    heads.csv                 the scores of each head; heads-documents.csv over documents, if the folder has the page of a text
+    functions.csv             the functions of each head
     layer-<n>.png             all heads of a layer; layer-<n>-head-<m>.png one of them (or .svg)
 """
 
