@@ -101,6 +101,8 @@ def format_difference(difference: float, column: Column) -> str:
     if column.points:
         return fixed(difference, column.digits, "+")
     ratio = 1.0 + difference
+    if ratio >= 10.0:
+        return f"{ratio:,.0f}x"
     return f"{ratio:.2g}x" if ratio >= 2.0 or ratio <= 0.5 else fixed(100 * difference, 1, "+") + "%"
 
 
@@ -132,7 +134,7 @@ def differences_text(found: Sequence[Compared]) -> str:
             if not size:
                 texts.append(f"{counted(len(known), 'value')}: equal")
                 continue
-            shown = f"{middle:.1f} points" if points else f"{middle:.1%}"
+            shown = f"{middle:.1f} points" if points else f"{100 * middle:,.{0 if middle >= 1.0 else 1}f}%"
             cell = f"{one.row.name}, {one.column.name}"
             texts.append(
                 f"{counted(len(known), 'value')}: median difference {shown}, largest {difference_text(one)} ({cell})"
