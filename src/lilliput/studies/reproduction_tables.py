@@ -25,10 +25,13 @@ def table_blocks(table: TableItem, rows: Sequence[Sequence[Compared]], doubts: M
     """Return the published table next to ours, and the doubts about it."""
     layout = side_by_side if len(table.columns) <= SIDE_BY_SIDE else three_lines
     own = [(number, doubt) for number, doubt in doubts if doubt.item == table.title]
-    blocks: list[Block] = [layout(table, rows, own)]
-    if own:
-        blocks.append(Bullets([(f"[{number}]", doubt.reason) for number, doubt in own]))
-    return blocks
+    return [layout(table, rows, own), *doubt_list(table.title, doubts)]
+
+
+def doubt_list(title: str | None, doubts: Marks) -> list[Block]:
+    """List the doubts about an item; of the title None, those about the report."""
+    own = [(f"[{number}]", doubt.reason) for number, doubt in doubts if doubt.item == title]
+    return [Bullets(own)] if own else []
 
 
 def side_by_side(table: TableItem, rows: Sequence[Sequence[Compared]], doubts: Marks) -> Table:
