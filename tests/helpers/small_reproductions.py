@@ -175,6 +175,10 @@ column = "BLEU"
 reason = "Too low."
 
 [[doubts]]
+item = "Texts"
+reason = "Too good."
+
+[[doubts]]
 reason = "The report has no date."
 """
 

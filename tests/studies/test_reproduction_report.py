@@ -75,6 +75,16 @@ def test_blocks_of_each_kind(document: ReportDocument) -> None:
     assert [row[0] for row in examples.rows] == ["greedy", "sampling"]
 
 
+def test_doubts_are_where_they_belong(document: ReportDocument) -> None:
+    found = {
+        one.title: [item for block in one.blocks if isinstance(block, Bullets) for item in block.items]
+        for one in document.sections
+    }
+    assert found["Strategies"] == [("[1]", "Too low.")]
+    assert found["Texts"] == [("[2]", "Too good.")]
+    assert found["Doubts about the report"] == [("[3]", "The report has no date.")]
+
+
 def test_pictures_have_unique_names_and_ids(document: ReportDocument) -> None:
     names = [picture.name for picture in list_pictures(document)]
     assert len(set(names)) == len(names) >= 7

@@ -88,7 +88,14 @@ def test_doubts_are_marked_and_listed() -> None:
 
 @pytest.mark.parametrize(
     ("published", "ours", "text"),
-    [(4.0, 5.0, "+25.0%"), (4.0, 8.0, "2x"), (4.0, 1.0, "0.25x"), (4.0, 4.0, "equal"), (0.0, 1.0, "–")],
+    [
+        (4.0, 5.0, "+25.0%"),
+        (4.0, 8.0, "2x"),
+        (4.0, 4800.0, "1,200x"),
+        (4.0, 1.0, "0.25x"),
+        (4.0, 4.0, "equal"),
+        (0.0, 1.0, "–"),
+    ],
 )
 def test_relative_differences(published: float, ours: float, text: str) -> None:
     assert difference_text(Compared(FIRST, LOSS, published, Found(ours))) == text

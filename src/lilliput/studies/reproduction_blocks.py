@@ -34,7 +34,7 @@ from lilliput.studies.reproduction_files import (
     TextsItem,
 )
 from lilliput.studies.reproduction_plan import Part, Plan
-from lilliput.studies.reproduction_tables import Marks, summarise_table, table_blocks
+from lilliput.studies.reproduction_tables import Marks, doubt_list, summarise_table, table_blocks
 from lilliput.studies.reproduction_values import Compared, compare_table
 from lilliput.studies.study_history import example_tables
 from lilliput.studies.study_plots import draw_study
@@ -70,16 +70,18 @@ class Builder:
             rows = compare_table(self.plan, item)
             state, text = summarise_table(rows)
             return Produced(item, state, text, table_blocks(item, rows, self.doubts), rows)
+        doubts = doubt_list(item.title, self.doubts)
         if isinstance(item, AbsentItem):
-            return Produced(item, MISSING, item.reason, [])
+            return Produced(item, MISSING, item.reason, doubts)
         if isinstance(item, SettingsItem):
-            return Produced(item, PRODUCED, "section Settings", [])
+            return Produced(item, PRODUCED, "section Settings", doubts)
         try:
             blocks = self.blocks(item)
         except UserError as error:  # no checkpoint yet, or a text that the model cannot read
-            return Produced(item, MISSING, error.what, [])
+            return Produced(item, MISSING, error.what, doubts)
         kept = [unique(block, f"item-{number}") for block in blocks]
-        return Produced(item, PRODUCED if kept else MISSING, "" if kept else "nothing was logged for it", kept)
+        state, text = (PRODUCED, "") if kept else (MISSING, "nothing was logged for it")
+        return Produced(item, state, text, [*kept, *doubts])
 
     def blocks(self, item: Item) -> list[Block]:
         build: dict[type[Item], Callable[[Any], list[Block]]] = {

@@ -17,6 +17,7 @@ from lilliput.studies.grid import budget_of, cells
 from lilliput.studies.reproduction_blocks import Builder, Produced
 from lilliput.studies.reproduction_plan import Part, Plan
 from lilliput.studies.reproduction_settings import NOT_STATED, compare_settings, settings_table, shown
+from lilliput.studies.reproduction_tables import doubt_list
 from lilliput.studies.study_report import format_settings
 
 
@@ -44,7 +45,7 @@ def describe_reproduction(outcome: Outcome) -> ReportDocument:
     sections = [
         Section("Checklist", checklist_blocks(outcome)),
         *(Section(one.item.title, one.blocks) for one in outcome.items),
-        Section("Doubts about the report", doubt_blocks(plan)),
+        Section("Doubts about the report", doubt_list(None, list(enumerate(content.doubts, start=1)))),
         Section("Runs and studies", run_blocks(plan)),
         Section("Settings", [settings_table(content)] if content.settings else []),
         Section("What differs and why", difference_blocks(plan)),
@@ -73,13 +74,6 @@ def checklist_blocks(outcome: Outcome) -> list[Block]:
 def shortened(plan: Plan) -> list[Part]:
     """Return the parts that are not run in their full form."""
     return [part for part in plan.parts if replace(part.study, seeds=part.whole.seeds) != part.whole]
-
-
-def doubt_blocks(plan: Plan) -> list[Block]:
-    """List the doubts that are about the report, not about one table."""
-    numbered = enumerate(plan.content.doubts, start=1)
-    items = [(f"[{number}]", doubt.reason) for number, doubt in numbered if doubt.item is None]
-    return [Bullets(items)] if items else []
 
 
 # Runs

@@ -25,10 +25,13 @@ def table_blocks(table: TableItem, rows: Sequence[Sequence[Compared]], doubts: M
     """Return the published table next to ours, and the doubts about it."""
     layout = side_by_side if len(table.columns) <= SIDE_BY_SIDE else three_lines
     own = [(number, doubt) for number, doubt in doubts if doubt.item == table.title]
-    blocks: list[Block] = [layout(table, rows, own)]
-    if own:
-        blocks.append(Bullets([(f"[{number}]", doubt.reason) for number, doubt in own]))
-    return blocks
+    return [layout(table, rows, own), *doubt_list(table.title, doubts)]
+
+
+def doubt_list(title: str | None, doubts: Marks) -> list[Block]:
+    """List the doubts about an item; of the title None, those about the report."""
+    own = [(f"[{number}]", doubt.reason) for number, doubt in doubts if doubt.item == title]
+    return [Bullets(own)] if own else []
 
 
 def side_by_side(table: TableItem, rows: Sequence[Sequence[Compared]], doubts: Marks) -> Table:
@@ -101,6 +104,8 @@ def format_difference(difference: float, column: Column) -> str:
     if column.points:
         return fixed(difference, column.digits, "+")
     ratio = 1.0 + difference
+    if ratio >= 10.0:
+        return f"{ratio:,.0f}x"
     return f"{ratio:.2g}x" if ratio >= 2.0 or ratio <= 0.5 else fixed(100 * difference, 1, "+") + "%"
 
 
@@ -132,7 +137,7 @@ def differences_text(found: Sequence[Compared]) -> str:
             if not size:
                 texts.append(f"{counted(len(known), 'value')}: equal")
                 continue
-            shown = f"{middle:.1f} points" if points else f"{middle:.1%}"
+            shown = f"{middle:.1f} points" if points else f"{100 * middle:,.{0 if middle >= 1.0 else 1}f}%"
             cell = f"{one.row.name}, {one.column.name}"
             texts.append(
                 f"{counted(len(known), 'value')}: median difference {shown}, largest {difference_text(one)} ({cell})"
