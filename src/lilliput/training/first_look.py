@@ -35,7 +35,7 @@ def small_text_note(config: Config, prepared: Prepared) -> str | None:
         return None
     return (
         f"{found['bytes']:,} bytes of training text are too few to learn a language from: the model will repeat the text; add "
-        "text (1 MB or more is a good start), or fine-tune another run with --from RUN"
+        "text (1 MB or more is a good start), or start from the weights of another run"
     )
 
 
@@ -54,7 +54,7 @@ def starting_notes(trainer: Trainer[Any], prepared: Prepared, origin: Checkpoint
     if guess is not None:
         sentence += f" (uniform guessing: {guess:.3f})"
         if loss > guess:
-            sentence += "; the weights do not fit this text: remove --from to train a new model with its own tokenizer"
+            sentence += "; the weights do not fit this text: train a new model with its own tokenizer"
     return [*notes, sentence]
 
 
