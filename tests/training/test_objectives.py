@@ -272,7 +272,7 @@ def test_commands_with_a_multitask_run(tmp_path: Path, monkeypatch: pytest.Monke
     for metric in ("accuracy ", "perplexity ", "bits per byte "):
         assert metric in result.out, result.out
     assert "11 documents" in result.out and "lilliput generate mine" in result.out
-    assert "--from runs/mine" in result.out
+    assert "--from mine" in result.out
     info = lilliput("info", "mine")
     assert info.code == 0 and "accuracy" in info.out and "perplexity" in info.out
     assert lilliput("generate", "mine", "--prompt", "the", "--tokens", "3").code == 0

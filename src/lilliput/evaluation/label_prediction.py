@@ -45,7 +45,7 @@ def find_classifier(run: str | Path) -> Classifier:
         raise UserError(
             f"predict requires a classifier or a multi-task run (got model.task {config.model.task})",
             str(checkpoint.folder),
-            fix="generate text instead, or train a run with data.labelled true and model.task classifier",
+            fix="use lilliput generate, or train a run with data.labelled true and model.task classifier",
             code="model.task",
             setting="model.task",
         )
