@@ -176,16 +176,16 @@ def test_handles_and_slots_are_released() -> None:
 
 
 def test_worker_threads_end_with_their_engine() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # threads of an earlier test's engine may end meanwhile
     engine = builder(3)(tiny_model())
-    assert threading.active_count() == before + 2
+    workers = set(threading.enumerate()) - before
+    assert len(workers) == 2
     engine.prefill([[1, 2]])
     del engine
     gc.collect()
-    deadline = time.monotonic() + 120
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    for worker in workers:
+        worker.join(timeout=120)
+    assert not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.parametrize("views", [[[1] * 25], [[17]], [[-1]], [[10**10]]])
@@ -243,7 +243,7 @@ def test_an_interrupted_pass_restores_the_rows(monkeypatch: pytest.MonkeyPatch) 
     deadline = time.monotonic() + 120
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before, "a thread of the old team still waits"
+    assert threading.active_count() <= before, "a thread of the old team still waits"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
