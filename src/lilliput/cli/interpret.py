@@ -34,6 +34,7 @@ EXAMPLES = """
     lilliput interpret demo "The fox" --lens --top 5 --json
 """
 ALL = "all"
+ENDED = "(empty: the model ended the text at once)"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -237,8 +238,8 @@ def show(arguments: argparse.Namespace, result: InterpretResult) -> None:
         console.print(f"{one.kind} ablation of {heads} in this text ({len(one.tokens):,} tokens)", markup=False)
         difference = one.ablated_loss - one.loss
         console.print(f"loss {one.loss:.4f}, without the heads {one.ablated_loss:.4f} ({difference:+.4f})")
-        console.print(f"generated text: {one.generated}", markup=False)
-        console.print(f"without the heads: {one.ablated_generated}", markup=False)
+        console.print(f"generated text: {one.generated or ENDED}", markup=False)
+        console.print(f"generated without the heads: {one.ablated_generated or ENDED}", markup=False)
     if result.costs is not None:
         documents = "document" if result.costs.documents == 1 else "documents"
         over = f"{result.costs.documents:,} {documents} of {arguments.on}" if arguments.on else "this text"

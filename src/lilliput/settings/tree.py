@@ -227,7 +227,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, then linear (see decay)",
+        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, times a linear fall (decay)",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
