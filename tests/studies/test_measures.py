@@ -24,7 +24,8 @@ from lilliput.evaluation.overlap import measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
 from lilliput.storage.run_folders import Run
-from lilliput.studies.measures import MEASURES, Watched, held_out_prompts, main, measure, read_settings
+from lilliput.studies.measure_settings import read_settings
+from lilliput.studies.measures import MEASURES, Watched, held_out_prompts, main, measure
 from lilliput.studies.study_metrics import EXAMPLE, FIGURES, find_figure
 
 SHORT = {"measure.prompts": 5, "measure.tokens": 9, "measure.batch": 2}

@@ -13,7 +13,8 @@ from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
 from lilliput.studies.grid import Study, budget_of, cell_config, cells, load_study
 from lilliput.studies.job_plan import Measurement, Training, plan, tokens_for
-from lilliput.studies.measures import MEASURES, MeasureSettings
+from lilliput.studies.measure_settings import MeasureSettings
+from lilliput.studies.measures import MEASURES
 from lilliput.studies.study_files import shipped_studies
 from lilliput.studies.study_metrics import FIGURES, find_figure
 

@@ -12,13 +12,13 @@ from typing import Literal
 from lilliput.model.model_choices import (
     FEED_FORWARDS,
     NORMS,
-    TASKS,
     embedding_of,
     positions_of,
     projection_size,
     value_layers,
 )
 from lilliput.model.shapes import head_width, layer_windows
+from lilliput.model.task_choices import TASKS
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 

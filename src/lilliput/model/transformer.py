@@ -25,6 +25,7 @@ from lilliput.model.kv_cache import Cache, LayerCache
 from lilliput.model.layers import PreNorm
 from lilliput.model.norms import QueryKeyNorm
 from lilliput.model.shapes import head_width, layer_windows
+from lilliput.model.task_choices import TASKS
 from lilliput.settings.tree import ModelSettings, VectorSettings
 
 Part = Callable[[Tensor, PassState], Tensor]
@@ -64,7 +65,7 @@ class Transformer(nn.Module):
         vocab_size, hidden, kv_heads = settings.vocab_size, settings.hidden, settings.kv_heads
         assert vocab_size is not None and hidden is not None and kv_heads is not None, "settings must be resolved"
         self.settings, self.vectors = settings, vectors
-        task, norm = choices.TASKS[settings.task], choices.NORMS[settings.norm]
+        task, norm = TASKS[settings.task], choices.NORMS[settings.norm]
         placement, feed_forward = (
             choices.NORM_PLACEMENTS[settings.norm_placement],
             choices.FEED_FORWARDS[settings.feed_forward],

@@ -110,7 +110,7 @@ class ChoiceTable(Mapping[str, Entry], Generic[Entry]):
 
 HOMES: dict[str, str | None] = {
     "tokenizer.kind": "lilliput.data.tokenizer_choices",
-    "model.task": "lilliput.model.model_choices",
+    "model.task": "lilliput.model.task_choices",
     "model.norm": "lilliput.model.model_choices",
     "model.norm_placement": "lilliput.model.model_choices",
     "model.positions": "lilliput.model.model_choices",

@@ -289,7 +289,7 @@ def is_there(recipe: str) -> bool:
 
 
 def check_cell(study: Study, cell: Cell, where: Where) -> list[UserError]:
-    from lilliput.studies.measures import read_settings
+    from lilliput.studies.measure_settings import read_settings
 
     errors = reserved_settings(study, cell, where)
     budgets = [name for name in cell.settings if name.startswith("budget.")]

@@ -1,11 +1,12 @@
 """Measures of a trained run: each returns metrics by dotted names.
 
-Owns: the measures, their settings `measure.*`, and the process that runs a set of them:
+Owns: the measures, and the process that runs a set of them:
 
     python -m lilliput.studies.measures RUN --spec '{"measures": ["training"], "settings": {}, "seed": 1}'
 
 prints one JSON object. Does not own: computing a metric (`evaluation`, `storage.run_folders`, `model.counting`),
-titles and units (`study_metrics`). Only the measures that need a model import torch; `training` reads the run's log.
+titles and units (`study_metrics`), the settings
+`measure.*` (`measure_settings`). Only the measures that need a model import torch; `training` reads the run's log.
 
 A measure is a function of the run's folder, the cell's settings `generate.*` and `measure.*`, and the cell's seed. A value
 that is a str is a text for the report, not a metric. Metrics that a run does not have (a classifier has no perplexity) are
@@ -21,21 +22,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
-
-from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.evaluation.overlap_settings import OverlapTask, PromptChoice
-from lilliput.settings.loading import config_from_dict, sentence
+from lilliput.errors import UserError
+from lilliput.evaluation.overlap_settings import OverlapTask
+from lilliput.settings.loading import config_from_dict
 from lilliput.settings.loading import replace as change
 from lilliput.settings.plugins import load_plugin
-from lilliput.settings.tree import STRICT, Config, Count
+from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
+from lilliput.studies.measure_settings import MeasureSettings, read_settings
 from lilliput.studies.study_metrics import EXAMPLE, OF_A_SPLIT, ORDERS
 from lilliput.studies.subprocesses import own_peak
 
@@ -49,51 +48,6 @@ Measure = Callable[[Path, Mapping[str, Any], int], Mapping[str, float | str]]
 
 LAST = 0.1  # share of the logged steps whose mean loss is the training loss: the loss of one batch is noisy
 WARM_UP = 8  # tokens generated before timing: the first ones load and compile
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class MeasureSettings:
-    """The `measure.*` settings of a study."""
-
-    on: str = Field(default="validation", description="evaluated split: train, validation or the name of a test set")
-    stride: Count | None = Field(default=None, description="tokens between windows (none: aligned, as in training)")
-    prompts: Count = Field(default=50, description="number of documents that are continued")
-    prompt_choice: PromptChoice = Field(
-        default="spread", description="how prompts are chosen, as in evaluate (overlap)"
-    )
-    prompt_tokens: Count = Field(default=5, description="tokens of each document used as the prompt")
-    tokens: Count = Field(default=40, description="tokens generated after each prompt")
-    batch: Count = Field(default=1, description="texts generated at the same time")
-    different_prompts: bool = Field(
-        default=False, description="start each text of a batch with another held-out document (writing)"
-    )
-    example: str = Field(default="", description="prompt that every cell continues, for the report (example)")
-    repeats: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="repeated measurements of a speed")
-    stories: Count = Field(default=100, description="storybook stories that are generated and checked")
-
-
-def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
-    """Return the `measure.*` settings of a cell; raise all errors at once."""
-    known = [field.name for field in fields(MeasureSettings)]
-    given = {name.removeprefix("measure."): value for name, value in settings.items() if name.startswith("measure.")}
-    errors = []
-    for name in [name for name in given if name not in known]:
-        close = nearest(name, known)
-        fix = f"use measure.{close}" if close else f"use one of {', '.join(f'measure.{one}' for one in known)}"
-        what = f"unknown setting measure.{name}"
-        errors.append(UserError(what, fix=fix, code="setting.unknown", setting=f"measure.{name}"))
-    try:
-        right = {name: None if value == "none" else value for name, value in given.items() if name in known}
-        found = TypeAdapter(MeasureSettings).validate_python(right)
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            name = str(detail["loc"][0])
-            what = f"measure.{name} {sentence(detail['msg'])} (got {given[name]!r})"
-            fix = f"set measure.{name} to a valid value"
-            errors.append(UserError(what, fix=fix, code="setting.value", setting=f"measure.{name}"))
-    if errors:
-        raise UserErrors(errors)
-    return found
 
 
 # From the run's log and settings.
