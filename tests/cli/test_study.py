@@ -45,7 +45,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
         "  window  4 tokens: model.window 4",
         "runs          4, 8 steps each",
         "seeds         1, 2",
-        "measures      training (4 measurements, one per cell and seed)",
+        "measurements  4, one per cell and seed; measured: training",
         "folder        runs/small",
     ):
         assert line in out.splitlines()

@@ -193,7 +193,7 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
     console.print(
-        f"measures      {', '.join(study.measure)} ({about['measurements']} measurements, one per cell and seed)",
+        f"measurements  {about['measurements']}, one per cell and seed; measured: {', '.join(study.measure)}",
         markup=False,
     )
     console.print(f"time          about {clock(seconds)}", markup=False)
