@@ -45,7 +45,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
         "  window  4 tokens: model.window 4",
         "runs          4, 8 steps each",
         "seeds         1, 2",
-        "measurements  4, one per cell and seed; measured: training",
+        "measurements  4, one per cell (combination of values) and seed; measured: training",
         "folder        runs/small",
     ):
         assert line in out.splitlines()

@@ -40,6 +40,7 @@ VERBS = {
         "pass",
         "prepare",
         "put",
+        "quote",
         "read",
     ),
     *(

@@ -219,7 +219,10 @@ def print_scores(arguments: argparse.Namespace, result: AttentionResult) -> None
     documents = "document" if tally.texts == 1 else "documents"
     over = f"{tally.texts:,} {documents} of {arguments.on}" if arguments.on else "this text"
     if tally.texts:
-        console.print(f"head scores over {over} ({tally.tokens:,} tokens), sorted by {arguments.sort}", markup=False)
+        console.print(
+            f"head scores over {over} ({tally.tokens:,} tokens with start tokens), sorted by {arguments.sort}",
+            markup=False,
+        )
         print_table(sort_heads(tally.heads(), arguments.sort), tally.even())
     if result.functions is not None:
         print_functions(result.functions, arguments.conllu)

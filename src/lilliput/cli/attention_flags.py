@@ -100,7 +100,11 @@ def unused_flags(arguments: argparse.Namespace) -> list[UserError]:
         ("--documents", "documents" in given and not on, "--on or --conllu"),
         ("--seed", "seed" in given and not (generates or on), "--generate, --on or --conllu"),
         ("--pad", arguments.pad and not text, "a text"),
-        ("--svg", arguments.svg and not (text and arguments.pictures != "none"), "a text and --pictures"),
+        (
+            "--svg",
+            arguments.svg and not (text and arguments.pictures != "none"),
+            "a text and --pictures layers or heads",
+        ),
     ]
     return [
         UserError(f"{name} requires {what}", fix=f"add {what} or remove {name}", code="flag.conflict")

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overlapping",
         action="store_true",
-        help="also compute the mean loss over the windows that start at every token, as with data.windows overlapping",
+        help="also compute mean loss and perplexity over windows that start at every token, as with data.windows overlapping",
     )
     parser.add_argument(
         "--by",

@@ -340,7 +340,7 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
             by_value["worse than" if sign * row[key] > sign * own else "at least as good as"].append(row["name"])
     for prefix, groups in (
         (f"compared by {metric}", compared),
-        (f"compared by {NAMES[key]}, without a confidence interval", by_value),
+        (f"baselines without a confidence interval, compared by {NAMES[key]}", by_value),
     ):
         parts, of = list[str](), f" of {sum(map(len, groups.values()))} baselines"
         for phrase, names in groups.items():

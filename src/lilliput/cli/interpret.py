@@ -42,7 +42,7 @@ class InterpretFlags:
     """Flags of the command."""
 
     top: Count = describe("number of predictions per layer and token with --lens", 3)
-    generate: Count = describe("number of tokens to generate after the text with --ablate LAYER.HEAD", 40)
+    generate: Count = describe("with --ablate LAYER.HEAD: number of tokens to generate after the text", 40)
     temperature: NotNegative | None = describe("temperature of --generate (none: the run's generate.temperature)", None)
     documents: Count = describe("number of documents to sample with --on", 100)
     seed: Seed = describe("random seed of generated text, of the documents of --on and of intervals", 0)
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="run (folder, or name in runs/) or checkpoint folder")
     parser.add_argument("text", metavar="TEXT", nargs="?", help="input text")
     parser.add_argument(
-        "--lens", action="store_true", help="show what each layer predicts [if there is neither --ablate nor --on]"
+        "--lens", action="store_true", help="show what each layer predicts [on unless --ablate or --on is given]"
     )
     parser.add_argument(
         "--ablate",
@@ -244,7 +244,7 @@ def show(arguments: argparse.Namespace, result: InterpretResult) -> None:
         documents = "document" if result.costs.documents == 1 else "documents"
         over = f"{result.costs.documents:,} {documents} of {arguments.on}" if arguments.on else "this text"
         console.print(
-            f"{result.costs.kind} ablation over {over} ({result.costs.tokens:,} tokens); loss {result.costs.loss:.4f}",
+            f"{result.costs.kind} ablation over {over} ({result.costs.tokens:,} predicted tokens); loss {result.costs.loss:.4f}",
             markup=False,
         )
         print_costs(result.costs.costs)

@@ -114,7 +114,7 @@ def load_plugins(argv: list[str]) -> None:
 
 def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
     if not word.startswith("-"):
-        fix = "remove it; put several files into a folder and name the folder; quote a text that has spaces"
+        fix = "quote a text that has spaces, or put several files into a folder and give the path of the folder"
         return UserError(f"unexpected argument {word!r}", None, fix=fix, code="flag.unknown")
     known: Iterable[str] = flags
     if takes_settings:
@@ -182,7 +182,7 @@ def settings_help() -> str:
         about = field.default.description if isinstance(field.default, FieldInfo) else ""
         value = getattr(owner, inner)
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        shown = str(shown).lower() if isinstance(value, bool) else "none" if shown in (None, "") else shown
+        shown = str(shown).lower() if isinstance(value, bool) else "none" if shown is None else shown or '""'
         left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
         wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
         if len(left) > LEFT - 2:  # two spaces before the description

@@ -28,7 +28,11 @@ EXAMPLES = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reproduction", nargs="?", help="reproduction (path, or name of a shipped one) [list them]")
     parser.add_argument("--quick", action="store_true", help="run the short version, in a separate folder")
-    parser.add_argument("--minutes", type=float, help="training time of all runs on two cores; scales their budgets")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="scale the budgets of all runs so that their training takes about N minutes on two cores",
+    )
     parser.add_argument("--folder", default="runs", help="parent of the folder of the reproduction [runs]")
     parser.add_argument("--overwrite", action="store_true", help="delete its runs and start again; studies are kept")
     parser.add_argument("--dry-run", action="store_true", help="print the runs and the estimated time; do not run")
@@ -150,10 +154,12 @@ def print_plan(plan: Plan, as_json: bool) -> int:
         print_json(about)
         return 0
     console = stdout_console()
-    console.print(f"{plan.content.title} ({plan.content.report})", style="bold", markup=False)
+    console.print(f"{plan.content.title} (report {plan.content.report})", style="bold", markup=False)
     for one in parts:
         budget = ", ".join(f"{amount:,.4g} {unit}" for unit, amount in one["budget"].items())
-        work = f"recipe {one['recipe']}, {budget}, {one['cells']} cells, seeds {', '.join(map(str, one['seeds']))}"
+        cells = f", {one['cells']} cells" if one["cells"] > 1 else ""
+        seeds = f"seed{'s' if len(one['seeds']) > 1 else ''} {', '.join(map(str, one['seeds']))}"
+        work = f"recipe {one['recipe']}, {budget}{cells}, {seeds}"
         console.print(
             f"  {one['kind']:5}  {one['name']}: {work}{' (finished)' if one['finished'] else ''}", markup=False
         )

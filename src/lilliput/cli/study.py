@@ -193,7 +193,8 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
     console.print(
-        f"measurements  {about['measurements']}, one per cell and seed; measured: {', '.join(study.measure)}",
+        f"measurements  {about['measurements']}, one per cell (combination of values) and seed; "
+        f"measured: {', '.join(study.measure)}",
         markup=False,
     )
     console.print(f"time          about {clock(seconds)}", markup=False)

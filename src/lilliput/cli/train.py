@@ -124,6 +124,10 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
         "setting.changed": f"remove the changed setting, or use --name NEW --from {error.where} to start a new run",
         "data.changed": "use the original data, or use --name NEW --from RUN to start a new run",
     }
+    if (error.setting or "").startswith(
+        ("model.", "tokenizer.", "vectors.")
+    ):  # weights of a run require the same model
+        fixes["setting.changed"] = "remove the changed setting, or use --name NEW without --resume to train a new run"
     if arguments.resume:
         fixes |= {
             "run.missing": "remove --resume to start the run",

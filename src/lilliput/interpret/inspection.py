@@ -101,8 +101,10 @@ def list_parts(model: Transformer) -> list[ModulePart]:
             inner = [(name, part) for name, part in block.named_modules() if is_stage(part)]
             found += [ModulePart(f"block 0: {name}", describe(part), count_parameters(part)) for name, part in inner]
     found.append(ModulePart("norm", type(model.norm).__name__, count_parameters(model.norm)))
-    tied = " (tied)" if model.settings.tied else ""
-    found.append(ModulePart("head", type(model.head).__name__ + tied, count_parameters(model.head)))
+    head, own = type(model.head).__name__, count_parameters(model.head)
+    if model.settings.tied:  # its matrix is that of the embedding
+        head, own = f"{head} (tied to the embedding)", model.count().parameters.head
+    found.append(ModulePart("head", head, own))
     return found
 
 

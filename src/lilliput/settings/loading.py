@@ -190,7 +190,7 @@ def unknown_setting(name: str, where: str) -> UserError:
             f"the setting {name} was removed", where, fix="leave the setting out", code="setting.removed", setting=name
         )
     close = nearest(name, setting_types())
-    fix = f"use {close}" if close else f"use a setting of one of the groups {', '.join(sections())}"
+    fix = f"use {close}" if close else f"use name, seed or a setting of one of the groups {', '.join(sections())}"
     return UserError(f"unknown setting {name}", where, fix=fix, code="setting.unknown", setting=name)
 
 
@@ -214,10 +214,10 @@ def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserErr
     if is_choice:
         names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
         close = nearest(value, names, 0.8)
-        if admits_none(setting_types().get(name)):
-            requirements = {f"{requirement} or none": None for requirement in requirements}
+    if subject == name and admits_none(setting_types().get(name)):
+        requirements["must be none"] = None
     return UserError(
-        f"{subject} {' or '.join(requirements)} (got {value!r})",
+        f"{subject} {' or '.join(requirements).replace(' or must be ', ' or ')} (got {value!r})",
         where,
         fix=f"set {subject} to {close or valid_values(list(requirements))}",
         code="setting.choice" if is_choice else "setting.value",

@@ -45,7 +45,9 @@ def load_plugin(path: str | Path) -> None:
         line = error.__traceback__
         while line is not None and line.tb_next is not None:
             line = line.tb_next
-        where = f"{path}, line {line.tb_lineno}" if line is not None else str(path)
-        what = f"the plugin raised {type(error).__name__}: {error}".splitlines()[0]
+        number = error.lineno if isinstance(error, SyntaxError) else line.tb_lineno if line is not None else None
+        where = str(path) if number is None else f"{path}, line {number}"
+        text = error.msg if isinstance(error, SyntaxError) else error
+        what = f"the plugin raised {type(error).__name__}: {text}".splitlines()[0]
         raise UserError(what, where, fix="correct the plugin", code="plugin.failed") from error
     LOADED.append(file)

@@ -57,7 +57,7 @@ class DataSettings:
     labelled: bool = describe("documents have labels: lines of label TAB text, or a label field", False)
     label_field: str = describe("field or column that holds the label", "label")
     documents: Count | None = describe(
-        "use only the first N documents (storybook: number of stories, 20,000 if none)", None
+        "use only the first N documents (storybook: number of training stories, 20,000 if none)", None
     )
     seed: Seed = describe("seed of the split and of the storybook", 1)
     windows: Literal["aligned", "overlapping"] = describe(
@@ -102,11 +102,11 @@ class TokenizerSettings:
     max_vocabulary: Count | None = describe(
         "maximum vocabulary size, special tokens included; keeps the most frequent (word, character)", None
     )
-    vocabulary: str | None = describe("vocabulary file with one token per line; line numbers are ids (word)", None)
+    vocabulary: str | None = describe("vocabulary file with one token per line; the first line has id 0 (word)", None)
     sos_id: SpecialId = describe("id of <sos>, the start of a document (word, character; none: no such token)", 0)
     eos_id: SpecialId = describe("id of <eos>, the end of a document (word, character; none: no such token)", 1)
     pad_id: SpecialId = describe("id of <pad> (word, character; none: no such token)", 2)
-    unk_id: SpecialId = describe("id of <unk>, for tokens outside the vocabulary (word, character)", 3)
+    unk_id: SpecialId = describe("id of <unk>, for tokens outside the vocabulary; required (word, character)", 3)
 
 
 NORMALISATION = ("lowercase", "ascii_punctuation", "single_spaces")  # settings that change the text before it is split
@@ -121,7 +121,7 @@ class VectorSettings:
         None,
     )
     width: Count | None = describe(
-        "width of the vectors (none: same as the file; 100 if source is train; model.dim if there is no source)", None
+        "width of the vectors (none: same as the file; 100 if source is train); unused without a source", None
     )
     frozen: bool = describe("do not train the vectors", True)
     scaled: bool = describe("multiply the vectors by the square root of their width", True)
@@ -156,7 +156,9 @@ class ModelSettings:
     heads: Count = describe("number of attention heads", 4)
     kv_heads: Count | None = describe("number of key and value heads (none: same as heads)", None)
     head_dim: Count | None = describe("width of a head (none: dim / heads)", None)
-    hidden: Count | None = describe("width of the feed-forward layer (none: 4 x dim); swiglu uses 2/3 of it", None)
+    hidden: Count | None = describe(
+        "width of the feed-forward layer (none: 4 x dim); swiglu uses 2/3 of this value, also if you set it", None
+    )
     context: Count = describe("context length in tokens", 256)
     window: Count | tuple[Count | None, ...] | None = describe(
         "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none",
@@ -190,11 +192,11 @@ class ModelSettings:
     bias_head: bool = describe("bias of the output head", False)
     initialisation: Annotated[str, OneOf("model.initialisation")] = describe(
         "xavier; gpt2: normal 0.02, residual projections scaled by depth; zero-residual: blocks start as the identity; "
-        "copying: as zero-residual, but attention after the first layer adds 0.5 x the attended values at the start",
+        "copying: as zero-residual, but in every layer except the first, attention starts as 0.5 x the attended values",
         "zero-residual",
     )
-    classes: Count | None = describe("number of labels (classifier; none: number in the training split)", None)
-    classifier_hidden: Count = describe("hidden width of the classification head", 100)
+    classes: Count | None = describe("number of labels (classifier, both; none: number in the training split)", None)
+    classifier_hidden: Count = describe("hidden width of the classification head (classifier, both)", 100)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -248,7 +250,7 @@ class TrainSettings:
     minutes: Positive | None = describe("budget in minutes (the default, if no other budget is set)", 10.0)
     epochs: Positive | None = describe("budget in passes over the training split", None)
     save_every: Count = describe("steps between checkpoints", 250)
-    keep: Count = describe("number of newest checkpoints to keep (best and last are always kept)", 2)
+    keep: Count = describe("number of newest checkpoints to keep, in addition to the best one", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("device to compute on", "auto")
     precision: Literal["auto", "float32", "float64", "bfloat16", "float16"] = describe(
         "floating-point type; 16-bit types only in matrix products (auto: bfloat16 if measured faster, else float32)",
@@ -291,7 +293,9 @@ class EvaluateSettings:
     tests: bool = describe(
         "evaluate the test sets at every evaluation, not only at the end (they never select the best checkpoint)", False
     )
-    test_rows: Count | None = describe("sequences of a fixed sample of each test set (none: all)", None)
+    test_rows: Count | None = describe(
+        "sequences of a fixed sample of each test set during training (none: all); the end of training uses all", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -43,7 +43,7 @@ def larger_budget(before: Mapping[str, Any], requested: Mapping[str, Any], where
             raise UserError(
                 f"the budget of a resumed run must not be smaller (got {value:g}, the run has {old[name]:g})",
                 where,
-                fix=f"set {name} to more than {old[name]:g}, or remove it",
+                fix=f"set {name} to {old[name]:g} or more, or remove it",
                 code="budget.smaller",
                 setting=name,
             )

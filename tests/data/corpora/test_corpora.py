@@ -243,9 +243,15 @@ def test_storybook() -> None:
         ("validation", story) for story in validation
     ]
     assert 0.9 < sum(len(story.text.encode()) for story in train + validation) / corpus.size < 1.1
-    assert corpus.describe == "600 stories of the built-in storybook; validation: 500 stories of the built-in storybook"
+    assert (
+        corpus.describe
+        == "600 stories of the built-in storybook; validation: 500 other stories of the built-in storybook"
+    )
     assert {path.suffix for path in corpus.sources} == {".py"}
-    assert "20,000 stories of the built-in storybook; validation: 1,000 stories" in open_corpus(DataSettings()).describe
+    assert (
+        "20,000 stories of the built-in storybook; validation: 1,000 other stories"
+        in open_corpus(DataSettings()).describe
+    )
 
 
 @pytest.mark.parametrize(

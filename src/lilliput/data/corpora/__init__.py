@@ -144,7 +144,8 @@ def _open_storybook(split: str, settings: DataSettings) -> Reading:
 
     # The program files are the source: another version may generate other documents.
     files = [Path(str(module.__file__)) for module in (chance, storybook, storybook_words)]
-    return Reading(files, f"{count:,} stories of the built-in storybook", count * STORY_BYTES, read)
+    which = "stories" if split == "train" else "other stories"
+    return Reading(files, f"{count:,} {which} of the built-in storybook", count * STORY_BYTES, read)
 
 
 def _first(reading: Reading, limit: int | None) -> Reading:

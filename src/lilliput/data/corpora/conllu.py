@@ -165,7 +165,11 @@ def read_sentence(block: Block, where: str) -> tuple[list[Word], str, str]:
         if not plain and (multiword := re.fullmatch(r"(\d{1,6})-(\d{1,6})", id_)):
             first, last = int(multiword[1]), int(multiword[2])
             if first != len(words) + 1 or last <= first or (surface and surface[-1][1] >= first):
-                fail(f"a multiword token must be N-M with N the next ID (got {id_})", where, line)
+                fail(
+                    f"a multiword token must be N-M with N = {len(words) + 1}, the next ID, and M above N (got {id_})",
+                    where,
+                    line,
+                )
             surface.append((first, last, form, misc, line))
             continue
         if id_ != str(len(words) + 1):
@@ -222,7 +226,7 @@ def place(
             while given[start : start + 1].isspace():
                 start += 1
             if not given.startswith(form, start):
-                what = f"the text of the sentence must contain the forms in order (got {form!r})"
+                what = f"the text of the sentence must contain the forms in order ({form!r} is not found)"
                 fail(what, where, line, "correct the form or the comment # text")
             at = end = start + len(form)
         inner = words[first - 1 : last]

@@ -130,7 +130,7 @@ def _parse(line: str, name: str, where: str) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except ValueError as error:
-        fix = "write one JSON object per line, or rename the file to .txt"
+        fix = "correct the line (one JSON object per line), or rename the file to .txt to read it as plain text"
         raise UserError(f"the line is not valid JSON: {error}", where, fix=fix, code="file.syntax") from error
     if not isinstance(value, dict):
         what, fix = f"the line must be a JSON object (got {type(value).__name__})", f'write {{"{name}": "…"}}'

@@ -90,7 +90,8 @@ def prepare(
             what = f"the disk is full: prepared data requires up to {needed:,} bytes (got {free:,} free)"
             fix = "free disk space, or set data.cache to another folder"
             raise UserError(what, str(cache), fix=fix, code="file.not-written", setting="data.cache") from error
-        what, fix = f"cannot write prepared data: {error.strerror or error}", "set data.cache to another folder"
+        what = f"cannot write prepared data to {cache}: {error.strerror or error}"
+        fix = "set data.cache to another folder"
         where = str(error.filename or cache)
         raise UserError(what, where, fix=fix, code="file.not-written", setting="data.cache") from error
 
