@@ -10,8 +10,7 @@ import pytest
 
 from helpers.labelled_corpora import token_file
 from helpers.shared_data import DATA, needs_data
-from lilliput.data.prepare.token_files import TokenFile
-from lilliput.evaluation.baselines.ngrams import (
+from lilliput.data.ngrams.kneser_ney import (
     Discounts,
     NGrams,
     TokenSequence,
@@ -19,6 +18,7 @@ from lilliput.evaluation.baselines.ngrams import (
     estimate_discounts,
     lay_out,
 )
+from lilliput.data.prepare.token_files import TokenFile
 
 VOCAB, START = 18, 16
 Gram = tuple[int, ...]

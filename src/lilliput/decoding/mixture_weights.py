@@ -1,7 +1,7 @@
 """Mixture of two models: the probability of each token is the weighted mean of both probabilities.
 
 Owns: mixing nats of the same predictions, and fitting the weight on other predictions than those that are scored. Does
-not own: the nats (`token_scores`, `ngrams`).
+not own: the nats (`token_scores`, `data.ngrams`).
 """
 
 from __future__ import annotations
