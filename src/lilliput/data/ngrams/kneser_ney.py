@@ -121,6 +121,13 @@ class NGrams:
             self.levels.append(Level(keys, rests, rest[at[first] - 1], often))
             rest, rests = _spread(number, at, len(text.ids)), len(keys)
 
+    @classmethod
+    def from_levels(cls, levels: list[Level], before: list[Integers], vocab_size: int) -> NGrams:
+        """Return counts that were made earlier."""
+        counts = cls.__new__(cls)
+        counts.vocab_size, counts.levels, counts.before = vocab_size, levels, before
+        return counts
+
     def nats(self, text: TokenSequence, discount: float | None = None) -> Iterator[Floats]:
         """Yield the nats of each prediction in `text` for order 1, then 2, and so on.
 
