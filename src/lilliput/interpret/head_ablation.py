@@ -169,9 +169,10 @@ def row_nats(model: Transformer, ids: Sequence[int]) -> Numbers:
 
 
 def generation_settings(writer: Writer, tokens: int, settings: GenerateSettings | None) -> GenerateSettings:
-    """Return the settings for this number of tokens with the torch engine: only torch runs hooks."""
+    """Return the settings for this number of tokens with the torch engine (only torch runs hooks), without n-grams."""
     settings = settings or writer.config.generate
     changes = {"tokens": tokens, "min_tokens": min(tokens, settings.min_tokens), "engine": "torch", "quantise": None}
+    changes["mix_ngram"] = None
     return writer.checked(settings, changes)
 
 

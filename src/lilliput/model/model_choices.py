@@ -295,6 +295,9 @@ def classifier_rules(config: Config) -> list[Conflict]:
         )
         if value not in (None, False, 0)
     ]
+    if config.generate.mix_ngram is not None:
+        what = "generate.mix_ngram requires model.task language or both (got classifier)"
+        conflicts.append(Conflict("generate.mix_ngram", what, "set generate.mix_ngram to none"))
     return conflicts + labelled_documents(config) + one_loss(config)
 
 
