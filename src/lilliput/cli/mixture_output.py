@@ -43,8 +43,8 @@ def mixture_block(found: dict[str, Any]) -> Group:
 
     mixture = found["mixture"]
     table = Table(box=None, pad_edge=False)
-    table.add_column("mixture with n-grams")
-    for column in ("loss (nats/token)", "perplexity", "bits per byte", "95% confidence interval"):
+    table.add_column()
+    for column in ("loss", "perplexity", "bits per byte", "95% confidence interval"):
         table.add_column(column, justify="right")
     for name, row in (("this model", found), ("n-grams", mixture["ngram"]), ("mixture", mixture)):
         interval = row["interval"] and " to ".join(f"{end:.4f}" for end in row["interval"]["bits_per_byte"])

@@ -179,7 +179,7 @@ def check_supported(writer: Writer) -> None:
         fix = f"run the same command without torchrun, or set {SETTING} to none"
     elif writer.checkpoint is None:
         what = f"{SETTING} requires a model that is loaded from a run"
-        fix = f"load a run or checkpoint, or set {SETTING} to none"
+        fix = f"use a run or checkpoint, or set {SETTING} to none"
     if what is not None:
         raise UserError(what, fix=fix, code=code, setting=SETTING)
 
