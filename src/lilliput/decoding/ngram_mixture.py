@@ -100,8 +100,9 @@ class RunNGrams:
             try:
                 prepared = open_prepared(self.writer, report, build)
             except UserError as error:
+                place = f" ({error.where})" if error.where else ""  # a command names the flag as the place
                 raise UserError(
-                    f"{SETTING} requires the training data of the run, which is not available: {error.what}",
+                    f"{SETTING} requires the training data of the run, which is not available: {error.what}{place}",
                     error.where,
                     fix=f"restore the data, or set {SETTING} to none",
                     code=error.code,
