@@ -279,7 +279,7 @@ def test_a_file_is_evaluated_without_training_data(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(folder)
     whole = evaluate("mine", on="mytext.txt")
     (folder / "mytext.txt").rename(folder / "other.txt")
-    monkeypatch.setattr("lilliput.evaluation.evaluate.prepare", raise_error)
+    monkeypatch.setattr("lilliput.decoding.run_data.prepare", raise_error)
     messages: list[str] = []
     result = evaluate("mine", on="other.txt", report=lambda message, done, total: messages.append(message))
     assert result["loss"] == whole["loss"] and result["leaked"] is None and result["by"]["frequency"] == []
@@ -298,7 +298,7 @@ def test_changed_data_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     messages: list[str] = []
     here = {"data.source": str(folder / "mytext.txt"), "data.cache": str(folder / "prepared")}
     monkeypatch.setattr(
-        "lilliput.evaluation.evaluate.prepare",
+        "lilliput.decoding.run_data.prepare",
         lambda config, *rest, **named: prepare(replace(config, here), *rest, **named),
     )
     evaluate("mine", report=lambda message, done, total: messages.append(message))

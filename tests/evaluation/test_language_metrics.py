@@ -10,8 +10,8 @@ import pytest
 from helpers.labelled_corpora import token_file
 from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
+from lilliput.decoding.token_scores import Scored
 from lilliput.evaluation.language_metrics import PredictionScores, by_frequency, by_group, by_position, leaked_figures
-from lilliput.evaluation.token_scores import Scored
 
 LENGTHS = [3, 24, 25, 1, 50]
 

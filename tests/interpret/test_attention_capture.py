@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from helpers.attention_pages import small_writer
+from helpers.small_runs import trained
 from helpers.user_errors import refused
-from lilliput.decoding.writer import Writer
+from lilliput.decoding.writer import Writer, load
 from lilliput.interpret import AttentionMaps, capture_text
 from lilliput.model.attention import Capture
 from lilliput.model.attention_mask import visible
+from lilliput.settings.tree import GenerateSettings
 
 TEXT = "A bee saw the sea."
 ENCODER = {"task": "classifier", "classes": 3}
@@ -113,6 +115,13 @@ def test_rows_of_generated_text_equal_new_passes(changes: dict[str, Any], text: 
             got = found.weights[layer][:, row]
             assert np.allclose(got[:, start : row + 1], expected[:, -1], rtol=0, atol=1e-12)
             assert not got[:, :start].any() and not found.mask(layer)[row, :start].any()
+
+
+def test_generation_is_that_of_the_model_without_ngrams() -> None:
+    writer = load(trained() / "runs" / "mine")
+    alone, mixed = (GenerateSettings(temperature=0.0, mix_ngram=share) for share in (None, 1.0))
+    found, expected = (capture_text(writer, TEXT, generate=8, settings=settings) for settings in (mixed, alone))
+    assert found.written == expected.written
 
 
 def test_generation_requires_a_language_model_without_beams() -> None:

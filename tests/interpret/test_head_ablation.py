@@ -103,6 +103,14 @@ def test_generated_text_is_that_of_the_model_without_the_head() -> None:
     assert found.generated != found.ablated_generated
 
 
+def test_generated_text_is_that_of_the_model_without_ngrams() -> None:
+    writer = load(trained() / "runs" / "mine")
+    alone, mixed = (GenerateSettings(temperature=0.0, mix_ngram=share) for share in (None, 1.0))
+    assert writer.samples([TEXT], settings=mixed)[0].text != writer.samples([TEXT], settings=alone)[0].text
+    found, expected = (ablate(writer, TEXT, [(0, 0)], generate=8, settings=settings) for settings in (mixed, alone))
+    assert (found.generated, found.ablated_generated) == (expected.generated, expected.ablated_generated)
+
+
 def test_a_long_text_is_truncated() -> None:
     writer = small_writer()
     found = ablate(writer, "bee " * 20, [(0, 0)])

@@ -295,7 +295,7 @@ def stderr_of_failure(place: Path, *words: str) -> str:
 
 
 def test_an_error_is_printed_once(place: Path) -> None:
-    for name, value in (("train.stepz", "7"), ("train.batch", "1")):
+    for name, value in (("train.stepz", "7"), ("train.batch", "1"), ("generate.mix_ngram", "0.5")):
         printed = stderr_of_failure(place, "--max-restarts", "1", *command("mistaken", f"--{name}", value))
         reports = [line for line in printed.splitlines() if line.startswith("error: ")]
         assert len(reports) == 1 and name in reports[0]

@@ -35,6 +35,7 @@ from lilliput.cli.generation_flags import (
     is_list,
     kinds,
 )
+from lilliput.cli.mixture_output import open_mixture
 from lilliput.cli.output import LineWrapper, print_note, stdout_console
 from lilliput.cli.parsing import kind_name
 from lilliput.cli.prompt_input import as_text
@@ -105,6 +106,7 @@ class Chat:
 
     def run(self) -> None:
         with flags_in_errors():
+            open_mixture(self.writer, self.settings)
             self.writer.engine_for(self.settings, print_note)
         if self.terminal:
             complete([*(f"/{name} " for name in COMMANDS), *(f"/set {name} " for name in NAMES)])
@@ -236,6 +238,8 @@ class Chat:
             return
         texts = ([] if words == ["none"] else words) if is_list(NAMES[name]) else value
         settings, notes = apply_given(self.settings, {name: texts}, call=str)
+        if name == "mix_ngram":
+            open_mixture(self.writer, settings)  # may raise
         self.writer.engine_for(settings, print_note)  # may raise
         self.settings = settings
         when = "; used after /new" if name == "prompt" else ""

@@ -23,7 +23,7 @@ from lilliput.cli.generation_flags import (
 from lilliput.cli.output import print_json, print_note, progress, stderr_console
 from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.overlap_settings import OverlapTask
-from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative, Probability, describe
+from lilliput.settings.tree import STRICT, Count, GenerateSettings, MixShare, NotNegative, Probability, describe
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -31,6 +31,7 @@ EXAMPLES = """
     lilliput evaluate demo --stride 64 --by position --by frequency
     lilliput evaluate demo --on mytext.txt --csv documents.csv
     lilliput evaluate demo --baselines                       compare with n-grams and compressors
+    lilliput evaluate demo --mix-ngram auto                  also the mixture of the model with n-grams
     lilliput evaluate demo --overlap --beams 5               BLEU of continuations of documents
     lilliput evaluate demo --overlap --prompt-choice middle --seed 1 --samples
     lilliput evaluate demo --stories 20                      statistics of generated texts
@@ -60,6 +61,17 @@ class OverlapFlags:
     top_k: Count | None = describe("sample from the K most likely tokens", None)
     top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
     beams: Count | None = describe("beam width (none: no beam search)", None)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MixtureFlags:
+    """The `generate` setting that also adds metrics."""
+
+    mix_ngram: MixShare | None = describe(
+        "also evaluate the mixture of the model with n-grams of its training text: their share, or auto; continuations and "
+        "stories are generated with it",
+        None,
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_flags(overlap, OverlapTask, with_default=True)
     generation = parser.add_argument_group("generation", "defaults: the run's generate.* settings")
+    add_flags(generation, MixtureFlags, with_default=False)
     add_flags(generation, OverlapFlags, with_default=False)
 
 
@@ -132,7 +145,8 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
 
     errors: list[UserError] = []
     task = gather(errors, lambda: check_flags(OverlapTask, given_flags(arguments, OverlapTask)))
-    gather(errors, lambda: check_generate(given_flags(arguments, OverlapFlags)))
+    generation = given_flags(arguments, OverlapFlags) | given_flags(arguments, MixtureFlags)
+    gather(errors, lambda: check_generate(generation))
     own = gather(errors, lambda: check_flags(EvaluateFlags, given_flags(arguments, EvaluateFlags))) or EvaluateFlags()
     for name in ("csv", "overlap_csv"):
         gather(errors, lambda name=name: check_place(name, getattr(arguments, name)))  # type: ignore[misc]
@@ -149,12 +163,13 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
     if found is not None:
         _, config = found
         overlap, stories = arguments.overlap, own.stories is not None
+        mixed = generation.get("mix_ngram", "none") != "none"
         gather(
             errors,
-            lambda: check_arguments(config, arguments.on, own.stride, arguments.overlapping, overlap, stories),
+            lambda: check_arguments(config, arguments.on, own.stride, arguments.overlapping, overlap, stories, mixed),
         )
-        if (overlap or stories) and not errors:
-            settings = gather(errors, lambda: generate_settings(config.generate, given_flags(arguments, OverlapFlags)))
+        if (overlap or stories or "mix_ngram" in generation) and not errors:
+            settings = gather(errors, lambda: generate_settings(config.generate, generation))
     if errors:
         raise UserErrors(errors)
     return {

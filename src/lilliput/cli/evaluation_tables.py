@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lilliput.cli.generation_flags import as_typed
+from lilliput.cli.mixture_output import generated_by, mixture_block
 from lilliput.cli.output import stdout_console
 from lilliput.evaluation.metric_format import format_perplexity
 from lilliput.evaluation.prompt_selection import describe_prompts
@@ -161,6 +162,8 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
         yield part_table("tokens of context", parts["position"])
     if "frequency" in by and parts.get("frequency"):
         yield part_table("occurrences in training", parts["frequency"])
+    if "mixture" in found:
+        yield mixture_block(found)
     if "classes" in found:
         yield class_table(found["classes"])
         if len(found["labels"]) <= MOST_CLASSES:
@@ -170,7 +173,7 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
     if "samples" in found:
         yield sample_table(found["samples"])
     if "stories" in found:
-        yield story_table(found["stories"], found["floor"] is not None)
+        yield beneath(story_table(found["stories"], found["floor"] is not None), *generated_by(found["stories"]))
     for columns in baseline_columns(found):
         rows = baseline_rows(found, columns)
         yield beneath(baseline_table(rows, columns), *verdict_sentences(rows, columns[-1]))
@@ -247,6 +250,7 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     if task["full_reference"]:
         yield "references: the whole rest of each document"
     yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
+    yield from generated_by(overlap)
     yield PERPLEXITY
     yield f"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, {found['bleu']['signature']}"
     yield f"chrF: {overlap['chrf']['signature']}"

@@ -24,6 +24,7 @@ from lilliput.cli.generation_flags import (
     check_generation_flags,
     given_flags,
 )
+from lilliput.cli.mixture_output import open_mixture
 from lilliput.cli.output import print_json, print_note
 from lilliput.cli.prompt_input import STDIN, as_text, read_prompts
 from lilliput.errors import UserError, UserErrors
@@ -39,6 +40,7 @@ EXAMPLES = """
     lilliput generate demo --prompt "Once upon a time" --samples 3 --seed 1
     lilliput generate demo --top-p 0.9 --repetition-penalty 1.2 --stop "The end"
     lilliput generate demo --beams 5 --n-best 3 --json
+    lilliput generate demo --mix-ngram 0.3                      mix the model with n-grams of its training text
     lilliput generate demo --prompts prompts.txt --batch 32     one prompt per line (- for stdin)
     lilliput generate demo --tokens 5 --alternatives 3          probabilities of the most likely tokens
     lilliput generate runs/demo/checkpoints/step-000500 --temperature 0 --tokens 50
@@ -80,12 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
         )
     write = write_beams if settings.beams else write_texts
     with flags_in_errors():
+        mixture = open_mixture(writer, settings)
         engine = writer.engine_for(settings, print_note)
         began = time.monotonic()
         samples = write(writer, prompts, settings, task, show=not arguments.json)
     if arguments.json:
         speed = count_written(samples) / (time.monotonic() - began)
-        print_json({"samples": samples, "tokens_per_second": speed, "engine": engine.name})
+        mixed = None if mixture is None else mixture.as_dict()
+        print_json({"samples": samples, "tokens_per_second": speed, "engine": engine.name, "mixture": mixed})
     return 0
 
 

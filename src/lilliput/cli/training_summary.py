@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +107,15 @@ def format_size(found: dict[str, Any]) -> str:
 
 
 def show_samples(run: Run, config: Config, console: Console, notes: Console) -> None:
-    """Print three samples; for the storybook, also the share of valid stories."""
+    """Print three samples of the model alone; for the storybook, also the share of valid stories."""
     from lilliput.decoding.writer import load
     from lilliput.evaluation.generated_stories import story_validity
     from lilliput.evaluation.intervals import proportion_interval
 
     writer = load(run.folder)
+    if config.generate.mix_ngram is not None:
+        notes.print("the samples are generated without n-grams; lilliput generate mixes them with the model")
+        writer = replace(writer, config=replace(config, generate=replace(config.generate, mix_ngram=None)))
     if config.data.source == STORYBOOK:
         with notes.status(f"generating {STORIES} stories to check them"):
             validity = story_validity(writer, STORIES, seed=1)

@@ -5,10 +5,10 @@ processors of a row. Does not own: rules about the text (`repetition_penalties`,
 (`temperatures`) or the choice of a token (`token_choice`). Processors work on batches; each row is independent of the
 others.
 
-Order: penalties, then bans (bad words, minimum length, forced words, n-grams), then temperature, top-k, typical, top-p,
-min-p; each filter receives the tokens that the previous one kept. A ban that would leave a row without a token is ignored
-in that row, so earlier bans take precedence. A filter keeps at least one token. Without sampling (temperature 0, or beams
-that are not sampled) temperature and filters are left out.
+Order: the mixture with n-grams (`ngram_mixture`), penalties, bans (bad words, minimum length, forced words, n-grams),
+temperature, top-k, typical, top-p, min-p; each filter receives the tokens that the previous one kept. A ban that would
+leave a row without a token is ignored in that row, so earlier bans take precedence. A filter keeps at least one token.
+Without sampling (temperature 0, or beams that are not sampled) temperature and filters are left out.
 
 B rows, V vocabulary, K the largest number of tokens left in a row.
 """
@@ -290,8 +290,8 @@ for _entry in (
     PROCESSORS.add(_entry)
 
 
-def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer) -> Strategy:
-    """Build the processors that the settings turn on, in the order of `PROCESSORS`."""
+def build_strategy(settings: GenerateSettings, tokenizer: Tokenizer, first: Processor | None = None) -> Strategy:
+    """Build the processors that the settings turn on, in the order of `PROCESSORS`. `first` is applied before them."""
     entries = [entry for entry in PROCESSORS.values() if settings.is_drawn or not entry.draw_only]
-    built = (entry.build(settings, tokenizer) for entry in entries)
+    built = (first, *(entry.build(settings, tokenizer) for entry in entries))
     return Strategy(tuple(processor for processor in built if processor is not None), sample=settings.is_drawn)

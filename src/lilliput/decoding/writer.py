@@ -10,11 +10,13 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lilliput.data.progress import Report, silent
 from lilliput.data.tokenizers import Tokenizer
 from lilliput.decoding.beam_hypotheses import BeamSettings
 from lilliput.decoding.engines import Engine
@@ -33,6 +35,9 @@ from lilliput.settings.rules import SHAPE_A_DRAW
 from lilliput.settings.tree import Config, GenerateSettings
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.run_folders import resolve_checkpoint
+
+if TYPE_CHECKING:
+    from lilliput.decoding.ngram_mixture import NGramMixture, RunNGrams
 
 __all__ = ["Alternative", "Piece", "Prompt", "Sample", "TextRequest", "Writer", "collect", "load"]
 
@@ -202,7 +207,8 @@ class Writer:
         self.encode_prompt("")  # raises for a classifier
         check_counts({"batch": batch, "alternatives": alternatives, "n_best": n_best})
         check_beams(settings, alternatives, n_best)
-        strategy = build_strategy(settings, self.tokenizer)  # checked before an engine is compiled
+        # Checked before an engine is compiled.
+        strategy = build_strategy(settings, self.tokenizer, self.mixture_for(settings))
         engine = self.engine_for(settings)
         beams = None if settings.beams is None else self.beam_settings(settings, settings.beams, n_best)
 
@@ -250,6 +256,17 @@ class Writer:
                 (notify or LOG.info)(note)
             self.chosen[key] = PrefixCache(engine)
         return self.chosen[key]
+
+    @cached_property
+    def ngrams(self) -> RunNGrams:
+        """The n-gram model of the run's training split, which is counted on first use."""
+        from lilliput.decoding.ngram_mixture import RunNGrams
+
+        return RunNGrams(self)
+
+    def mixture_for(self, settings: GenerateSettings, report: Report = silent) -> NGramMixture | None:
+        """Return the mixture with n-grams that the settings select; None if `mix_ngram` is off."""
+        return None if settings.mix_ngram is None else self.ngrams.mixture(settings.mix_ngram, report)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Return the token that starts every document, followed by the ids of the prompt."""

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared, TokenFile
 from lilliput.data.progress import Report, silent
-from lilliput.data.tokenizers import learns
+from lilliput.decoding.run_data import open_prepared
 from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.evaluation_sets import Documents, check_name, is_set, open_file, open_sets
 from lilliput.settings.loading import config_from_dict
@@ -126,18 +125,6 @@ def settings_of(run: str | Path) -> tuple[Checkpoint, Config]:
     return checkpoint, config_from_dict(checkpoint.config(), where=str(checkpoint.folder / CONFIG))
 
 
-def open_prepared(writer: Writer, report: Report, build: bool = True) -> Prepared:
-    """Prepare the run's data with the run's tokenizer: the files it was trained on, if they still exist."""
-    config, tokenizer = writer.config, writer.tokenizer
-    prepared = prepare(config, report, None if learns(config.tokenizer) else tokenizer, build=build)
-    if prepared.tokenizer.sha256 != tokenizer.sha256:
-        prepared = prepare(config, report, tokenizer, build=build)
-    assert writer.checkpoint is not None
-    if writer.checkpoint.data_fingerprint() != prepared.fingerprint:
-        report("the data has changed since the run was trained; it was trained on other texts", 0, 0)
-    return prepared
-
-
 # Metrics --------------------------------------------------------------------------------------------------------------
 
 
@@ -163,13 +150,17 @@ def evaluate(
 
     `stride`: tokens between windows (None: the context, as in training). `overlapping`: also the loss over a window at
     every offset. `overlap`: also BLEU and other metrics of continuations, generated with `settings` (None: those of the
-    run). `stories`: also statistics of this number of generated texts. `baselines`: also n-gram, compression and linear
-    baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `samples`: also
+    run). If these settings have `mix_ngram`: also the metrics of the mixture with n-grams, as `mixture`, apart from those
+    of the model. `stories`: also statistics of this number of generated texts. `baselines`: also n-gram, compression and
+    linear baselines. `csv`, `overlap_csv`: files for the metrics of each document and of each continuation. `samples`: also
     the rows of that file. `labelled`: the texts of the file have labels, although those of the run have none.
     """
     checkpoint, config = settings_of(run)
-    check_arguments(config, on, stride, overlapping, overlap is not None, stories is not None)
+    share = (settings or config.generate).mix_ngram
+    check_arguments(config, on, stride, overlapping, overlap is not None, stories is not None, share is not None)
     evaluation = open_evaluation(checkpoint.folder, on, device, report, labelled)
+    if share is not None:
+        evaluation.writer.ngrams.open(report)  # may raise: before the work starts
     from lilliput.evaluation.baseline_comparison import label_rows, language_rows
     from lilliput.evaluation.label_metrics import evaluate_labels, predict_labels
     from lilliput.evaluation.language_metrics import (
@@ -184,6 +175,10 @@ def evaluate(
         scores = score_predictions(evaluation, stride, batch)
         figures, rows = evaluate_language(evaluation, scores, stride)
         found |= figures | {"overlapping": measure_overlapping(evaluation, batch) if overlapping else None}
+        if share is not None:
+            from lilliput.evaluation.mixture_metrics import evaluate_mixture
+
+            found["mixture"] = evaluate_mixture(evaluation, scores, share, stride, batch)
         baseline_rows += language_rows(evaluation, scores) if baselines else []
     if task != "language":
         labels = predict_labels(evaluation, batch)
@@ -197,14 +192,21 @@ def evaluate(
 
         report("generating stories", 0, None)
         generated = measure_stories(evaluation.writer, evaluation.file, settings or config.generate, stories)
-        found |= {"stories": generated.as_dict()}
+        mixture = evaluation.writer.mixture_for(settings or config.generate)
+        found |= {"stories": generated.as_dict() | {"mixture": None if mixture is None else mixture.as_dict()}}
     if csv is not None:
         write_rows(Path(csv), rows)
     return found | ({"baselines": baseline_rows} if baselines else {})
 
 
 def check_arguments(
-    config: Config, on: str, stride: int | None, overlapping: bool, overlap: bool, stories: bool
+    config: Config,
+    on: str,
+    stride: int | None,
+    overlapping: bool,
+    overlap: bool,
+    stories: bool,
+    mix_ngram: bool = False,
 ) -> None:
     """Raise all errors that can be found before anything is read, at once."""
     errors, model = list[UserError](), config.model
@@ -213,6 +215,7 @@ def check_arguments(
     except UserError as error:
         errors.append(error)
     given = {"stride": stride is not None, "overlapping": overlapping, "overlap": overlap, "stories": stories}
+    given["generate.mix_ngram"] = mix_ngram
     if model.task == "classifier":
         errors += [
             UserError(
@@ -252,8 +255,7 @@ def describe(evaluation: Evaluation) -> dict[str, Any]:
 
 def run_name(checkpoint: Checkpoint) -> str | None:
     """Return the name of the run that contains the checkpoint; None if the checkpoint is outside a run folder."""
-    parent = checkpoint.folder.absolute().parent
-    return parent.parent.name if parent.name == "checkpoints" else None
+    return None if checkpoint.run_folder is None else checkpoint.run_folder.name
 
 
 def merge(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Metrics of a language model, computed from the nats of each token.
 
 Owns: the metrics of all documents, and by document, label, set, position and token frequency; with and without
-duplicates of training documents; the closed share of the gap to the floor. Does not own: the nats (`token_scores`,
-`unknown_words`), the arithmetic of one metric (`likelihood`) or of intervals (`intervals`).
+duplicates of training documents; the closed share of the gap to the floor. Does not own: the nats
+(`decoding.token_scores`, `unknown_words`), the arithmetic of one metric (`likelihood`) or of intervals (`intervals`).
 
 N predictions.
 """
@@ -24,10 +24,10 @@ from lilliput.data.batches import LanguageBatch, OverlappingRows
 from lilliput.data.packed_windows import Integers
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.storybook import floor_bits_per_byte
+from lilliput.decoding.token_scores import Scored, score_tokens
 from lilliput.evaluation.baselines import language_baselines
 from lilliput.evaluation.intervals import Interval, ratio_interval
 from lilliput.evaluation.likelihood import Likelihood, likelihood_of, measure_likelihood, to_perplexity
-from lilliput.evaluation.token_scores import Scored, score_tokens
 from lilliput.evaluation.unknown_words import LOST_LINE_ENDS, list_lost, spell_unknown
 from lilliput.storage.atomic_files import write_whole
 

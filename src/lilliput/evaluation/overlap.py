@@ -79,6 +79,7 @@ class Overlap:
     unknown: str | None
     continuations: list[Continuation]
     seconds: float  # of all generation
+    mixture: dict[str, Any] | None = None  # with n-grams, if the texts were generated with one
 
     @cached_property
     def hypotheses(self) -> list[str]:
@@ -106,6 +107,7 @@ class Overlap:
             # Stories often begin alike, and greedy decoding continues equal prompts identically.
             "different_prompts": len({one.sample.prompt for one in self.continuations}),
             "generate": asdict(self.settings),
+            "mixture": self.mixture,
             "bleu": bleu_figures(self.hypotheses, self.references),
             "chrf": chrf_figures(self.hypotheses, self.references),
             "conventions": self._conventions(),
@@ -188,7 +190,7 @@ def measure_overlap(
     prompts = [ids[: task.prompt_tokens] for ids in texts]
     settings = writer.checked(replace(settings, tokens=task.tokens))
     writer.encode_prompt("")  # raises an error for a classifier before an engine is made
-    engine = writer.engine_for(settings)
+    engine, mixture = writer.engine_for(settings), writer.mixture_for(settings)
     start = time.perf_counter()
     samples = writer.samples(prompts, task.seed * task.prompts, settings, task.batch)
     seconds = time.perf_counter() - start
@@ -206,7 +208,8 @@ def measure_overlap(
         for place, sample, prompt, ids, (nats, likeliest) in zip(chosen, samples, prompts, texts, scored, strict=True)
     ]
     unknown = None if tokenizer.unknown is None else tokenizer.piece(tokenizer.unknown)
-    return Overlap(task, settings, engine.name, unknown, continuations, seconds)
+    mixed = None if mixture is None else mixture.as_dict()
+    return Overlap(task, settings, engine.name, unknown, continuations, seconds, mixed)
 
 
 def compare_overlaps(a: Overlap, b: Overlap, order: int = max(ORDERS)) -> Paired | None:

@@ -2,7 +2,7 @@
 
 Owns: the ways to choose prompts (`PROMPT_CHOICES`), the tokens at the chosen places, and the model's nats and most
 likely token at each token after a prompt. Does not own: their use (`overlap`, `generated_stories`), or likelihood over
-whole files (`token_scores`).
+whole files (`decoding.token_scores`).
 
 B rows, T positions, V vocabulary.
 """

@@ -1,7 +1,7 @@
 """Cost of spelling unknown words, so that a small vocabulary does not improve the metrics.
 
 Owns: the byte model that spells words, and the nats of the unknown words of documents. Does not own: the nats of the
-unknown token itself (`token_scores`), or the metrics (`language_metrics`).
+unknown token itself (`decoding.token_scores`), or the metrics (`language_metrics`).
 
 A word model pays one cheap token for every unknown word, whereas a BPE model pays for all of its letters. The two are
 comparable if each unknown token also pays for spelling its word. The speller predicts each byte and an end symbol from

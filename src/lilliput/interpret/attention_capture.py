@@ -123,10 +123,11 @@ def capture_ids(
 def capture_generation(
     writer: Writer, text: str, choice: HeadChoice, tokens: int, seed: int, settings: GenerateSettings | None, title: str
 ) -> AttentionMaps:
-    """Generate one text and capture the attention of each pass."""
+    """Generate one text, without n-grams, and capture the attention of each pass."""
     prompt = writer.encode_prompt(text)
     settings = settings or writer.config.generate
     changes = {"tokens": tokens, "min_tokens": min(tokens, settings.min_tokens), "engine": "torch", "quantise": None}
+    changes["mix_ngram"] = None
     settings = writer.checked(settings, changes)
     if settings.beams is not None:
         raise UserError(

@@ -2,7 +2,7 @@
 
 Owns: replacing the output of heads during forward passes (`without_heads`), the mean outputs for mean ablation, and the loss and
 the generated text without heads, over a text (`ablate`) or over documents (`ablate_documents`). Does not own: the loss of
-documents (`evaluation.token_scores`), intervals (`evaluation.intervals`), or the printed tables (`cli.interpret`).
+documents (`decoding.token_scores`), intervals (`evaluation.intervals`), or the printed tables (`cli.interpret`).
 
 The output of a head is its slice of the input of the output projection, (D,) per token. Zero ablation replaces it by 0.
 Mean ablation replaces it by its mean over all tokens that the unchanged model reads in the evaluated text or documents,
@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.data.progress import Report, silent
 from lilliput.decoding.engines.torch_engine import TorchEngine
+from lilliput.decoding.token_scores import StridedRows, score_tokens
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
 from lilliput.evaluation.intervals import Interval, ratio_interval
-from lilliput.evaluation.token_scores import StridedRows, score_tokens
 from lilliput.interpret.head_names import Head, all_heads, check_heads
 from lilliput.model.attention import SelfAttention
 from lilliput.model.transformer import Transformer, evaluating
@@ -169,9 +169,10 @@ def row_nats(model: Transformer, ids: Sequence[int]) -> Numbers:
 
 
 def generation_settings(writer: Writer, tokens: int, settings: GenerateSettings | None) -> GenerateSettings:
-    """Return the settings for this number of tokens with the torch engine: only torch runs hooks."""
+    """Return the settings for this number of tokens with the torch engine (only torch runs hooks), without n-grams."""
     settings = settings or writer.config.generate
     changes = {"tokens": tokens, "min_tokens": min(tokens, settings.min_tokens), "engine": "torch", "quantise": None}
+    changes["mix_ngram"] = None
     return writer.checked(settings, changes)
 
 

@@ -54,6 +54,7 @@ def classifier_rules(config: Config) -> list[Conflict]:
             ("model.tied", config.model.tied, "false"),
             ("train.z_loss", config.train.z_loss, "0"),
             ("train.pair_updates", config.train.pair_updates, "0"),
+            ("generate.mix_ngram", config.generate.mix_ngram, "none"),
         )
         if value not in (None, False, 0)
     ]

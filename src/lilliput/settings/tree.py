@@ -22,6 +22,7 @@ Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
 Probability = Annotated[float, Field(gt=0.0, le=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+MixShare = Annotated[float, Field(ge=0.0, le=1.0)] | Literal["auto"]
 
 
 def describe(description: str, default: Any) -> Any:
@@ -321,6 +322,9 @@ class GenerateSettings:
     typical: Probability | None = describe(
         "locally typical sampling: sample from the tokens whose surprise is closest to the entropy, up to this total probability",
         None,
+    )
+    mix_ngram: MixShare | None = describe(
+        "mix the model with n-grams of its training text: their share, or auto for the best one on validation", None
     )
     repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)

@@ -93,6 +93,12 @@ class Checkpoint:
     def name(self) -> str:
         return step_name(self.step)
 
+    @property
+    def run_folder(self) -> Path | None:
+        """The folder of the run that contains the checkpoint; None if it is outside a run."""
+        parent = self.folder.absolute().parent
+        return parent.parent if parent.name == "checkpoints" else None
+
     def size(self) -> int:
         return sum(entry.stat().st_size for entry in self.folder.iterdir())
 
@@ -110,6 +116,11 @@ class Checkpoint:
 
     def state_json(self) -> dict[str, Any]:
         return parse_object(self._contents(STATE_JSON))
+
+    def model_sha256(self) -> str:
+        """Return the SHA-256 of the weights, as the manifest records it."""
+        digest: str = self._read_manifest()["files"][MODEL]["sha256"]
+        return digest
 
     def data_fingerprint(self) -> str:
         """Return the fingerprint of the data that the run was trained on."""

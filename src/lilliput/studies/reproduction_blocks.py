@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lilliput.decoding.mixture_weights import describe_mixture
 from lilliput.errors import UserError
 from lilliput.reports.document import Block, Gallery, Picture, QuotedText, renamed
 from lilliput.reports.formatting import counted
@@ -125,7 +126,8 @@ class Builder:
             return sample_blocks(found) if found else []
         writer = self.writer(item.run)
         if item.kind == "heads":
-            run, sample = self.run(item.run), writer.samples([writer.config.generate.prompt], seed=SEED)[0]
+            alone = replace(writer.config.generate, mix_ngram=None)
+            run, sample = self.run(item.run), writer.samples([alone.prompt], seed=SEED, settings=alone)[0]
             measured = find_heads(run)
             save_heads(run, measured)
             return head_blocks(writer, sample, measured)
@@ -155,8 +157,10 @@ class Builder:
         settings = writer.config.generate
         if item.tokens is not None:
             settings = replace(settings, tokens=item.tokens)
+        mixture = writer.mixture_for(settings)
+        by = "" if mixture is None else f", by a mixture: {describe_mixture(mixture.as_dict())}"
         return [
-            QuotedText((one.prompt + one.text).strip(), f"After “{one.prompt}”, {counted(one.tokens, 'token')}")
+            QuotedText((one.prompt + one.text).strip(), f"After “{one.prompt}”, {counted(one.tokens, 'token')}{by}")
             for one in writer.samples(list(item.prompts), SEED, settings)
         ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -51,15 +51,16 @@ class Session:
     notes: list[str]
 
     def write_sample(self) -> str:
-        """Generate a text with the weights that would be saved now. All processes must call this."""
+        """Generate a text with the weights that would be saved now, without n-grams. All processes must call this."""
         config, step = self.trainer.config, self.trainer.step
         prompt, tokenizer = config.generate.prompt, self.prepared.tokenizer
+        alone = replace(config.generate, mix_ngram=None)
 
         def generate(model: Transformer) -> str:
             # Other engines copy the weights, which the next step changes.
             writer = Writer(config, model, tokenizer, engine=TorchEngine(model))
             with torch.autocast(model.device.type, enabled=False):  # a loaded model computes in the type of its weights
-                return writer.generate(prompt, seed=step)
+                return writer.generate(prompt, seed=step, settings=alone)
 
         return prompt + self.trainer.use(generate)
 
@@ -116,6 +117,7 @@ def start_session(start: RunStart | None, report: Report, world: World) -> Itera
     with ExitStack() as stack:
         claimed = claim_run(start, world, stack)
         refuse_small_batch(claimed.config, world)
+        refuse_mixture(claimed.config, world)
         device = world.device(claimed.config.train.device)
         prepare_machine(claimed.config.train.threads)
         data = load_training_data(claimed, world, report)
@@ -147,6 +149,17 @@ def refuse_small_batch(config: Config, world: World) -> None:
             fix=f"set train.batch to {world.processes} or more, or start fewer processes",
             code="setting.conflict",
             setting="train.batch",
+        )
+
+
+def refuse_mixture(config: Config, world: World) -> None:
+    """Raise if several processes train a run that mixes the model with n-grams: one process counts and fits them."""
+    if world.processes > 1 and config.generate.mix_ngram is not None:
+        raise UserError(
+            f"generate.mix_ngram requires one process (got {world.processes})",
+            fix="set generate.mix_ngram to none, or train without torchrun",
+            code="setting.conflict",
+            setting="generate.mix_ngram",
         )
 
 

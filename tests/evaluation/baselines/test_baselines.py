@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.labelled_corpora import token_file
+from lilliput.data.ngrams.kneser_ney import NGrams, choose_order, lay_out
 from lilliput.evaluation import baselines
 from lilliput.evaluation.baselines import (
     compression_baselines,
@@ -19,7 +20,6 @@ from lilliput.evaluation.baselines import (
     mix,
     mixed_baseline,
 )
-from lilliput.evaluation.baselines.ngrams import NGrams, choose_order, lay_out
 
 VOCAB, START = 17, 16
 

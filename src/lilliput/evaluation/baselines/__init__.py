@@ -1,8 +1,8 @@
 """Baselines: n-grams, compressors and linear classifiers of words.
 
 Owns: the rows that are compared with a model, their names, and the limits on training data. Does not own: the
-arithmetic of each baseline (`ngrams`, `mixture`, `compression`, `linear_classifiers`), or the model's own metrics
-(`likelihood`).
+arithmetic of each baseline (`data.ngrams`, `decoding.mixture_weights`, `compression`, `linear_classifiers`), or the
+model's own metrics (`likelihood`).
 
 Every choice (discounts, order, regularisation) is made within the training data. Limits bound the memory and time of
 fitting; a row that was fitted on a part of the training data states this in its name. The evaluated text is never
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lilliput.data.ngrams.kneser_ney import MOST_TOKENS, Floats, NGrams, choose_order, lay_out
 from lilliput.data.packed_windows import predictions_of
 from lilliput.data.prepare.token_files import TokenFile
+from lilliput.decoding.mixture_weights import cross_mix, fit_weight, mix
 from lilliput.evaluation.baselines.compression import BORDER, Compressor, find_zstandard, join, measure_sizes, xz
 from lilliput.evaluation.baselines.linear_classifiers import most_common_label, predict_by_naive_bayes, predict_by_tfidf
-from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
-from lilliput.evaluation.baselines.ngrams import Floats, NGrams, choose_order, lay_out
 from lilliput.evaluation.likelihood import Likelihood
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "mixed_baseline",
 ]
 
-MOST_TOKENS = 10_000_000  # for n-gram counts: about 1.5 GB and a minute
 MOST_BYTES = 8 << 20  # for compressors, before the evaluated text: 10 to 20 s each
 MOST_DOCUMENTS = 20_000  # for label classifiers
 

@@ -1,15 +1,19 @@
 """Mixture of two models: the probability of each token is the weighted mean of both probabilities.
 
-Owns: mixing nats of the same predictions, and fitting the weight on other predictions than those that are scored. Does
-not own: the nats (`token_scores`, `ngrams`).
+Owns: mixing nats of the same predictions, fitting the weight on other predictions than those that are scored, and the
+text that names a mixture. Does not own: the nats (`token_scores`, `data.ngrams`), or the n-grams of a run
+(`ngram_mixture`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lilliput.data.ngrams.kneser_ney import MOST_TOKENS
 
 Floats = NDArray[np.float64]
 ENOUGH = 1e-9  # the fit stops when the weight changes less
@@ -60,3 +64,16 @@ def cross_mix(nats_a: Floats, nats_b: Floats, document: NDArray[np.int64]) -> Mi
         weights[part] = weight = fit_weight(nats_a[other], nats_b[other])
         mixed[part] = mix(nats_a[part], nats_b[part], weight)
     return Mixed(mixed, float(weights.mean()))
+
+
+def describe_mixture(found: Mapping[str, Any]) -> str:
+    """Return the parts of a mixture with n-grams as text, and where a fitted weight comes from.
+
+    `found` is the result of `NGramMixture.as_dict`, or the metrics of a mixture. Its `weight` is that of the n-grams.
+    """
+    weight, tokens = found["weight"], found["ngram_tokens"]
+    part = "of the training split" if tokens < MOST_TOKENS else f"of the first {tokens:,} tokens of training"
+    origin = " (weight fitted on the validation split)" if found["weight_from"] == "validation" else ""
+    return (
+        f"{1 - weight:.1%} this model + {weight:.1%} Kneser-Ney n-grams of order {found['ngram_order']} {part}{origin}"
+    )

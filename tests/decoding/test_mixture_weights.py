@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lilliput.evaluation.baselines.mixture import cross_mix, fit_weight, mix
+from lilliput.decoding.mixture_weights import cross_mix, fit_weight, mix
 
 
 def make_nats(size: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Interpolated Kneser-Ney n-grams over token ids, exact and normalised.
 
 Owns: the counts of all n-grams up to an order, the discounts, the nats of each prediction under each order, and the
-choice of an order on held-out training text. Does not own: metrics (`baselines`), or mixing with a model (`mixture`).
+choice of an order on held-out training text. Does not own: metrics (`evaluation.baselines`), the distribution over the
+whole vocabulary (`sparse_tables`), files of counts (`count_files`), or mixing with a model (`decoding.ngram_mixture`).
 
 For a token w, its context h of n - 1 tokens, and h', which is h without its first token,
 
@@ -33,6 +34,7 @@ from lilliput.data.prepare.token_files import TokenFile
 Floats = NDArray[np.float64]
 UNSEEN = -1  # the number of an n-gram that is not in training: index -1 of a table holds its value
 HELD_OUT = 10  # 1/10 of the training text chooses the order
+MOST_TOKENS = 10_000_000  # of a text that is counted: about 1.5 GB and a minute
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,13 @@ class NGrams:
             self.levels.append(Level(keys, rests, rest[at[first] - 1], often))
             rest, rests = _spread(number, at, len(text.ids)), len(keys)
 
+    @classmethod
+    def from_levels(cls, levels: list[Level], before: list[Integers], vocab_size: int) -> NGrams:
+        """Return counts that were made earlier."""
+        counts = cls.__new__(cls)
+        counts.vocab_size, counts.levels, counts.before = vocab_size, levels, before
+        return counts
+
     def nats(self, text: TokenSequence, discount: float | None = None) -> Iterator[Floats]:
         """Yield the nats of each prediction in `text` for order 1, then 2, and so on.
 
@@ -129,14 +138,14 @@ class NGrams:
         lower = np.full(len(at), 1 / self.vocab_size)
         rest = np.zeros(len(text.ids), np.int64)
         for length, level in enumerate(self.levels, start=1):
-            number = self._find(text, rest, length)
+            number = self.find(text, rest, length)
             numbers = number[at], rest[at - 1]
             yield -np.log(_interpolate(level, level.often, discount, *numbers, lower))
             if length < len(self.levels):
                 lower = _interpolate(level, self.before[length - 1], discount, *numbers, lower)
             rest = number
 
-    def _find(self, text: TokenSequence, rest: Integers, length: int) -> Integers:
+    def find(self, text: TokenSequence, rest: Integers, length: int) -> Integers:
         """Return the number of the n-gram of this length that ends at each token, from those one token shorter
         (`rest`).
         """
@@ -144,8 +153,9 @@ class NGrams:
         at = np.flatnonzero((text.place >= length - 1) & (rest != UNSEEN))
         key = text.ids[at - length + 1] * level.rests + rest[at]
         number = np.searchsorted(level.keys, key)
-        number[np.append(level.keys, UNSEEN)[number] != key] = UNSEEN
-        return _spread(number, at, len(text.ids))
+        found = number < len(level.keys)
+        found[found] = level.keys[number[found]] == key[found]
+        return _spread(np.where(found, number, UNSEEN), at, len(text.ids))
 
 
 def _spread(number: Integers, at: Integers, size: int) -> Integers:
@@ -158,11 +168,17 @@ def _interpolate(
     level: Level, counts: Integers, discount: float | None, number: Integers, context: Integers, lower: Floats
 ) -> Floats:
     """Return p(w | h) for n-grams of these numbers and contexts, from p(w | h')."""
-    discounts = estimate_discounts(counts) if discount is None else Discounts(discount, discount, discount)
-    taken = np.array((0.0, *discounts))[np.minimum(counts, 3)]
+    taken = discount_counts(counts, discount)
     kept = np.append(counts - taken, 0.0)[number]
     total, spare = (np.append(np.bincount(level.context, part, level.rests), 0.0)[context] for part in (counts, taken))
     return np.where(total > 0, (kept + spare * lower) / np.maximum(total, 1), lower)
+
+
+def discount_counts(counts: Integers, discount: float | None = None) -> Floats:
+    """Return what is subtracted from each count: `discount`, or (None) the estimated discounts; 0 from a count of 0."""
+    discounts = estimate_discounts(counts) if discount is None else Discounts(discount, discount, discount)
+    taken: Floats = np.array((0.0, *discounts))[np.minimum(counts, 3)]
+    return taken
 
 
 def choose_order(text: TokenSequence, vocab_size: int, orders: tuple[int, ...], discount: float | None = None) -> int:

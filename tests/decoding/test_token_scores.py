@@ -12,8 +12,8 @@ from helpers.tiny_models import tiny_model
 from lilliput.data.batches import PackedRows
 from lilliput.data.packed_windows import cut_windows
 from lilliput.data.prepare.token_files import TokenFile
+from lilliput.decoding.token_scores import score_tokens, strided_windows
 from lilliput.evaluation.likelihood import measure_likelihood
-from lilliput.evaluation.token_scores import score_tokens, strided_windows
 from lilliput.model.transformer import Transformer
 
 LENGTHS = [3, 24, 25, 1, 0, 23, 50]
@@ -85,7 +85,7 @@ def test_dropout_is_disabled_and_restored() -> None:
 def test_logits_are_computed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     model, file = tiny_model(), token_file(LENGTHS)
     whole = score_tokens(model, file, START, CONTEXT).nats
-    monkeypatch.setattr("lilliput.evaluation.token_scores.CHUNK_NUMBERS", 50)  # two tokens at a time
+    monkeypatch.setattr("lilliput.decoding.token_scores.CHUNK_NUMBERS", 50)  # two tokens at a time
     np.testing.assert_allclose(score_tokens(model, file, START, CONTEXT).nats, whole, rtol=0, atol=1e-13)
 
 
