@@ -16,8 +16,10 @@ from lilliput.kernels import code_cache
 from lilliput.kernels.code_cache import Kernel, read_code, write_code
 from lilliput.kernels.decoding_pass.compiled_function import PASS
 from lilliput.kernels.decoding_pass.layout import Arrays, Plan, ScratchLayout, addresses, array_type
+from lilliput.kernels.dropout import DROPOUT
 from lilliput.kernels.logit_statistics import STATISTICS
-from lilliput.kernels.training_attention import ATTENTION, find_openmp_parallel
+from lilliput.kernels.openmp import find_openmp_parallel
+from lilliput.kernels.training_attention import ATTENTION
 
 WRITE = """
 import sys
@@ -39,7 +41,16 @@ x = torch.ones(1, 2, 20, 16, requires_grad=True)
 attend_compiled(x, x, x, torch.zeros(1, 20, dtype=torch.long)).sum().backward()
 print(x.grad.isfinite().all().item(), "numba" in sys.modules)
 """
-KERNELS = [PASS, *([ATTENTION] if find_openmp_parallel() is not None else [])]
+DROP = """
+import sys
+import torch
+from lilliput.kernels.dropout import Dropout
+x = torch.ones(2, 16, requires_grad=True)
+Dropout(0.5)(x).sum().backward()
+print(x.grad.isfinite().all().item(), "numba" in sys.modules)
+"""
+PROGRAMS = {PASS: WRITE, ATTENTION: LEARN, DROPOUT: DROP}
+KERNELS = [PASS, *([ATTENTION, DROPOUT] if find_openmp_parallel() is not None else [])]
 
 
 def place_of(kernel: Kernel) -> Path:
@@ -59,8 +70,7 @@ def place() -> Path:
 def test_cached_code_runs_without_importing_numba(kernel: Kernel) -> None:
     for needed in (PASS, STATISTICS) if kernel is PASS else (kernel,):  # choosing an engine loads the statistics, too
         place_of(needed)
-    code = WRITE if kernel is PASS else LEARN
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAMS[kernel]], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False", done.stdout
 
 

@@ -24,7 +24,9 @@ from torch.utils.checkpoint import checkpoint
 from helpers.small_runs import assert_equal_tensors, small_config, timeless, train_small
 from helpers.tiny_models import VARIANTS, assert_same, draw, draw_ids, gradients, name_variant, tiny_model
 from lilliput.errors import UserError
-from lilliput.model import recompute
+from lilliput.kernels.openmp import find_openmp_parallel
+from lilliput.kernels.training_attention import attend_compiled
+from lilliput.model import attention, recompute
 from lilliput.model.attention import Capture, PassState
 from lilliput.model.recompute import measure_kept, run_recomputed, use_compile, use_recompute
 from lilliput.model.transformer import Part, Transformer
@@ -59,6 +61,36 @@ def test_gradients_equal_the_plain_pass(case: dict[str, Any], kind: Any, every: 
     assert_equal_tensors(learn(model), plain)
     use_recompute(model, None, 1)
     assert_equal_tensors(learn(model), plain)
+
+
+def compiled_model(monkeypatch: pytest.MonkeyPatch, **case: Any) -> tuple[Transformer, list[float]]:
+    """Return a model that uses compiled attention and dropout, in float32, and the list of its calls of attention."""
+    calls: list[float] = []
+
+    def recorded(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, dropout: float) -> Tensor:
+        calls.append(dropout)
+        return attend_compiled(q, k, v, starts, dropout)
+
+    monkeypatch.setattr(attention, "attend_compiled", recorded)
+    return tiny_model(dropout=0.2, **(case | {"head_dim": 16})).train().float(), calls
+
+
+@pytest.mark.skipif(find_openmp_parallel() is None, reason="torch's OpenMP library was not found")
+@pytest.mark.parametrize("case", VARIANTS[:8], ids=name_variant)
+def test_gradients_of_compiled_dropout(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recomputed and plain gradients have the same masks; so have those of torch's checkpointing."""
+    model, calls = compiled_model(monkeypatch, **case)
+    plain = learn(model)
+    assert calls == [0.2] * 2 * len(model.blocks)
+    for kind in KINDS:
+        use_recompute(model, kind, 1)  # type: ignore[arg-type]
+        assert_equal_tensors(learn(model), plain)
+    use_recompute(model, None, 1)
+    for block in model.blocks:
+        block.run_block = lambda part, x, state: checkpoint(part, x, state, use_reentrant=False)
+    del calls[:]
+    assert_equal_tensors(learn(model), plain)
+    assert calls == [0.2] * 4 * len(model.blocks)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,6 +154,13 @@ def test_only_the_input_of_a_block_is_saved() -> None:
     assert measure_kept(model, lambda: model(ids)) == ends + 2 * stream + 2 * one_block
     use_recompute(model, "feed-forward", 1)
     assert ends + 4 * stream < measure_kept(model, lambda: model(ids)) < everything
+
+
+@pytest.mark.skipif(find_openmp_parallel() is None, reason="torch's OpenMP library was not found")
+def test_compiled_dropout_saves_neither_masks_nor_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = compiled_model(monkeypatch)
+    plain, ids = tiny_model(head_dim=16).train().float(), draw_ids(3, 8)
+    assert measure_kept(model, lambda: model(ids)) == measure_kept(plain, lambda: plain(ids))
 
 
 @contextlib.contextmanager

@@ -55,6 +55,12 @@ VARIANTS: dict[str, dict[str, str]] = {
     "averaged": {"optimizer__average": "0.9", "model__dropout": "0.2", "model__tied": "true"},
     "scaled": {"train__precision": "float16", "optimizer__kind": "sgd", "model__dropout": "0.2"},
     "recomputed": {"train__recompute": "block", "model__dropout": "0.2", "optimizer__kind": "muon"},
+    "compiled": {
+        "train__precision": "float32",
+        "model__dropout": "0.2",
+        "model__head_dim": "16",
+        "model__window": "8,none",
+    },
     "early": {"optimizer__lr": "100", "schedule__kind": "constant", "train__patience": "1", "evaluate__every": "2"},
     "rising": {"optimizer__lr": "100", "schedule__kind": "constant", "train__keep": "1", "evaluate__every": "2"},
 }

@@ -1,19 +1,16 @@
 """Causal attention for training on a CPU in float32, by compiled loops: slightly more than half the time of torch's.
 
-Owns: the autograd operation, when it can be used, and running compiled code on torch's own threads. Does not own: the loops
-(`training_attention_loops`; they need numba and are not imported if their code is cached), or the mask
-(`model.attention_mask`).
+Owns: the autograd operation, and when it can be used. Does not own: the loops (`training_attention_loops`; they need numba
+and are not imported if their code is cached), which keys are visible (`model.attention_mask`), or masks of dropout
+(`dropout`).
 
 B rows, H heads, G key-value heads, T tokens, D head dimension.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +18,8 @@ import torch
 from torch import Tensor
 
 from lilliput.kernels.code_cache import Kernel
+from lilliput.kernels.dropout import NO_MASK, DropoutMask, draw_mask
+from lilliput.kernels.openmp import find_openmp_parallel
 from lilliput.kernels.registers import PANEL, padded
 
 LOG = logging.getLogger("lilliput")
@@ -48,6 +47,8 @@ class AttentionArguments(NamedTuple):
     size: int  # D
     area: int  # floats of the tokens of a head, padded to whole panels
     width: int  # floats of a line of scores
+    mask_seed: int  # of dropout
+    mask_threshold: int
 
 
 class TensorAddress(NamedTuple):
@@ -74,23 +75,6 @@ def load_attention(report: Callable[[str], None]) -> None:
         ATTENTION.load(report)
 
 
-@cache
-def find_openmp_parallel() -> Any:
-    """Return GOMP_parallel of torch's OpenMP library, which runs a function on torch's own threads; None if not found.
-
-    Other threads would compete with torch's, which keep spinning for a while after each operation.
-    """
-    for name in ("libgomp*", "libiomp5*", "libomp*"):
-        for path in sorted(Path(torch.__file__).parent.joinpath("lib").glob(name)):
-            try:
-                found = ctypes.CDLL(str(path)).GOMP_parallel
-            except (OSError, AttributeError):
-                continue
-            found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-            return found
-    return None
-
-
 def fits(size: int) -> bool:
     """Return whether the loops support this head dimension: a multiple of PANEL."""
     return size % PANEL == 0
@@ -109,18 +93,24 @@ def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
-def attend_compiled(q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
-    """Return (B, H, T, D): attention in which the keys from starts[t] (B or 1, T) to t are visible to query t."""
-    out: Tensor = Attend.apply(q, k, v, starts)  # type: ignore[no-untyped-call]
+def attend_compiled(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, dropout: float = 0.0) -> Tensor:
+    """Return (B, H, T, D): attention in which the keys from starts[t] (B or 1, T) to t are visible to query t.
+
+    `dropout` is the probability of dropping a weight. Line (row H + head) T + query of its mask is that of a query; a key's
+    position is its number in the line.
+    """
+    mask = draw_mask(dropout) if dropout else NO_MASK
+    out: Tensor = Attend.apply(q, k, v, starts, mask)  # type: ignore[no-untyped-call]
     return out
 
 
 class Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, mask: DropoutMask) -> Tensor:
         out, softmax_stats = empty_like_projection(q), torch.empty(*q.shape[:3], 2)
-        run(False, softmax_stats, starts, (q, k, v, out))
+        run(False, softmax_stats, starts, mask, (q, k, v, out))
         ctx.save_for_backward(q, k, v, starts, out, softmax_stats)
+        ctx.mask = mask
         return out
 
     @staticmethod
@@ -130,8 +120,8 @@ class Attend(torch.autograd.Function):
         (d_out,) = gradients
         d_out = d_out if d_out.stride(-1) == 1 else d_out.contiguous()
         d_q, d_k, d_v = empty_like_projection(q), empty_like_projection(k), empty_like_projection(v)
-        run(True, softmax_stats, starts, (q, k, v, out, d_out, d_q, d_k, d_v))
-        return d_q, d_k, d_v, None
+        run(True, softmax_stats, starts, ctx.mask, (q, k, v, out, d_out, d_q, d_k, d_v))
+        return d_q, d_k, d_v, None, None
 
 
 def empty_like_projection(x: Tensor) -> Tensor:
@@ -140,7 +130,7 @@ def empty_like_projection(x: Tensor) -> Tensor:
     return torch.empty(rows, tokens, heads, size).transpose(1, 2)
 
 
-def run(backward: bool, softmax_stats: Tensor, starts: Tensor, tensors: tuple[Tensor, ...]) -> None:
+def run(backward: bool, softmax_stats: Tensor, starts: Tensor, mask: DropoutMask, tensors: tuple[Tensor, ...]) -> None:
     q, k = tensors[:2]
     rows, heads, tokens, size = q.shape
     assert starts.dtype is torch.int64 and starts.is_contiguous() and starts.shape[1] == tokens
@@ -151,7 +141,7 @@ def run(backward: bool, softmax_stats: Tensor, starts: Tensor, tensors: tuple[Te
     scratch, counter = torch.empty(threads * thread_floats), np.zeros(2, dtype=np.int64)
     args = AttentionArguments(
         backward, counter.ctypes.data, scratch.data_ptr(), thread_floats, softmax_stats.data_ptr(), starts.data_ptr(),
-        0 if len(starts) == 1 else tokens, rows, heads, heads // k.shape[1], tokens, size, area, width,
+        0 if len(starts) == 1 else tokens, rows, heads, heads // k.shape[1], tokens, size, area, width, *mask,
     )  # fmt: skip
     addresses = [TensorAddress(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)) for x in tensors]
     numbers = np.array([*args, *(number for address in addresses for number in address)], dtype=np.int64)

@@ -29,6 +29,7 @@ from numba.core import types
 from lilliput.kernels.arithmetic import ANY_ORDER, FUSED, ONE, ZERO
 from lilliput.kernels.attention_score_rows import exponentiate_row, softmax_gradient_row
 from lilliput.kernels.calling_convention import array_reader, c_function, tuple_reader
+from lilliput.kernels.dropout_loops import drop_line, keep_scale, line_key
 from lilliput.kernels.registers import PANEL
 from lilliput.kernels.tiles import LONG, add_atomically, compiled, float_tile
 from lilliput.kernels.training_attention import BLOCK, TILE, AttentionArguments, TensorAddress
@@ -145,6 +146,14 @@ def add_transposed_product(args, x, block, block_begin, ends, lines, tokens, to)
         add_product(rows, size // PANEL, x, at, 1, width, x, seen, PANEL, size, depth, x, to + key * size, size)
 
 
+@compiled()
+def drop_weights(args, x, at, panel, after, query):
+    """Apply dropout to a line of weights, or of their gradients; `query` counts all queries of all heads and rows."""
+    if args.mask_threshold:
+        key, scale = line_key(args.mask_seed, query), keep_scale(args.mask_threshold)
+        drop_line(x, at, x, at, panel, after, key, args.mask_threshold, scale)
+
+
 @compiled(FUSED)
 def forward(args, thread_area, q, k, v, out):
     """Compute heads of rows until none is left; the threads share a counter."""
@@ -182,6 +191,7 @@ def forward(args, thread_area, q, k, v, out):
                 panel, after = start // PANEL, token // PANEL + 1
                 exponentiate_row(x, line, panel, after, start, token, scale, softmax_stats, query_stats)
                 softmax_stats[query_stats + 1] = ONE / softmax_stats[query_stats + 1]
+                drop_weights(args, x, line, panel, after, query_stats // 2)
                 clear(x, line + oldest, line + panel * PANEL)
                 clear(x, line + after * PANEL, line + last)
             weighted_sum(
@@ -247,10 +257,12 @@ def backward(args, thread_area, q, k, v, out, d_out, d_q, d_k, d_v):
                         panel, after = min(start, ends) // PANEL, token // PANEL + 1
                         if start <= token:
                             mean = multiply_rows(x, d_outputs + token * size, outputs + token * size, size)
+                            drop_weights(args, x, gradient_row, panel, after, query_stats // 2)
                             peak, inverse_sum = softmax_stats[query_stats], softmax_stats[query_stats + 1]
                             softmax_gradient_row(
                                 x, weight_row, gradient_row, panel, after, start, token, scale, peak, inverse_sum, mean
                             )
+                            drop_weights(args, x, weight_row, panel, after, query_stats // 2)
                         else:
                             after = panel
                         for here in (weight_row, gradient_row):

@@ -36,8 +36,8 @@ def attend(
     if visibility.bias is not None:
         scores = visibility.biased_mask(q.shape[-2], k.shape[-2]).to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=scores, dropout_p=dropout, enable_gqa=grouped)
-    if training and visibility.starts is not None and not dropout and can_attend(q, k, v):
-        return attend_compiled(q, k, v, visibility.starts)
+    if training and visibility.starts is not None and can_attend(q, k, v):
+        return attend_compiled(q, k, v, visibility.starts, dropout)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=visibility.mask, is_causal=visibility.lower, dropout_p=dropout, enable_gqa=grouped
     )

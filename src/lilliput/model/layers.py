@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lilliput.kernels.dropout import Dropout
 from lilliput.kernels.linear import Linear
 from lilliput.model.attention import PassState
 from lilliput.model.shapes import gated_width
@@ -24,7 +25,7 @@ class PreNorm(nn.Module):
 
     def __init__(self, norm: nn.Module, inner: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm, self.inner, self.dropout = norm, inner, nn.Dropout(dropout)
+        self.norm, self.inner, self.dropout = norm, inner, Dropout(dropout)
 
     def forward(self, x: Tensor, state: PassState) -> Tensor:
         added: Tensor = self.dropout(self.inner(self.norm(x), state))

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from lilliput.kernels.dropout import Dropout
 from lilliput.model import model_choices as choices
 from lilliput.model.attention import Capture, PassState, SelfAttention
 from lilliput.model.counting import Count, count
@@ -75,7 +76,7 @@ class Transformer(nn.Module):
         self.windows = layer_windows(settings.window, settings.layers)
         self.embedding = choices.embedding_of(vectors).build(settings, vectors)
         self.positions = choices.positions_of(settings).build(settings)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         with_values = choices.value_layers(settings)
         blocks = []
         for layer, window in enumerate(self.windows):

@@ -1,7 +1,7 @@
 """Build and initialise the model of a run in every process.
 
 Owns: the order of initialisation (random, word vectors, weights of another run, bigram counts), the precision that
-all processes use, compiled attention, recomputation, and torch.compile. Does not own: the parts of a model
+all processes use, compiled kernels, recomputation, and torch.compile. Does not own: the parts of a model
 (`model`), how each initialisation works (their own modules), resuming (`session`).
 """
 
@@ -17,6 +17,7 @@ import torch
 from lilliput.data.batches import RowSource
 from lilliput.data.progress import Report
 from lilliput.data.vectors import Vectors
+from lilliput.kernels.dropout import load_dropout
 from lilliput.kernels.training_attention import fits, load_attention
 from lilliput.model.embeddings import put_vectors
 from lilliput.model.recompute import use_compile, use_recompute
@@ -49,7 +50,7 @@ def set_up_model(
     precision = agree_on_precision(config.train.precision, device, world)
     claimed.notes += [precision.note] if precision.note else []
     model = build_model(config.model, config.vectors, seed=config.seed)
-    load_compiled_attention(model, precision, world, report)
+    load_kernels(model, precision, world, report)
     give_weights(model, precision, data.vectors, claimed.origin)
     seconds = 0.0
     if world.first and not claimed.has_weights:  # the other processes receive its weights
@@ -68,11 +69,17 @@ def agree_on_precision(name: str, device: torch.device, world: World) -> Precisi
     return chosen or build_precision(name, device)
 
 
-def load_compiled_attention(model: Transformer, precision: Precision, world: World, report: Report) -> None:
-    """Compile the attention kernel, or load it from the cache, where the model can use it."""
-    usable = model.causal and not model.settings.dropout and fits(model.head_dim)
-    if usable and precision.device.type == "cpu" and precision.dtype is torch.float32:
-        world.in_turn(partial(load_attention, lambda sentence: report(sentence, 0, 0)))
+def load_kernels(model: Transformer, precision: Precision, world: World, report: Report) -> None:
+    """Compile attention and dropout, or load them from the cache, where the model can use them."""
+    if precision.device.type != "cpu" or precision.weights_dtype is not torch.float32:
+        return
+    loaders = []
+    if model.causal and fits(model.head_dim) and precision.dtype is torch.float32:
+        loaders.append(load_attention)
+    if model.settings.dropout:  # also in 16-bit floats, in which the embedding is float32
+        loaders.append(load_dropout)
+    for load in loaders:
+        world.in_turn(partial(load, lambda sentence: report(sentence, 0, 0)))
 
 
 def give_weights(model: Transformer, precision: Precision, vectors: Vectors | None, origin: Checkpoint | None) -> None:
