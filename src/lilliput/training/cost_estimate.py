@@ -6,6 +6,7 @@ speed of the machine (`devices`).
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from lilliput.errors import UserError
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from lilliput.settings.tree import Config
 
 REACHED = 0.7  # share of the machine's peak that small models reach
+TIMING = "LILLIPUT_TIME_STEPS"  # environment variable: 0 switches the timing of steps off
+
+
+def may_time_steps() -> bool:
+    """Return whether training steps may be timed before a run. Studies switch it off: their runs must not differ in precision
+    and threads, and their times and memory must not include a measurement."""
+    return os.environ.get(TIMING) != "0"
 
 
 def expected_seconds(config: Config, flops: float | None = None) -> float | None:
