@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -149,12 +150,15 @@ def milliseconds(seconds: float) -> str:
 
 
 def find_times(work: Work[Any], candidates: Sequence[Candidate], measure: Measure) -> Timing:
-    """Return the times of the candidates from the cache, or measure and store them. Times of a busy machine are not stored:
-    the next run may have the cores for itself."""
+    """Return the times of the candidates from the cache, or measure and store them.
+
+    On a busy machine the threads of a small model wait for each other, so its times are neither stored nor replaced by stored
+    ones.
+    """
     known = recall(work.device).get(STEPS)
     known, shape = known if isinstance(known, dict) else {}, shape_of_step(work.config)
     times = read_times(known.get(shape))
-    if all(candidate in times for candidate in candidates):
+    if all(candidate in times for candidate in candidates) and not is_loaded():
         return Timing({candidate: times[candidate] for candidate in candidates}, busy=False)
     timing = measure(candidates)
     if len(timing.times) > 1 and not timing.busy:
@@ -164,6 +168,11 @@ def find_times(work: Work[Any], candidates: Sequence[Candidate], measure: Measur
         others = [(name, value) for name, value in known.items() if name != shape]
         remember(work.device, STEPS, dict(others[1 - SHAPES :]) | {shape: entry})
     return timing
+
+
+def is_loaded() -> bool:
+    """Return whether other programs need more than the cores of this machine; False where the system does not report it."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) + 1
 
 
 def read_times(entry: Any) -> dict[Candidate, StepTime]:

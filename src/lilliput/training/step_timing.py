@@ -189,7 +189,8 @@ def try_candidates(
         once |= {one: trial.once(one) for one in candidates if one not in once}
         left = [one for one in candidates if once[one].step(1) < HOPELESS * shortest]
         turn = partial(trial.turn, micro_batches=FEW if shortest < TURN_SECONDS else 1)
-        return Timing(once | time_in_turns(left, turn), trial.busy)
+        times = once | time_in_turns(left, turn)
+        return Timing({one: times[one] for one in candidates}, trial.busy)
 
 
 def time_in_turns(
