@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from lilliput.devices import (
     measure_flops,
     peak_memory,
     prepare_machine,
+    reset_peak_memory,
 )
 
 CPU = torch.device("cpu")
@@ -219,3 +221,17 @@ def test_memory_of_the_cpu_is_that_of_the_machine_and_the_process() -> None:
     unit = 1 if sys.platform == "darwin" else 1024
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     assert before <= (peak_memory(CPU) or 0) <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="Linux resets the peak")
+def test_freed_memory_does_not_count_after_a_reset() -> None:
+    """In a process of its own, because the peak of this one may be far above its memory."""
+    program = (
+        "import torch; from lilliput.devices import prepare_machine, reset_peak_memory\n"
+        "from lilliput.studies.subprocesses import own_peak\n"
+        "prepare_machine(None); held = [torch.ones(100_000) for _ in range(1000)]; high = own_peak(); del held\n"
+        "reset_peak_memory(torch.device('cpu')); print(high - own_peak())"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert 300_000_000 < int(printed) < 500_000_000
+    reset_peak_memory(CPU)  # here it only must not fail

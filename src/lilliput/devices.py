@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -32,6 +32,7 @@ PRECISIONS = {
 WORTH = 1.1  # minimum speed of bfloat16 relative to float32: its lower precision must be worth it
 LONG_ENOUGH = 2e-3  # seconds of one product, so that its overhead is small
 LARGEST = 8192  # 256 MB in float32
+MEASUREMENTS = "machine.json"  # in the cache folder
 
 
 def choose_device(name: str) -> torch.device:
@@ -112,19 +113,38 @@ def known_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the FLOP/s of products in this type, measured once on this machine; on a CPU, of all threads.
 
     If the cache cannot be read or written, the measurement (0.2 s) is repeated."""
-    path, machine, kind = cache_folder() / "machine.json", name_machine(device), str(dtype).removeprefix("torch.")
-    known: dict[str, dict[str, float]] = {}
-    with suppress(OSError, ValueError):
-        known = parse_object(path.read_bytes())
-    speeds = known.get(machine)
-    speeds = speeds if isinstance(speeds, dict) else {}
-    found = speeds.get(kind)
-    if not isinstance(found, float) or not 0.0 < found < math.inf:
-        found = speeds[kind] = measure_flops(device, dtype)
-        with suppress(OSError, UserError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json_bytes({**known, machine: speeds}))
+    kind = str(dtype).removeprefix("torch.")
+    found = recall(device).get(kind)
+    if not is_measured(found):
+        found = measure_flops(device, dtype)
+        remember(device, kind, found)
     return found * (torch.get_num_threads() if device.type == "cpu" else 1)
+
+
+def is_measured(value: Any) -> TypeGuard[float]:
+    """Return whether a value of the cache can be a measurement: a positive number."""
+    return isinstance(value, float) and 0.0 < value < math.inf
+
+
+def recall(device: torch.device) -> dict[str, Any]:
+    """Return what was measured on this machine, by name; nothing if the cache cannot be read."""
+    found = read_measurements().get(name_machine(device))
+    return found if isinstance(found, dict) else {}
+
+
+def remember(device: torch.device, name: str, value: Any) -> None:
+    """Store a measurement of this machine, a value of JSON, if the cache can be written."""
+    with suppress(OSError, UserError):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        measured = recall(device) | {name: value}
+        write_whole(cache_folder() / MEASUREMENTS, json_bytes(read_measurements() | {name_machine(device): measured}))
+
+
+def read_measurements() -> dict[str, Any]:
+    """Return the measurements of all machines that share this cache folder."""
+    with suppress(OSError, ValueError):
+        return parse_object((cache_folder() / MEASUREMENTS).read_bytes())
+    return {}
 
 
 def device_memory(device: torch.device) -> int | None:
@@ -143,6 +163,19 @@ def peak_memory(device: torch.device) -> int | None:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Return freed memory to the system and set the peak to the present memory, where the system allows it (Linux, CUDA).
+
+    Work that is not part of a run, such as the measurement of a step, must not count in the peak of the run."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def cache_folder() -> Path:

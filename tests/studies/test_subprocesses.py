@@ -47,6 +47,15 @@ def test_exit_code_output_and_memory() -> None:
         assert run(TOUCH.format(1000), signals) == (3, None, "done\n")
 
 
+def test_children_do_not_time_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a study must not differ in precision and threads, nor include the memory of a measurement."""
+    monkeypatch.delenv("LILLIPUT_TIME_STEPS")
+    monkeypatch.setenv("LILLIPUT_TEST", "kept")
+    names = "import os; print(os.environ['LILLIPUT_TIME_STEPS'], os.environ['LILLIPUT_TEST'])"
+    with Signals() as signals:
+        assert run(names, signals) == (0, None, "0 kept\n")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems include the peak of the parent")
 def test_memory_of_the_parent_does_not_hide_that_of_a_child() -> None:
     """A large program starts a study, which starts a process that is smaller than the program."""

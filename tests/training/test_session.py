@@ -38,8 +38,9 @@ from lilliput.storage.run_folders import Run
 from lilliput.training import model_setup
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped
 from lilliput.training.precision import Precision
-from lilliput.training.run_start import run_folder
-from lilliput.training.session import open_session, train
+from lilliput.training.process_group import World
+from lilliput.training.run_start import ClaimedRun, run_folder
+from lilliput.training.session import open_session, threads_of, train
 from lilliput.training.training_data import fit_labels
 from torture import outcome
 
@@ -474,14 +475,45 @@ def test_a_damaged_best_does_not_end_the_run(tmp_path: Path) -> None:
 
 
 def test_a_changed_precision_gives_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` depends on the machine, and the settings of the run do not have its choice."""
+    """Settings of earlier versions do not have the choice of `auto`, which depends on the machine."""
     config = small_config(tmp_path, train__precision="auto")
     for dtype in (torch.float32, torch.bfloat16):
         monkeypatch.setattr(model_setup, "build_precision", lambda _, device, now=dtype: Precision(device, now))
         if dtype is torch.float32:
             assert abandon(config, 8)
+            run = Run(run_folder(config))
+            assert run.config()["train"]["precision"] in ("float32", "bfloat16")
+            run.save_config(run.config() | {"train": run.config()["train"] | {"precision": "auto"}})
     (note,) = notes_of(config)
     assert all(fact in note for fact in ("precision", "from float32", "to bfloat16"))
+    assert run.config()["train"]["precision"] == "auto"
+
+
+@pytest.mark.parametrize(("setting", "value"), [("train.precision", "bfloat16"), ("train.threads", 2)])
+def test_a_chosen_setting_may_be_left_open_but_not_changed(setting: str, value: Any, tmp_path: Path) -> None:
+    config = small_config(tmp_path, train__precision="float32", train__threads="none")
+    assert abandon(config, 5)
+    assert Run(run_folder(config)).config()["train"]["threads"] == 1
+    error = refused(lambda: notes_of(replace(config, {setting: value})))
+    assert (error.code, error.setting) == ("setting.changed", setting)
+    assert notes_of(replace(config, {"train.precision": "auto"})) == []
+
+
+@pytest.mark.parametrize(("processes", "expected"), [(2, 1), (1, 3)])
+def test_another_number_of_processes_does_not_use_all_threads_in_each(
+    processes: int, expected: int, tmp_path: Path
+) -> None:
+    """The run has three threads; the default of torch is one here, as in a process of torchrun."""
+
+    class Group(World):
+        pass
+
+    config = small_config(tmp_path)
+    run, _ = train_small(config)
+    world = Group()
+    world.processes = processes
+    claimed = ClaimedRun(run, replace(config, {"train.threads": 3}), True, False, True, None, run.last)
+    assert threads_of(claimed, world) == expected
 
 
 # ---- from another run

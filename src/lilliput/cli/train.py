@@ -28,7 +28,7 @@ EXAMPLES = """
     lilliput train demo --resume                              resume an interrupted run
     lilliput train runs/mytext --resume --train.minutes 20    extend a run to a larger budget
     lilliput train letters.txt --from demo                    fine-tune the weights of a run
-    lilliput train demo --dry-run                             print settings, parameters, memory and time only
+    lilliput train demo --dry-run                             print parameters, memory and time only
     lilliput train demo --find-lr                             find a learning rate
 """
 
@@ -44,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="start_from", metavar="RUN", help="start from the weights and tokenizer of RUN (fine-tuning)"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print settings, parameters, memory and time; do not train"
+        "--dry-run", action="store_true", help="print parameters, length, memory and time; do not train"
     )
+    parser.add_argument("--verbose", action="store_true", help="with --dry-run: print all settings too")
     parser.add_argument(
         "--find-lr",
         action="store_true",
@@ -70,7 +71,7 @@ def train(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             from lilliput.cli.dry_run import print_costs
 
-            return print_costs(start.config, arguments.json) if start else 0
+            return print_costs(start.config, world.processes, arguments.json, arguments.verbose) if start else 0
         if arguments.find_lr:
             from lilliput.cli.find_lr import print_rates
 

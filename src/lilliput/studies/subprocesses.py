@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from lilliput.training.cost_estimate import TIMING
+
 POLL_SECONDS = 0.2
 MARGIN = 16_000_000  # bytes by which a child's peak must exceed ours: the system counts pages in batches
 LAST_LINES = 3  # of the stderr of a failed process
@@ -105,7 +107,13 @@ class Signals:
         group = None if sys.platform == "win32" else 0
         kept = () if self.lock is None else (self.lock,)
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=group, pass_fds=kept
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=os.environ | {TIMING: "0"},
+            process_group=group,
+            pass_fds=kept,
         )
         self.child = process.pid
         try:

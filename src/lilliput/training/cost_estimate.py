@@ -1,11 +1,12 @@
-"""Estimates of the time and memory of a run, before its data is read.
+"""Estimates of the time and memory of a run by formula, before its data is read.
 
-Owns: the estimates, and assumptions about the data. Does not own: the counts of a model (`model.counting`), the
-speed of the machine (`devices`).
+Owns: the estimates, assumptions about the data, and whether more exact ones may be measured. Does not own: the counts of a
+model (`model.counting`), the speed of the machine (`devices`), estimates from timed steps (`run_estimate`).
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from lilliput.errors import UserError
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from lilliput.settings.tree import Config
 
 REACHED = 0.7  # share of the machine's peak that small models reach
+TIMING = "LILLIPUT_TIME_STEPS"  # environment variable: 0 switches the timing of steps off
+
+
+def may_time_steps() -> bool:
+    """Return whether training steps may be timed before a run. Studies switch it off: their runs must not differ in precision
+    and threads, and their times and memory must not include a measurement."""
+    return os.environ.get(TIMING) != "0"
 
 
 def expected_seconds(config: Config, flops: float | None = None) -> float | None:
@@ -22,20 +30,32 @@ def expected_seconds(config: Config, flops: float | None = None) -> float | None
 
     Return None for a budget in epochs, whose length is not known before the text is read.
     """
-    from lilliput.devices import choose_device, choose_precision, known_flops
+    train = config.train
+    if train.minutes is not None:
+        return 60 * train.minutes
+    if flops is not None:
+        return flops_seconds(config, flops)
+    if train.epochs is not None:
+        return None
+    if train.tokens is not None:
+        return train.tokens * token_seconds(config)
+    return (train.steps or 0) * train.batch * train.accumulate * config.model.context * token_seconds(config)
+
+
+def token_seconds(config: Config) -> float:
+    """Return the seconds of training per token on this machine, computed from its FLOPs."""
     from lilliput.model.counting import count, recomputed_flops
 
     train, model = config.train, config.model
-    if train.minutes is not None:
-        return 60 * train.minutes
-    if flops is None and train.epochs is not None:
-        return None
-    if flops is None:
-        tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * model.context
-        again = recomputed_flops(model, train.recompute, train.recompute_every)
-        flops = tokens * (count(model, config.vectors).flops_per_token + again)
-    device = choose_device(train.device)
-    return flops / (REACHED * known_flops(device, choose_precision(train.precision, device).dtype))
+    again = recomputed_flops(model, train.recompute, train.recompute_every)
+    return flops_seconds(config, count(model, config.vectors).flops_per_token + again)
+
+
+def flops_seconds(config: Config, flops: float) -> float:
+    from lilliput.devices import choose_device, choose_precision, known_flops
+
+    device = choose_device(config.train.device)
+    return flops / (REACHED * known_flops(device, choose_precision(config.train.precision, device).dtype))
 
 
 def assume_data(config: Config) -> Config:
@@ -73,7 +93,7 @@ def expected_vocabulary(config: Config) -> int:
     return size
 
 
-def memory_bytes(config: Config, counted: Count) -> int:
+def tensor_bytes(config: Config, counted: Count) -> int:
     """Return the bytes of weights, gradients, moments, averaged weights, and the activations of one micro-batch.
 
     All numbers have the type of the weights: 16-bit activations need less than this estimate, dropout needs more.

@@ -46,6 +46,8 @@ RUNS = Path("runs")  # the folder in which a run is found by its name
 
 # Settings that are taken from the data if they are not set; the config.json of a run has them.
 FOUND = ("model.vocab_size", "model.classes", "vectors.width", "vectors.rows")
+# Settings that are chosen for the machine if they have these values; the config.json of a run has the choice.
+CHOSEN = {"train.precision": "auto", "train.threads": None}
 # Settings that a resumed run may change: its folder may have been moved, and its processes may share the work differently.
 FREE = ("name", "log.folder", "train.parallel")
 ADOPTED = ("model.", "tokenizer.", "vectors.")  # settings that are taken from the run whose weights are used
@@ -176,7 +178,7 @@ def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
     for name, value in requested.items():
         if name in BUDGET_NAMES:
             continue
-        left_open = (name in FOUND and value is None) or name in newer
+        left_open = (name in FOUND and value is None) or (name in CHOSEN and value == CHOSEN[name]) or name in newer
         if name not in FREE and not left_open and before[name] != value:
             raise UserError(
                 f"settings of a resumed run cannot be changed (got {value}, run {run.name} has {before[name]})",

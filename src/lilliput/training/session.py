@@ -37,6 +37,8 @@ from lilliput.training.model_setup import ModelSetup, set_up_model
 from lilliput.training.observers import MetricsFile, Observer
 from lilliput.training.process_group import World, open_world
 from lilliput.training.run_start import ClaimedRun, RunStart, claim_run, resolve_start
+from lilliput.training.speed_choice import choose_speed
+from lilliput.training.step_timing import Work
 from lilliput.training.trackers import build_trackers, need_trackers
 from lilliput.training.training_data import TrainingData, load_training_data
 
@@ -119,8 +121,10 @@ def start_session(start: RunStart | None, report: Report, world: World) -> Itera
         refuse_small_batch(claimed.config, world)
         refuse_mixture(claimed.config, world)
         device = world.device(claimed.config.train.device)
-        prepare_machine(claimed.config.train.threads)
+        prepare_machine(threads_of(claimed, world))
         data = load_training_data(claimed, world, report)
+        if not claimed.resumed:
+            data = choose_for_run(claimed, data, device, world, report)
         setup = set_up_model(claimed, data, device, world, report)
         session = Session(claimed.run, build_trainer(claimed.run, data, setup, world), data.prepared, claimed.notes)
         if claimed.resumed:
@@ -129,6 +133,26 @@ def start_session(start: RunStart | None, report: Report, world: World) -> Itera
             create_run(session, claimed, stack)
             session.notes += first_notes(session, claimed)
         yield session
+
+
+def threads_of(claimed: ClaimedRun, world: World) -> int | None:
+    """Return the number of threads in the settings. A run that another number of processes has trained gets at most the default
+    of torch: several processes with all cores each would wait for each other."""
+    machine = claimed.checkpoint.machine() if claimed.resumed and claimed.checkpoint else {}
+    changed = world.share(machine.get("processes", world.processes) != world.processes)
+    threads = claimed.config.train.threads
+    return min(threads, torch.get_num_threads()) if threads is not None and changed else threads
+
+
+def choose_for_run(
+    claimed: ClaimedRun, data: TrainingData, device: torch.device, world: World, report: Report
+) -> TrainingData:
+    """Return the data with settings that have a precision and, in a single process on a CPU, a number of threads."""
+    work = Work(data.config, data.objective, data.splits["train"], device)
+    choice = choose_speed(work, world, report)
+    claimed.notes += [choice.note] if choice.note else []
+    prepare_machine(choice.threads)
+    return replace(data, config=choice.applied(data.config))
 
 
 def first_notes(session: Session, claimed: ClaimedRun) -> list[str]:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lilliput.data.prepare import prepare
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.data.progress import Report
@@ -56,7 +59,7 @@ def load_training_data(claimed: ClaimedRun, world: World, report: Report) -> Tra
     if config.vectors.source is not None and not claimed.has_weights:  # a checkpoint has them among its weights
         vectors = world.in_turn(partial(prepare_vectors, config, prepared, report))
         config = fit_vectors(config, vectors)
-    objective = build_objective(config, prepared)
+    objective = build_objective(config, prepared.tokenizer.start, prepared.labels, prepared.split("train").labels)
     splits = {name: objective.open(prepared.split(name), training=name == "train") for name in prepared.splits}
     return TrainingData(config, prepared, vectors, objective, splits)
 
@@ -114,13 +117,14 @@ def shown_labels(labels: list[str]) -> str:
     return ", ".join(labels[:SHOWN_LABELS]) + (", ..." if len(labels) > SHOWN_LABELS else "")
 
 
-def build_objective(config: Config, prepared: Prepared) -> Objective[Any]:
-    """Return the objective: the next token, the label of a document, or both."""
-    context, start, labels = config.model.context, prepared.tokenizer.start, prepared.labels
-    smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
+def build_objective(
+    config: Config, start: int, labels: list[str] | None, document_labels: NDArray[np.int32] | None
+) -> Objective[Any]:
+    """Return the objective: the next token, the label of a document, or both. `start` is the first input of a document;
+    `document_labels` are the classes of the training documents."""
+    context, smoothing, z_loss = config.model.context, config.train.label_smoothing, config.train.z_loss
     if config.model.task == "language":
         return NextToken(context, start, config.data.windows == "overlapping", smoothing, z_loss)
-    document_labels = prepared.split("train").labels
     assert labels is not None and document_labels is not None
     class_weights = balanced_weights(document_labels, len(labels)) if config.train.balance_labels else None
     if config.model.task == "classifier":
