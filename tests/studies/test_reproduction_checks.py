@@ -26,6 +26,9 @@ NAMES = sorted(shipped_reproductions())
     [
         ('place = "Figure 1"\ntitle = "Curves"', 'place = "Figure 1"\ntitle = "Sizes"', "twice"),
         ('kind = "heads"\nrun = "base"', 'kind = "heads"\nrun = "bass"', "use base"),
+        ('"article-noun"]', '"article-nouns"]', "use article-noun"),
+        ('"article-noun"]', '"article-noun", "first"]', "must have 2 functions"),
+        ("layer = 1", "layer = 2", "has 2 layers"),
         ('kind = "plots"\nstudy = "small.toml"', 'kind = "plots"\nstudy = "smal.toml"', "use small.toml"),
         ("plots = [1]", "plots = [2]", "has 1 plots"),
         ('cell = "greedy"', 'cell = "gredy"', "use greedy"),
@@ -107,7 +110,7 @@ def test_published_values_of_the_other_reports() -> None:
     }
     log = values("gpt2", "Losses during training")
     assert len(log) == 11 and log["3,000"] == (1.8986, 2.5216)
-    assert [row[0] for row in values("course", "50 validation samples").values()] == [13.85, 0.48, 0.35, 0.26, 0.19]
+    assert [row[0] for row in values("course", "50 validation samples").values()] == [13.85, 13.85, 0.48, 0.35, 0.26, 0.19]
     assert values("course", "Gradient accumulation")["4"] == (64, 43, 2.24, 5.1)
 
 
