@@ -90,7 +90,7 @@ def heads_table(item: HeadsItem, measured: Sequence[Mapping[str, Any]]) -> Table
             ]
         )
     equal = sum(name == one["pattern"] for name, one in zip(item.published, heads, strict=True))
-    columns = ["head", "published function", "our pattern", "our score of it", "baseline", "our highest in the layer"]
+    columns = ["head", "published function", "our pattern", "score, ours", "baseline", "highest in the layer, ours"]
     note = (
         f"Layer {item.layer}. The score is that of the published function, the baseline the larger of equal weights and the "
         "head's mean weight by distance; an asterisk marks scores significantly above both. The order of heads is arbitrary: "
