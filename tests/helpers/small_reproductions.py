@@ -121,12 +121,15 @@ place = "Figure 3"
 title = "Samples and references"
 kind = "samples"
 run = "base"
+shown = 2
 
 [[items]]
 place = "Figure 4"
 title = "Heads"
 kind = "heads"
 run = "base"
+layer = 1
+published = ["previous", "article-noun"]
 
 [[items]]
 place = "Figure 5"
@@ -142,6 +145,7 @@ kind = "texts"
 run = "base"
 prompts = ["A bee", "Zoë"]
 tokens = 5
+note = "The report has other prompts."
 
 [[items]]
 place = "Figure 7"

@@ -29,6 +29,17 @@ def test_costs_equal_those_of_ablation(tmp_path: Path) -> None:
     assert found["costs"]["documents"] == 1 and found["costs"]["costs"][0]["interval"] is None
 
 
+def test_functions_of_a_run_with_another_text(tmp_path: Path) -> None:
+    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    save_heads(run, find_heads(run))
+    found, writer = find_heads(run, functions=True), load(run.folder)
+    assert found is not None and found["costs"] is not None
+    expected = measure_functions(writer, annotated_stories(40), 40)
+    assert found["functions"] == {"documents": 40, "heads": [one.as_dict() for one in expected]}
+    save_heads(run, found)
+    assert find_heads(run, functions=True) == json.loads(json.dumps(found)), "read from the file"
+
+
 @pytest.fixture(scope="module")
 def storybook() -> Run:
     return Run(judged_runs() / "runs" / "storybook")

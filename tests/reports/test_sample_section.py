@@ -11,13 +11,21 @@ import pytest
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import copy_of_trained, small_config, train_small
 from helpers.user_errors import refused
+from lilliput.decoding.writer import load
 from lilliput.evaluation.evaluate import evaluate, open_evaluation
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.reports.document import Paragraph, Table
 from lilliput.reports.head_section import find_heads
 from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_report import describe_run, write_run_report
-from lilliput.reports.sample_section import SAMPLES, find_samples, read_samples, sample_blocks, save_samples
+from lilliput.reports.sample_section import (
+    SAMPLES,
+    SampleRequest,
+    find_samples,
+    read_samples,
+    sample_blocks,
+    save_samples,
+)
 from lilliput.storage.run_folders import Run
 
 
@@ -47,6 +55,30 @@ def test_the_table_has_the_first_ten_rows(run: Run) -> None:
     assert found["bleu"]["sentence"]["signature"] in table.note
     assert f"{found['overlap']['perplexity']:.2f}" in about.text
     assert f"{found['overlap']['reference_perplexity']:.2f}" in about.text
+
+
+def test_a_request_has_its_own_set_task_and_generation(run: Run) -> None:
+    task = OverlapTask(prompts=3, prompt_tokens=4, tokens=6, seed=2)
+    request = SampleRequest(task, "train", {"generate.temperature": 0.0})
+    save_samples(run, find_samples(run))
+    found = find_samples(run, request)
+    settings = load(run.folder).checked(None, {"temperature": 0.0})
+    expected = evaluate(run.folder, on="train", overlap=task, samples=True, settings=settings)
+    assert found is not None and found["samples"] == expected["samples"] and len(found["samples"]) == 3
+    save_samples(run, found)
+    assert read_samples(run) is None, "the file is of another request"
+    assert read_samples(run, request) == json.loads(json.dumps(found))
+    about, table = sample_blocks(found, request, shown=2)
+    assert isinstance(about, Paragraph) and isinstance(table, Table)
+    assert "the training split" in about.text and len(table.rows) == 2
+
+
+def test_a_file_without_a_request_is_of_the_usual_one(run: Run) -> None:
+    save_samples(run, find_samples(run))
+    old = json.loads((run.folder / SAMPLES).read_text("utf-8"))
+    assert old.pop("request")
+    (run.folder / SAMPLES).write_text(json.dumps(old))
+    assert read_samples(run) == old and read_samples(run, SampleRequest(on="train")) is None
 
 
 def test_without_prepared_data_the_samples_come_from_the_file(tmp_path: Path) -> None:

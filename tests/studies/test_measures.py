@@ -148,6 +148,7 @@ def test_overlap_equals_the_evaluation(strategy: dict[str, Any]) -> None:
         expected["bleu"][str(order)] for order in (1, 2, 3, 4)
     ]
     assert found["chrf"] == expected["chrf"]["score"] and found["writing.perplexity"] == expected["perplexity"]
+    assert found["reference.perplexity"] == expected["reference_perplexity"]
     assert found["distinct.2"] == expected["written"]["distinct"]["2"]
     assert found.get("repetition") == expected["written"]["repetition"]["4"]
     assert found["tokens_per_second"] * found["seconds_per_sample"] == pytest.approx(found["writing.tokens"])

@@ -8,10 +8,13 @@ import pytest
 
 from helpers.small_reproductions import write_reproduction
 from lilliput.errors import UserErrors
+from lilliput.studies.measure_settings import read_settings
 from lilliput.studies.reproduction_files import (
     KINDS,
     SOURCE_KEYS,
     AbsentItem,
+    HeadsItem,
+    SamplesItem,
     TableItem,
     read_reproduction,
     shipped_reproductions,
@@ -26,6 +29,9 @@ NAMES = sorted(shipped_reproductions())
     [
         ('place = "Figure 1"\ntitle = "Curves"', 'place = "Figure 1"\ntitle = "Sizes"', "twice"),
         ('kind = "heads"\nrun = "base"', 'kind = "heads"\nrun = "bass"', "use base"),
+        ('"article-noun"]', '"article-nouns"]', "use article-noun"),
+        ('"article-noun"]', '"article-noun", "first"]', "must have 2 functions"),
+        ("layer = 1", "layer = 2", "has 2 layers"),
         ('kind = "plots"\nstudy = "small.toml"', 'kind = "plots"\nstudy = "smal.toml"', "use small.toml"),
         ("plots = [1]", "plots = [2]", "has 1 plots"),
         ('cell = "greedy"', 'cell = "gredy"', "use greedy"),
@@ -105,10 +111,37 @@ def test_published_values_of_the_other_reports() -> None:
         "output layer": (25_781_841,),
         "total": (70_419_537,),
     }
+    assert values("words", "Tokens of the official validation set") == {"official": (3_796_367,)}
+    assert values("gpt2", "Training time") == {"whole training": (876,), "one step": (0.175,)}
     log = values("gpt2", "Losses during training")
     assert len(log) == 11 and log["3,000"] == (1.8986, 2.5216)
-    assert [row[0] for row in values("course", "50 validation samples").values()] == [13.85, 0.48, 0.35, 0.26, 0.19]
+    samples = [row[0] for row in values("course", "50 validation samples").values()]
+    assert samples == [13.85, 13.85, 0.48, 0.35, 0.26, 0.19]
     assert values("course", "Gradient accumulation")["4"] == (64, 43, 2.24, 5.1)
+
+
+def test_published_functions_of_heads() -> None:
+    (heads,) = (item for item in read_reproduction("course").items if isinstance(item, HeadsItem))
+    assert heads.published == (
+        "previous", "subject-verb", "article-noun", "preposition-object", "first", "adjective-noun", "punctuation", "similarity",
+    )  # fmt: skip
+
+
+def test_samples_of_the_reports(tmp_path: Path) -> None:
+    """Prompts, tokens and sets of the samples are those that the reports state or print."""
+    found = {name: load_plan(name, tmp_path).runs[run].whole for name, run in
+             (("course", "model"), ("fasttext", "base"), ("words", "model"))}  # fmt: skip
+    tasks = {name: read_settings(study.settings) for name, study in found.items()}
+    assert {name: (task.prompts, task.prompt_tokens, task.tokens) for name, task in tasks.items()} == {
+        "course": (50, 5, 50),
+        "fasttext": (50, 5, 50),
+        "words": (50, 5, 40),
+    }
+    assert (tasks["words"].on, tasks["words"].prompt_choice) == ("official", "middle")
+    quick = load_plan("words", tmp_path, Form(quick=True)).runs["model"].study
+    assert read_settings(quick.settings).on == "validation", "its tests are removed"
+    (samples,) = (item for item in read_reproduction("course").items if isinstance(item, SamplesItem))
+    assert samples.shown == 50
 
 
 def test_example_in_the_guide_is_valid(tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from helpers.small_reproductions import reproduced, write_reproduction
+from lilliput.data.storybook.annotations import annotated_stories
+from lilliput.interpret import measure_functions
+from lilliput.interpret.head_score_definitions import FUNCTIONS
 from lilliput.reports.document import (
     Bullets,
     Gallery,
+    Paragraph,
     QuotedText,
     ReportDocument,
     Section,
@@ -22,6 +26,7 @@ from lilliput.reports.document import (
     list_pictures,
 )
 from lilliput.reports.html import to_html
+from lilliput.studies.reproduction_blocks import Builder
 from lilliput.studies.reproduction_plan import Form, Plan, load_plan
 from lilliput.studies.reproduction_report import Outcome, describe_reproduction, produce
 from lilliput.studies.reproduction_report import write_reproduction as write
@@ -70,9 +75,42 @@ def test_blocks_of_each_kind(document: ReportDocument) -> None:
     assert isinstance(maps, Gallery) and len(maps.pictures) == 2
     texts = section(document, "Texts").blocks
     assert [block.text[:3] for block in texts if isinstance(block, QuotedText)] == ["A b", "Zoë"]
+    assert [block.text for block in texts if isinstance(block, Paragraph)] == ["The report has other prompts."]
     (examples,) = section(document, "One prompt").blocks
     assert isinstance(examples, Table)
     assert [row[0] for row in examples.rows] == ["greedy", "sampling"]
+
+
+def test_published_functions_of_heads(document: ReportDocument) -> None:
+    """The text of the run is not the storybook; functions are measured on it, as by `lilliput attention --conllu storybook`."""
+    table = next(block for block in section(document, "Heads").blocks if isinstance(block, Table))
+    with chdir(reproduced()):
+        writer = Builder(load_plan("mine.toml"), []).writer("base")
+    measured = [one for one in measure_functions(writer, annotated_stories(40), 40) if one.head.layer == 1]
+    assert [row[0] for row in table.rows] == ["1 (ours 0)", "2 (ours 1)"]
+    assert [row[1] for row in table.rows] == ["previous token", "article and noun"]
+    for row, one, name in zip(table.rows, measured, ("previous", "article-noun"), strict=True):
+        score = one.scores[name]
+        assert score is not None
+        assert row[2] == (FUNCTIONS[one.pattern].title if one.pattern in FUNCTIONS else one.pattern)
+        assert row[3] == f"{score.score:.2f}" + "*" * score.significant
+        assert row[4] == f"{max(score.even, score.position or 0.0):.2f}"
+        scores = {other.head.head: found.score for other in measured if (found := other.scores[name])}
+        assert as_entry(row[5]).text.startswith(f"{max(scores, key=scores.__getitem__)}: {max(scores.values()):.2f}")
+    equal = sum(one.pattern == name for one, name in zip(measured, ("previous", "article-noun"), strict=True))
+    assert f"{equal} of 2 heads" in table.caption
+
+
+def test_samples_are_those_of_the_first_cell(document: ReportDocument) -> None:
+    about, table = section(document, "Samples and references").blocks
+    with chdir(reproduced()):
+        result = load_plan("mine.toml").runs["base"].result()
+    assert result is not None and isinstance(about, Paragraph) and isinstance(table, Table)
+    (row,) = (row for row in result.rows if row.cell == {"evaluation": "greedy"})
+    figures = row.figures
+    assert 0 < len(table.rows) <= 2 and "8 tokens" in about.text
+    for name in ("writing.perplexity", "reference.perplexity", "bleu.4"):
+        assert f"{figures[name]:,.2f}" in about.text
 
 
 def test_doubts_are_where_they_belong(document: ReportDocument) -> None:

@@ -3,7 +3,8 @@
 Owns: the section, and its measurements in `heads.json` of the run's folder. Does not own: capture, scores, functions and ablation
 (`interpret`), or the other sections (`run_report`).
 
-Patterns are measured if the run's text is the storybook, which has annotations; costs if the run's prepared data is available.
+Patterns are measured on annotated stories of the storybook, if they are requested or the storybook is the run's text; costs
+if the run's prepared data is available.
 Both are computed once per checkpoint; later reports read the file. The work is bounded: a large model has fewer documents, or
 no measurement. The bound is in operations, not in seconds, so that the same run gives the same report.
 """
@@ -11,7 +12,7 @@ no measurement. The bound is in operations, not in seconds, so that the same run
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lilliput.data.corpora import STORYBOOK
@@ -36,16 +37,20 @@ FEWEST, MOST = 5, 40  # documents of a measurement
 ABLATION_FLOPS, CAPTURED_WEIGHTS = 5e11, 5e7
 
 
-def find_heads(run: Run) -> dict[str, Any] | None:
-    """Return the measurements for the run's best checkpoint, from the file or computed; None if there are none."""
-    return read_result(run, RESULT, FORMAT) or measure_heads(run)
+def find_heads(run: Run, functions: bool = False) -> dict[str, Any] | None:
+    """Return the measurements for the run's best checkpoint, from the file or computed; None if there are none.
+
+    `functions`: measure patterns also if the run's text is not the storybook.
+    """
+    found = read_result(run, RESULT, FORMAT)
+    return measure_heads(run, functions) if found is None or (functions and not found["functions"]) else found
 
 
 def save_heads(run: Run, found: dict[str, Any] | None) -> None:
     save_result(run, RESULT, FORMAT, found)
 
 
-def measure_heads(run: Run) -> dict[str, Any] | None:
+def measure_heads(run: Run, functions: bool = False) -> dict[str, Any] | None:
     from lilliput.decoding.writer import load
     from lilliput.evaluation.evaluate import open_evaluation, settings_of
 
@@ -60,10 +65,10 @@ def measure_heads(run: Run) -> dict[str, Any] | None:
         costs = measure_costs(open_evaluation(checkpoint.folder, build=False))
     except UserError:  # no prepared data
         costs = None
-    functions = measure_patterns(writer) if config.data.source == STORYBOOK else None
-    if costs is None and functions is None:
+    patterns = measure_patterns(writer) if functions or config.data.source == STORYBOOK else None
+    if costs is None and patterns is None:
         return None
-    return {"format": FORMAT, "checkpoint": checkpoint.name, "functions": functions, "costs": costs}
+    return {"format": FORMAT, "checkpoint": checkpoint.name, "functions": patterns, "costs": costs}
 
 
 def measure_costs(evaluation: Evaluation) -> dict[str, Any] | None:
@@ -180,18 +185,20 @@ def measured_blocks(measured: dict[str, Any] | None) -> list[Block]:
             [
                 f"layer {one['layer']}, head {one['head']}",
                 one["pattern"],
-                *(
-                    "–" if score is None else fixed(score["score"], 2) + "*" * score["significant"]
-                    for score in (one["scores"][name] for name in FUNCTIONS)
-                ),
+                *(score_text(one["scores"][name]) for name in FUNCTIONS),
             ]
             for one in found["heads"][:LISTED]
         ]
         stories = counted(found["documents"], "annotated story", "annotated stories")
         note = (
-            f"Over {stories}; docs/interpret.md defines the functions. An asterisk marks scores that are significantly above "
-            "equal weights and above the head's mean weight by distance. The pattern is the highest of them."
+            f"Over {stories} of the storybook; docs/interpret.md defines the functions. An asterisk marks scores that are "
+            "significantly above equal weights and above the head's mean weight by distance. The pattern is the highest of them."
         )
         titles = ["head", "pattern", *(function.title for function in FUNCTIONS.values())]
         blocks.append(Table(titles, rows, caption="Functions of heads", note=note))
     return blocks
+
+
+def score_text(score: Mapping[str, Any] | None) -> str:
+    """Return the score of a function, with an asterisk if it is significant; a dash if there was no example."""
+    return "–" if score is None else fixed(score["score"], 2) + "*" * score["significant"]

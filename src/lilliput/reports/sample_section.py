@@ -1,15 +1,17 @@
 """Samples with references in the report of a run: continuations of held-out documents.
 
-Owns: the task, its result in `samples.json` of the run's folder, and the section. Does not own: the metrics
+Owns: what is requested, its result in `samples.json` of the run's folder, and the section. Does not own: the metrics
 (`evaluation.overlap`), or the other sections (`run_report`).
 
-The result is computed once per checkpoint, if the run's prepared data is available. Later reports read the file, so they
-need neither the data nor the time.
+The result is computed once per checkpoint and request, if the run's prepared data is available. Later reports read the file,
+so they need neither the data nor the time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lilliput.decoding.mixture_weights import describe_mixture
@@ -18,6 +20,7 @@ from lilliput.evaluation.metric_format import format_perplexity
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.reports.document import Block, Paragraph, Table
 from lilliput.reports.formatting import counted
+from lilliput.settings.loading import replace as change
 from lilliput.storage.atomic_files import json_bytes, parse_object, write_whole
 from lilliput.storage.run_folders import Run, resolve_checkpoint
 
@@ -25,20 +28,38 @@ SAMPLES, FORMAT = "samples.json", 1
 SHOWN = 10  # rows of the table
 
 
-def find_samples(run: Run) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class SampleRequest:
+    """The prompts and lengths, the set whose documents are continued, and changes of the run's `generate.*` settings."""
+
+    task: OverlapTask = field(default_factory=OverlapTask)
+    on: str = "validation"
+    generate: Mapping[str, Any] = field(default_factory=dict)  # by dotted names
+
+    @property
+    def set_name(self) -> str:
+        return {"train": "the training split", "validation": "the validation split"}.get(self.on, f"the set {self.on}")
+
+
+USUAL = SampleRequest()  # of the report of a run
+
+
+def find_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | None:
     """Return the result for the run's best checkpoint, from the file or computed.
 
     None for a classifier, and where the data is not available.
     """
-    return read_samples(run) or measure_samples(run)
+    return read_samples(run, request) or measure_samples(run, request)
 
 
 def save_samples(run: Run, found: dict[str, Any] | None) -> None:
     save_result(run, SAMPLES, FORMAT, found)
 
 
-def read_samples(run: Run) -> dict[str, Any] | None:
-    return read_result(run, SAMPLES, FORMAT)
+def read_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | None:
+    """Return the content of the file; None if it is of another request. A file without one is of the usual request."""
+    found = read_result(run, SAMPLES, FORMAT)
+    return found if found and found.get("request", asdict(USUAL)) == asdict(request) else None
 
 
 def save_result(run: Run, name: str, version: int, found: dict[str, Any] | None) -> None:
@@ -57,21 +78,23 @@ def read_result(run: Run, name: str, version: int) -> dict[str, Any] | None:
     return None
 
 
-def measure_samples(run: Run) -> dict[str, Any] | None:
+def measure_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | None:
     from lilliput.evaluation.evaluate import evaluate_overlap, open_evaluation, settings_of
 
     try:
         checkpoint, config = settings_of(run.folder)
         if config.model.task == "classifier":
             return None
-        evaluation = open_evaluation(checkpoint.folder, build=False)
-        measured = evaluate_overlap(evaluation, OverlapTask(), samples=True)
+        evaluation = open_evaluation(checkpoint.folder, request.on, build=False)
+        settings = change(config, request.generate).generate
+        measured = evaluate_overlap(evaluation, request.task, settings, samples=True)
     except UserError:  # no checkpoint, no prepared data, or no document that is long enough
         return None
-    return {"format": FORMAT, "checkpoint": checkpoint.name, **measured}
+    return {"format": FORMAT, "checkpoint": checkpoint.name, "request": asdict(request), **measured}
 
 
-def sample_blocks(found: dict[str, Any]) -> list[Block]:
+def sample_blocks(found: dict[str, Any], request: SampleRequest = USUAL, shown: int = SHOWN) -> list[Block]:
+    """Return a summary of the request's result, and a table of the first `shown` samples."""
     from lilliput.evaluation.prompt_selection import describe_prompts
 
     samples, overlap, bleu = found["samples"], found["overlap"], found["bleu"]
@@ -79,7 +102,7 @@ def sample_blocks(found: dict[str, Any]) -> list[Block]:
     prompts = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
     own, other = format_perplexity(overlap["perplexity"]), format_perplexity(overlap["reference_perplexity"])
     about = (
-        f"The model continues {counted(count, 'prompt')} of the validation split ({overlap['different_prompts']} distinct; "
+        f"The model continues {counted(count, 'prompt')} of {request.set_name} ({overlap['different_prompts']} distinct; "
         f"{prompts}) by up to {counted(task['tokens'], 'token')}, with the run's generate.* settings. The reference is the "
         f"text that follows in the document, up to {counted(task['tokens'], 'token')}. {generated_by(overlap)}"
         f"Over all {count}: perplexity {own} of the generated texts and {other} of the references, BLEU-4 {bleu['4']:.2f}."
@@ -95,9 +118,9 @@ def sample_blocks(found: dict[str, Any]) -> list[Block]:
             *(format_perplexity(row[name]) for name in ("generated_perplexity", "reference_perplexity")),
             f"{row['sentence_bleu']:.2f}",
         ]
-        for row in samples[:SHOWN]
+        for row in samples[:shown]
     ]
-    caption = f"The first {SHOWN} of {count} samples" if count > SHOWN else "Samples"
+    caption = f"The first {shown} of {count} samples" if count > shown else "Samples"
     return [Paragraph(about), Table(columns, rows, caption=caption, note=note, heads=3)]
 
 

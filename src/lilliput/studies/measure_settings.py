@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.evaluation.overlap_settings import PromptChoice
+from lilliput.evaluation.overlap_settings import OverlapTask, PromptChoice
 from lilliput.settings.loading import sentence
 from lilliput.settings.tree import STRICT, Count
 
@@ -38,6 +38,10 @@ class MeasureSettings:
     example: str = Field(default="", description="prompt that every cell continues, for the report (example)")
     repeats: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="repeated measurements of a speed")
     stories: Count = Field(default=100, description="storybook stories that are generated and checked")
+
+    def overlap_task(self, seed: int) -> OverlapTask:
+        names = ("prompts", "prompt_choice", "prompt_tokens", "tokens", "batch")
+        return OverlapTask(**{name: getattr(self, name) for name in names}, seed=seed)
 
 
 def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:

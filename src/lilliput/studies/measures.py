@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lilliput.errors import UserError
-from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.settings.loading import config_from_dict
 from lilliput.settings.loading import replace as change
 from lilliput.settings.plugins import load_plugin
@@ -153,10 +152,8 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
     task = read_settings(settings)
     evaluation = open_evaluation(run, on=task.on)
     writer = with_settings(evaluation.writer, settings)
-    chosen = {name: getattr(task, name) for name in ("prompts", "prompt_choice", "prompt_tokens", "tokens", "batch")}
-    overlap_task = OverlapTask(**chosen, seed=seed)
     figures = overlap.measure_overlap(
-        writer, evaluation.file, writer.config.generate, overlap_task, evaluation.leaked
+        writer, evaluation.file, writer.config.generate, task.overlap_task(seed), evaluation.leaked
     ).as_dict()
     written = figures["written"]
     return finite(
@@ -168,6 +165,7 @@ def measure_overlap(run: Path, settings: Mapping[str, Any], seed: int) -> dict[s
             "self_bleu": written["self_bleu"],
             "writing.tokens": figures["tokens"],
             "writing.perplexity": figures["perplexity"],
+            "reference.perplexity": figures["reference_perplexity"],
             "tokens_per_second": figures["tokens_per_second"],
             "seconds_per_sample": figures["seconds_per_sample"],
         }

@@ -13,29 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 from lilliput.decoding.mixture_weights import describe_mixture
 from lilliput.errors import UserError
-from lilliput.reports.document import Block, Gallery, Picture, QuotedText, renamed
+from lilliput.reports.document import Block, Gallery, Paragraph, Picture, QuotedText, renamed
 from lilliput.reports.formatting import counted
 from lilliput.reports.head_section import find_heads, head_blocks, save_heads
 from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.run_history import history_table, run_history
 from lilliput.reports.run_plots import draw_run
 from lilliput.reports.run_report import SEED
-from lilliput.reports.sample_section import find_samples, sample_blocks, save_samples
+from lilliput.reports.sample_section import SampleRequest, find_samples, sample_blocks, save_samples
 from lilliput.storage.run_folders import Run
+from lilliput.studies.grid import cells
+from lilliput.studies.measure_settings import read_settings
 from lilliput.studies.reproduction_files import (
     AbsentItem,
     CurvesItem,
     ExamplesItem,
+    HeadsItem,
     Item,
     MapsItem,
     PlotsItem,
     RunItem,
+    SamplesItem,
     SettingsItem,
     TableItem,
     TextsItem,
 )
 from lilliput.studies.reproduction_plan import Part, Plan
-from lilliput.studies.reproduction_tables import Marks, doubt_list, summarise_table, table_blocks
+from lilliput.studies.reproduction_tables import Marks, doubt_list, heads_table, summarise_table, table_blocks
 from lilliput.studies.reproduction_values import Compared, compare_table
 from lilliput.studies.study_history import example_tables
 from lilliput.studies.study_plots import draw_study
@@ -71,23 +75,26 @@ class Builder:
             rows = compare_table(self.plan, item)
             state, text = summarise_table(rows)
             return Produced(item, state, text, table_blocks(item, rows, self.doubts), rows)
-        doubts = doubt_list(item.title, self.doubts)
+        notes: list[Block] = [Paragraph(item.note)] if item.note else []
+        notes += doubt_list(item.title, self.doubts)
         if isinstance(item, AbsentItem):
-            return Produced(item, MISSING, item.reason, doubts)
+            return Produced(item, MISSING, item.reason, notes)
         if isinstance(item, SettingsItem):
-            return Produced(item, PRODUCED, "section Settings", doubts)
+            return Produced(item, PRODUCED, "section Settings", notes)
         try:
             blocks = self.blocks(item)
         except UserError as error:  # no checkpoint yet, or a text that the model cannot read
-            return Produced(item, MISSING, error.what, doubts)
+            return Produced(item, MISSING, error.what, notes)
         kept = [unique(block, f"item-{number}") for block in blocks]
         state, text = (PRODUCED, "") if kept else (MISSING, "nothing was logged for it")
-        return Produced(item, state, text, [*kept, *doubts])
+        return Produced(item, state, text, [*kept, *notes])
 
     def blocks(self, item: Item) -> list[Block]:
         build: dict[type[Item], Callable[[Any], list[Block]]] = {
             CurvesItem: self.curves,
             RunItem: self.about_run,
+            SamplesItem: self.samples,
+            HeadsItem: self.heads,
             MapsItem: self.maps,
             TextsItem: self.texts,
             PlotsItem: self.plots,
@@ -119,23 +126,36 @@ class Builder:
         if item.kind == "history":
             rows = run_history(self.run(item.run).metrics())
             return [history_table(rows)] if rows else []
-        if item.kind == "samples":
-            run = self.run(item.run)
-            found = find_samples(run)
-            save_samples(run, found)
-            return sample_blocks(found) if found else []
-        writer = self.writer(item.run)
-        if item.kind == "heads":
-            alone = replace(writer.config.generate, mix_ngram=None)
-            run, sample = self.run(item.run), writer.samples([alone.prompt], seed=SEED, settings=alone)[0]
-            measured = find_heads(run)
-            save_heads(run, measured)
-            return head_blocks(writer, sample, measured)
         from lilliput.interpret.inspection import inspect_model
         from lilliput.reports.inspection_report import describe_inspection
 
-        document = describe_inspection(item.title, inspect_model(writer.model))
+        document = describe_inspection(item.title, inspect_model(self.writer(item.run).model))
         return [block for section in document.sections for block in section.blocks]
+
+    def samples(self, item: SamplesItem) -> list[Block]:
+        run, study = self.run(item.run), self.plan.runs[item.run].study
+        settings = cells(study)[0].settings
+        measure = read_settings(settings)
+        generate = {name: value for name, value in settings.items() if name.startswith("generate.")}
+        request = SampleRequest(measure.overlap_task(study.seeds[0]), measure.on, generate)
+        found = find_samples(run, request)
+        save_samples(run, found)
+        return sample_blocks(found, request, item.shown) if found else []
+
+    def heads(self, item: HeadsItem) -> list[Block]:
+        run, writer = self.run(item.run), self.writer(item.run)
+        alone = replace(writer.config.generate, mix_ngram=None)
+        sample = writer.samples([alone.prompt], seed=SEED, settings=alone)[0]
+        measured = find_heads(run, functions=bool(item.published))
+        save_heads(run, measured)
+        blocks = head_blocks(writer, sample, measured)
+        if not item.published:
+            return blocks
+        functions = measured["functions"] if measured else None
+        if functions is None:
+            what, fix = "functions of heads are not measured for a model of this size", "use a smaller model"
+            raise UserError(what, str(run.folder), fix=fix, code="reproduction.incomplete")
+        return [heads_table(item, functions["heads"]), *blocks]
 
     def maps(self, item: MapsItem) -> list[Block]:
         from lilliput.interpret import capture_text

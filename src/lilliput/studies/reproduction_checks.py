@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from lilliput.errors import UserError, nearest
+from lilliput.interpret.head_score_definitions import FUNCTIONS
 from lilliput.reports.run_history import METRICS
 from lilliput.studies.grid import Study, cell_config, cells
 from lilliput.studies.reproduction_files import (
     AbsentItem,
     ExamplesItem,
+    HeadsItem,
     PlotsItem,
     SettingsItem,
     Source,
@@ -49,6 +51,8 @@ def check_items(plan: Plan, text: str) -> list[UserError]:
             errors += found
             if isinstance(item, PlotsItem) and not found:
                 errors += check_plots(plan, item, where)
+            if isinstance(item, HeadsItem) and not found:
+                errors += check_heads(plan, item, where)
             if isinstance(item, ExamplesItem) and not found:
                 study = find_whole(plan, source)
                 if "example" not in study.measure:
@@ -100,6 +104,23 @@ def check_plots(plan: Plan, item: PlotsItem, where: str) -> list[UserError]:
         for number in item.plots
         if number > count
     ]
+
+
+def check_heads(plan: Plan, item: HeadsItem, where: str) -> list[UserError]:
+    """Return the errors of published functions: unknown names, and other heads than those of the model."""
+    errors = [unknown("function of a head", name, FUNCTIONS, where) for name in item.published if name not in FUNCTIONS]
+    study = plan.runs[item.run].whole
+    try:
+        model = cell_config(study, cells(study)[0].settings).model
+    except UserError:  # invalid settings are reported elsewhere
+        return errors
+    if item.layer >= model.layers:
+        what = f"run {item.run} has {model.layers} layers (got layer {item.layer})"
+        errors.append(problem(what, where, f"use a number from 0 to {model.layers - 1}"))
+    if len(item.published) not in (0, model.heads):
+        what = f"published must have {model.heads} functions, one per head (got {len(item.published)})"
+        errors.append(problem(what, where, "add or remove functions"))
+    return errors
 
 
 def check_table(plan: Plan, table: TableItem, where: str) -> list[UserError]:

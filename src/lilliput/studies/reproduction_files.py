@@ -115,10 +115,11 @@ class Row(Source):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Item:
-    """`place` is the place in the report, such as "Table 3"."""
+    """`place` is the place in the report, such as "Table 3"; `note` is shown below the item."""
 
     place: str
     title: str
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -129,7 +130,6 @@ class TableItem(Item, Source):
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     first: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -143,11 +143,30 @@ class CurvesItem(Item):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunItem(Item):
-    """A section about one run: every evaluation during training, continuations of held-out documents with references, scores
-    of its attention heads, or its parts, shapes, masks, positions and checks."""
+    """A section about one run: every evaluation during training, or its parts, shapes, masks, positions and checks."""
 
-    kind: Literal["history", "samples", "heads", "inspection"]
+    kind: Literal["history", "inspection"]
     run: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SamplesItem(Item):
+    """Continuations of held-out documents with references, by the settings of the run's first cell; the first `shown`."""
+
+    kind: Literal["samples"]
+    run: str
+    shown: Count = 10
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HeadsItem(Item):
+    """Scores of all attention heads of a run, and, if there are `published` functions (by name, one per head of `layer`),
+    ours next to them."""
+
+    kind: Literal["heads"]
+    run: str
+    layer: Annotated[int, Field(ge=0)] = 0
+    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -205,7 +224,17 @@ class AbsentItem(Item):
 
 
 AnyItem = Annotated[
-    TableItem | CurvesItem | RunItem | MapsItem | TextsItem | PlotsItem | ExamplesItem | SettingsItem | AbsentItem,
+    TableItem
+    | CurvesItem
+    | RunItem
+    | SamplesItem
+    | HeadsItem
+    | MapsItem
+    | TextsItem
+    | PlotsItem
+    | ExamplesItem
+    | SettingsItem
+    | AbsentItem,
     Field(discriminator="kind"),
 ]
 
@@ -246,7 +275,10 @@ class Reproduction:
 KINDS: dict[str, Any] = {
     "table": TableItem,
     "curves": CurvesItem,
-    **dict.fromkeys(("history", "samples", "heads", "inspection"), RunItem),
+    "history": RunItem,
+    "samples": SamplesItem,
+    "heads": HeadsItem,
+    "inspection": RunItem,
     "maps": MapsItem,
     "texts": TextsItem,
     "plots": PlotsItem,

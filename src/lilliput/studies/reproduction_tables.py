@@ -1,4 +1,4 @@
-"""Tables of a reproduction: published, ours, difference; and a line of the checklist for each.
+"""Tables of a reproduction: published, ours, difference; a line of the checklist for each; published functions of heads.
 
 Owns: their layout, the marks of doubtful values, the format of differences. Does not own: values (`reproduction_values`), other
 sections (`reproduction_blocks`).
@@ -7,11 +7,14 @@ sections (`reproduction_blocks`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from lilliput.interpret.head_score_definitions import FUNCTIONS
 from lilliput.reports.document import Block, Bullets, Entry, Table
 from lilliput.reports.formatting import counted, fixed, listed
-from lilliput.studies.reproduction_files import Column, Doubt, TableItem
+from lilliput.reports.head_section import score_text
+from lilliput.studies.reproduction_files import Column, Doubt, HeadsItem, TableItem
 from lilliput.studies.reproduction_values import Compared
 
 NOTHING = "–"
@@ -66,6 +69,35 @@ def table_note(table: TableItem, rows: Sequence[Sequence[Compared]]) -> str:
     reasons = dict.fromkeys(one.ours.reason for row in rows for one in row if one.ours.reason)
     missing = f"Without a value of ours: {listed(list(reasons))}." if reasons else ""
     return " ".join(filter(None, (table.note, missing)))
+
+
+def heads_table(item: HeadsItem, measured: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the published function of each head of the layer next to our pattern and the scores of that function."""
+    heads = [one for one in measured if one["layer"] == item.layer]
+    rows = []
+    for number, (name, one) in enumerate(zip(item.published, heads, strict=True), start=1):
+        score = one["scores"][name]
+        known = [other for other in heads if other["scores"][name] is not None]
+        best = max(known, key=lambda other: other["scores"][name]["score"], default=None)
+        rows.append(
+            [
+                f"{number} (ours {one['head']})",
+                FUNCTIONS[name].title,
+                FUNCTIONS[one["pattern"]].title if one["pattern"] in FUNCTIONS else one["pattern"],
+                score_text(score),
+                NOTHING if score is None else fixed(max(score["even"], score["position"] or 0.0), 2),
+                NOTHING if best is None else f"{best['head']}: {score_text(best['scores'][name])}",
+            ]
+        )
+    equal = sum(name == one["pattern"] for name, one in zip(item.published, heads, strict=True))
+    columns = ["head", "published function", "our pattern", "score, ours", "baseline", "highest in the layer, ours"]
+    note = (
+        f"Layer {item.layer}. The score is that of the published function, the baseline the larger of equal weights and the "
+        "head's mean weight by distance; an asterisk marks scores significantly above both. The order of heads is arbitrary: "
+        "another training has another, so the last column has the head of the layer with the highest score."
+    )
+    caption = f"{item.place}: the pattern of {equal} of {counted(len(heads), 'head')} is the published one"
+    return Table(columns, rows, caption=caption, note=note, texts=columns[1:3])
 
 
 # Texts of one cell

@@ -103,6 +103,7 @@ FIGURES: dict[str, Figure] = {
             **{f"distinct.{order}": Figure(f"distinct {order}-grams", "%", None, 1, 100.0) for order in ORDERS},
             "repetition": Figure("repeated 4-grams", "%", "lower", 1, 100.0),
             "self_bleu": Figure("self-BLEU-4", "0 to 100", None, 1),
+            "reference.perplexity": Figure("perplexity of reference text", "", "lower", 2),
         },
     ),
     **given_by(
