@@ -27,7 +27,7 @@ def expected_seconds(config: Config, flops: float | None = None) -> float | None
 
     train, model = config.train, config.model
     if train.minutes is not None:
-        return 60 * train.minutes
+        return 60 * min(train.minutes, train.max_minutes or train.minutes)
     if flops is None and train.epochs is not None:
         return None
     if flops is None:
@@ -35,7 +35,8 @@ def expected_seconds(config: Config, flops: float | None = None) -> float | None
         again = recomputed_flops(model, train.recompute, train.recompute_every)
         flops = tokens * (count(model, config.vectors).flops_per_token + again)
     device = choose_device(train.device)
-    return flops / (REACHED * known_flops(device, choose_precision(train.precision, device).dtype))
+    seconds = flops / (REACHED * known_flops(device, choose_precision(train.precision, device).dtype))
+    return seconds if train.max_minutes is None else min(seconds, 60 * train.max_minutes)
 
 
 def assume_data(config: Config) -> Config:
