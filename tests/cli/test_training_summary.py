@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from helpers.small_runs import FLAGS, lilliput, write_text
-from lilliput.cli.training_summary import print_warnings
+from lilliput.cli.training_summary import print_limit, print_warnings
 from lilliput.storage.run_folders import Run
 
 
@@ -29,6 +29,22 @@ def test_warnings_are_printed_again(tmp_path: Path) -> None:
     printed = " ".join(console.file.getvalue().split())
     expected = [f"warning step {event['step']:,}: {event['text']}" for event in warned if event["event"] == "warning"]
     assert printed == " ".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("ended", "shown"), [({"limited_at": 0.625}, True), ({"limited_at": None}, False), ({}, False)]
+)
+def test_the_time_limit_is_printed_if_it_ended_the_run(tmp_path: Path, ended: dict[str, Any], shown: bool) -> None:
+    """Older logs do not have the key."""
+    run = Run.create(tmp_path / "mine", {}, overwrite=False)
+    run.metrics_path.write_text(
+        json.dumps({"event": "finished", "step": 5, "tokens": 9, "seconds": 1.0, **ended}) + "\n"
+    )
+    console = Console(file=io.StringIO(), width=200)
+    print_limit(run, console)
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert ("62%" in printed and "train.max_minutes" in printed) if shown else printed == ""
 
 
 @pytest.mark.parametrize(("seconds", "samples"), [("1e-9", 3), ("1000", 0), ("none", 0)])

@@ -185,6 +185,21 @@ def test_a_budget_replaces_the_budgets_below(folder: Path) -> None:
     assert budget(replace(load_config(recipe), {"train.tokens": 5})) == (None, 5, None)
 
 
+def test_a_time_limit_belongs_to_the_budget_it_is_set_with(folder: Path) -> None:
+    recipe = write(folder / "r.toml", "[train]\nsteps = 7\nmax_minutes = 3")
+    heir = write(folder / "h.toml", 'base = "r.toml"\n[train]\nbatch = 2')
+    for flags, limit in (
+        ({}, 3.0),
+        ({"train.max_minutes": "4"}, 4.0),
+        ({"train.max_minutes": "none"}, None),
+        ({"train.steps": "8"}, None),
+        ({"train.minutes": "8", "train.max_minutes": "5"}, 5.0),
+    ):
+        assert load_config(heir, flags).train.max_minutes == limit, flags
+    assert replace(load_config(recipe), {"train.tokens": 5}).train.max_minutes is None
+    assert replace(load_config(recipe), {"train.batch": 5}).train.max_minutes == 3.0
+
+
 @pytest.mark.parametrize("flags", [{"train.steps": "3", "train.tokens": "4"}, {"train.minutes": "none"}])
 def test_two_budgets_or_none_are_errors(folder: Path, flags: dict[str, str]) -> None:
     assert refused_once(None, flags).setting == "train.steps"
@@ -433,7 +448,7 @@ def test_generate_settings_without_conflict(flags: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        ("train.steps", "-3"), ("train.steps", "0"), ("train.minutes", "0"), ("train.minutes", "inf"),
+        ("train.steps", "-3"), ("train.steps", "0"), ("train.minutes", "0"), ("train.max_minutes", "0"), ("train.minutes", "inf"),
         ("seed", "4294967296"), ("model.dropout", "1"), ("model.dropout", "-0.1"), ("optimizer.lr", "nan"),
         ("optimizer.lr", "0"), ("generate.temperature", "-1"), ("generate.top_k", "0"),
         ("data.validation_share", "0"), ("model.window", "0"), ("model.window", "4,-1"), ("model.window", ""),

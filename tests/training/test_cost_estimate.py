@@ -39,3 +39,15 @@ def test_a_budget_in_epochs_has_no_time_before_the_text_is_read() -> None:
     config = replace(Config(), {"train.epochs": 3.0, "model.vocab_size": 300})
     assert expected_seconds(config) is None
     assert expected_seconds(config, flops=1e9) is not None
+
+
+def test_a_time_limit_limits_the_estimate() -> None:
+    many = replace(Config(), {"train.steps": 10**9, "train.max_minutes": 3.0, "model.vocab_size": 300})
+    few = replace(many, {"train.steps": 1, "train.max_minutes": 3.0})
+    assert (
+        expected_seconds(many)
+        == expected_seconds(replace(many, {"train.minutes": 5.0, "train.max_minutes": 3.0}))
+        == 180
+    )
+    assert 0.0 < (expected_seconds(few) or 0.0) < 180
+    assert expected_seconds(replace(many, {"train.minutes": 2.0, "train.max_minutes": 3.0})) == 120

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from lilliput.model.classifier_loss import classifier_logits, classifier_loss
 from lilliput.model.language_loss import batch_loss
 from lilliput.model.transformer import weights
 from lilliput.storage.run_folders import Run, describe
-from lilliput.training import budget
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.loop import Trainer
@@ -243,105 +242,6 @@ GOLDEN = [
 GOLDEN_WHOLE = 4.618387723129805
 
 
-# ---- budgets
-
-
-def test_tokens_as_budget(tmp_path: Path) -> None:
-    _, events = train_small(small_config(tmp_path, train__tokens="1000"))
-    steps = of_kind(events, Stepped)
-    assert steps[-1].tokens >= 1000 > steps[-2].tokens
-    assert steps[-1].progress == 1.0
-    (finished,) = of_kind(events, Finished)
-    assert finished == Finished(steps[-1].step, steps[-1].tokens, finished.seconds, interrupted=False, early=False)
-
-
-class Clock:
-    """A clock that advances by a second when it is read."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
-def test_minutes_as_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "time", Clock())
-    config = small_config(tmp_path, train__minutes="2.0", evaluate__every="1000", train__save_every="1000")
-    run, events = train_small(config)
-    steps = of_kind(events, Stepped)
-    pace = steps[-1].seconds - steps[-2].seconds
-    assert abs(steps[-1].seconds - 120.0) <= pace / 2 + 2.0, "half a step, and the reads of the clock"
-    assert steps[-1].progress == 1.0
-    assert of_kind(events, Finished) == [events[-1]]
-    # A resumed run that has used up its minutes makes no more steps.
-    run, again = train_small(config, resume=True)
-    assert of_kind(again, Stepped) == []
-    assert run.last and run.last.step == steps[-1].step
-
-
-class WorkClock:
-    """A clock that advances when work is done, and by a microsecond when it is read."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        self.now += 1e-6
-        return self.now
-
-    def timed(self, work: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            self.now += seconds
-            return work(*arguments, **named)
-
-        return call
-
-
-def test_minutes_end_on_time_and_the_learning_rate_reaches_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An evaluation takes as long as 30 steps: none is made in the time of the last steps."""
-    clock = WorkClock()
-    monkeypatch.setattr(budget, "time", clock)
-    falling = {"schedule__kind": "linear", "schedule__final": "0.0", "optimizer__lr": "0.01"}
-    config = small_config(tmp_path, train__minutes="0.05", evaluate__every="40", train__save_every="40", **falling)
-    with open_session(config) as session:
-        kind = type(session.trainer.objective)
-        monkeypatch.setattr(kind, "losses", clock.timed(kind.losses, 0.01))
-        monkeypatch.setattr(kind, "measure", clock.timed(kind.measure, 0.3))
-        events = list(session.events([]))
-    steps, sampled = of_kind(events, Stepped), [event for event in of_kind(events, Evaluated) if not event.whole]
-    assert len(sampled) > 2
-    assert steps[-1].seconds == pytest.approx(3.0, abs=0.02)
-    assert steps[-1].lr < 0.05 * 0.01
-    rates = [event.lr for event in steps[2:]]
-    assert rates == sorted(rates, reverse=True)
-    assert sampled[-1].step == steps[-1].step == session.run.metrics()[-1]["step"]
-
-
-def test_a_budget_that_is_too_short_still_gives_one_step(tmp_path: Path) -> None:
-    run, events = train_small(small_config(tmp_path, train__minutes="1e-9"))
-    assert [event.step for event in of_kind(events, Stepped)] == [1]
-    assert run.best and run.best.step == 1
-
-
-def test_the_time_of_an_evaluation_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed run omits the same evaluations near the end as an uninterrupted run, also at the step where it stopped."""
-    monkeypatch.setattr(budget, "time", Clock())
-    config = small_config(tmp_path, train__minutes="60", evaluate__every="2")
-    with open_session(config) as session:
-        for event in session.events([]):
-            if isinstance(event, Stepped) and event.step == 6:
-                session.trainer.late = True
-                session.trainer.stop()
-    with open_session(config, resume=True) as resumed:
-        assert resumed.trainer.budget.pause == session.trainer.budget.pause > 0.0
-        first = next(event for event in resumed.events([]) if not isinstance(event, Saved))
-    assert isinstance(first, Stepped) and first.step == 7
-
-
 # ---- stopping
 
 
@@ -557,7 +457,7 @@ def test_the_format_of_the_log() -> None:
         "saved": "step checkpoint",
         "evaluation": "step loss perplexity bits_per_byte accuracy tokens documents whole weights floor epoch seconds "
         "batch_loss training tests",
-        "finished": "step tokens seconds interrupted early",
+        "finished": "step tokens seconds interrupted early limited_at",
     }
     events = run.metrics()
     assert {event["event"] for event in events} == kinds.keys()

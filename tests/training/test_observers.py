@@ -238,11 +238,13 @@ def test_missing_metrics_are_omitted() -> None:
     bare = dataclasses.replace(stepped(1), gradient_norm=None, skipped=True, share_of_peak=None, memory_bytes=None)
     observer(bare)
     observer(dataclasses.replace(FINISHED, early=True))
+    observer(dataclasses.replace(FINISHED, limited_at=0.625))
     observer.close()
     assert isinstance(console.file, io.StringIO)
-    first, last = [line for line in console.file.getvalue().splitlines() if line]
+    first, early, limited = [line for line in console.file.getvalue().splitlines() if line]
     assert first == "step      1   50%  loss 2.000  lr 1.0e-03  overflow  12,346 tokens/s  1:00 left"
-    assert last == "step    300  stopped early: validation loss no longer falls"
+    assert early == "step    300  stopped early: validation loss no longer falls"
+    assert limited.startswith("step    300  ended by the time limit") and "62%" in limited
 
 
 def test_the_console_of_a_real_run(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def print_all(arguments: argparse.Namespace) -> None:
 def print_one(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
 
+    from lilliput.evaluation.metric_format import format_limit
+
     about = describe_run(arguments.runs[0], arguments.folder)
     if arguments.json:
         print_json(about)
@@ -72,6 +74,8 @@ def print_one(arguments: argparse.Namespace) -> None:
     console.print(f"[bold]{escape(about['name'])}[/]  {escape(about['folder'])}")
     passed = f"{readable(about['tokens_seen'])} tokens, {about['seconds'] / 60:.1f} minutes of training"
     console.print(f"  steps       {about['steps']:,}, {passed}")
+    if about["limited_at"] is not None:
+        console.print(f"  end         {format_limit(about['limited_at'])}")
     if about["validation"]:
         console.print(f"  validation  {format_loss(about['validation'])} (best)")
     for name, found in about["tests"].items():

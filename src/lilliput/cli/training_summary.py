@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from lilliput.data.corpora import STORYBOOK
-from lilliput.evaluation.metric_format import format_figures, format_perplexity
-from lilliput.storage.run_folders import best_validation, figures_of_tests
+from lilliput.evaluation.metric_format import format_figures, format_limit, format_perplexity
+from lilliput.storage.run_folders import best_validation, figures_of_tests, summarise_run
 
 if TYPE_CHECKING:
     from lilliput.data.prepare.token_files import Prepared
@@ -32,6 +32,7 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
     print_validation(run, console)
     print_tests(run, console)
     print_warnings(run, console)
+    print_limit(run, console)
     generates = config.model.task != "classifier"
     if generates:
         show_samples(run, config, console, notes)
@@ -89,6 +90,12 @@ def print_warnings(run: Run, console: Console) -> None:
     for event in run.metrics():
         if event["event"] == "warning":
             console.print(Text(f"warning           step {event['step']:,}: {event['text']}", style="yellow"))
+
+
+def print_limit(run: Run, console: Console) -> None:
+    if (share := summarise_run(run)["limited_at"]) is not None:
+        advice = "resume it with a larger train.max_minutes to continue"
+        console.print(Text(f"time limit        {format_limit(share)}; {advice}", style="yellow"))
 
 
 def format_unit(found: dict[str, Any]) -> str:

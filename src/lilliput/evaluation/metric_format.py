@@ -1,6 +1,6 @@
-"""Text form of metrics: perplexity, bits per byte and accuracy.
+"""Text form of metrics (perplexity, bits per byte, accuracy) and of the end of a run by its time limit.
 
-Owns: the format of these metrics wherever they are printed. Does not own: computing them (`likelihood`,
+Owns: the format of these wherever they are printed. Does not own: computing them (`likelihood`,
 `classification`).
 """
 
@@ -22,3 +22,8 @@ def format_figures(found: Mapping[str, Any]) -> list[str]:
 def format_perplexity(perplexity: float) -> str:
     """Use the exponent form for large values: the perplexity of a diverged model has hundreds of digits."""
     return f"{perplexity:,.2f}" if perplexity < 1e6 else f"{perplexity:.1e}"
+
+
+def format_limit(share: float) -> str:
+    """`share`: the part of the budget that was used."""
+    return f"ended by the time limit (train.max_minutes) at {share:.0%} of its budget"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lilliput.data.corpora import STORYBOOK
 from lilliput.decoding.mixture_weights import describe_mixture
 from lilliput.errors import UserError
-from lilliput.evaluation.metric_format import format_perplexity
+from lilliput.evaluation.metric_format import format_limit, format_perplexity
 from lilliput.model.counting import count
 from lilliput.reports.document import (
     Block,
@@ -114,7 +114,10 @@ def result_blocks(about: dict[str, Any], config: Config) -> list[Block]:
         sentence += (
             f" A perfect model needs {found['floor']:.4f} bits per byte (the floor); this model needs {over:.1%} more."
         )
-    return [FactList(facts, large=True), Paragraph(sentence)]
+    limited = (
+        [] if about["limited_at"] is None else [Paragraph(f"The run was {format_limit(about['limited_at'])}.", True)]
+    )
+    return [FactList(facts, large=True), Paragraph(sentence), *limited]
 
 
 def quality(found: dict[str, Any]) -> list[tuple[str, str]]:

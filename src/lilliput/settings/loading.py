@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.recipes import Layer, target_layers
 from lilliput.settings.rules import conflicts
-from lilliput.settings.tree import BUDGETS, Config
+from lilliput.settings.tree import BUDGETS, TIME_LIMIT, Config
 from lilliput.storage.dotted_names import flatten
 
 TABLES = ("txt", "jsonl", "csv", "tsv", "parquet")  # the files that earlier versions read in a folder
@@ -124,11 +124,11 @@ def replace(config: Config, changes: Mapping[str, Any]) -> Config:
 def merge(layers: list[Layer]) -> Layer:
     merged: Layer = {}
     for layer in layers:
-        # A budget replaces the budget of the layers below, whatever it is counted in.
+        # A budget replaces the budget of the layers below, whatever it is counted in, and its time limit.
         names = [f"train.{budget}" for budget in BUDGETS]
         given = [name for name in names if name in layer and layer[name][0] not in (None, "none")]
         if given:
-            merged |= dict.fromkeys(names, (None, layer[given[0]][1]))
+            merged |= dict.fromkeys([*names, f"train.{TIME_LIMIT}"], (None, layer[given[0]][1]))
         merged |= layer
     return merged
 

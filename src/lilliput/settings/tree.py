@@ -242,7 +242,7 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainSettings:
-    """Budget (exactly one of steps, tokens, minutes and epochs), batch, hardware and checkpoints."""
+    """Budget (exactly one of steps, tokens, minutes and epochs), time limit, batch, hardware and checkpoints."""
 
     batch: Count = describe("sequences of model.context tokens per micro-batch, in total over all processes", 16)
     accumulate: Count = describe("micro-batches per step (gradient accumulation)", 1)
@@ -250,6 +250,9 @@ class TrainSettings:
     tokens: Count | None = describe("budget in training tokens", None)
     minutes: Positive | None = describe("budget in minutes (the default, if no other budget is set)", 10.0)
     epochs: Positive | None = describe("budget in passes over the training split", None)
+    max_minutes: Positive | None = describe(
+        "time limit of the training; if the budget does not fit into it, the schedule ends with the limit", None
+    )
     save_every: Count = describe("steps between checkpoints", 250)
     keep: Count = describe("number of newest checkpoints to keep, in addition to the best one", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("device to compute on", "auto")
@@ -394,3 +397,4 @@ class Config:
 
 
 BUDGETS = ("steps", "tokens", "minutes", "epochs")
+TIME_LIMIT = "max_minutes"  # belongs to the budget it is set with

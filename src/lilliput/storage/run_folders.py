@@ -298,6 +298,7 @@ def summarise_run(place: Run | Checkpoint) -> dict[str, Any]:
         "tokens_seen": next((event["tokens"] for event in reversed(progress) if "tokens" in event), 0),
         # Until the last step, as in a study: the final evaluation is not training.
         "seconds": next((event["seconds"] for event in reversed(updates) if "seconds" in event), 0.0),
+        "limited_at": progress[-1].get("limited_at") if ended else None,  # older logs do not have it
         "loss": validation.get("loss"),
         "bits_per_byte": validation.get("bits_per_byte"),
         "accuracy": validation.get("accuracy"),
@@ -336,7 +337,7 @@ def describe(run: Run, verify: bool = True) -> dict[str, Any]:
                 entry["problem"] = error.what
             entry["verified"] = entry["problem"] is None
         checkpoints.append(entry)
-    kept = {key: summary[key] for key in ("name", "folder", "state", "steps", "tokens_seen", "seconds")}
+    kept = {key: summary[key] for key in ("name", "folder", "state", "steps", "tokens_seen", "seconds", "limited_at")}
     found = {"validation": best_validation(events), "tests": figures_of_tests(events)}
     return kept | {"config": run.config()} | found | {"checkpoints": checkpoints}
 

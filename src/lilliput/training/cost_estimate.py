@@ -26,20 +26,22 @@ def may_time_steps() -> bool:
 
 
 def expected_seconds(config: Config, flops: float | None = None) -> float | None:
-    """Return the seconds of training on this machine: train.minutes, or computed from `flops` (default: those of the budget).
+    """Return the seconds of training on this machine: train.minutes, or computed from `flops` (default: those of the budget);
+    at most train.max_minutes.
 
     Return None for a budget in epochs, whose length is not known before the text is read.
     """
     train = config.train
     if train.minutes is not None:
-        return 60 * train.minutes
-    if flops is not None:
-        return flops_seconds(config, flops)
-    if train.epochs is not None:
+        seconds = 60 * train.minutes
+    elif flops is not None:
+        seconds = flops_seconds(config, flops)
+    elif train.epochs is not None:
         return None
-    if train.tokens is not None:
-        return train.tokens * token_seconds(config)
-    return (train.steps or 0) * train.batch * train.accumulate * config.model.context * token_seconds(config)
+    else:
+        tokens = train.tokens or (train.steps or 0) * train.batch * train.accumulate * config.model.context
+        seconds = tokens * token_seconds(config)
+    return seconds if train.max_minutes is None else min(seconds, 60 * train.max_minutes)
 
 
 def token_seconds(config: Config) -> float:

@@ -117,7 +117,8 @@ class Warned:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a session. `interrupted`: stopped on request. `early`: ended by train.patience."""
+    """The end of a session. `interrupted`: stopped on request. `early`: ended by train.patience. `limited_at`: the share of
+    the budget that was used when train.max_minutes ended the run; None if it did not."""
 
     event: ClassVar[str] = "finished"
     step: int
@@ -125,6 +126,7 @@ class Finished:
     seconds: float
     interrupted: bool
     early: bool
+    limited_at: float | None = None
 
 
 Event = Stepped | Saved | Evaluated | Tested | Warned | Finished

@@ -122,7 +122,8 @@ class Trainer(Generic[AnyBatch]):
             yield self.update()
             yield from self.finish_step(saved=False)
         complete = self.ended and (yield from self.evaluate_whole_splits())
-        yield Finished(self.step, self.tokens, self.budget.elapsed(), not complete, self.early)
+        limited_at = self.budget.limited_at(self.step, self.tokens) if self.ended and not self.early else None
+        yield Finished(self.step, self.tokens, self.budget.elapsed(), not complete, self.early, limited_at)
 
     # One step ----------------------------------------------------------------------------------------------------------
 
@@ -149,10 +150,10 @@ class Trainer(Generic[AnyBatch]):
             group["lr"] = learning_rate(self.config.schedule, group["peak"], self.step, progress)
         norm, clip = self.apply_gradients(loss), self.config.optimizer.clip
         self.tokens, self.loss = self.tokens + tokens, loss
-        speed = tokens / max(budget.end_update(), 1e-9)
+        speed = tokens / max(budget.end_update(self.step), 1e-9)
         progress = budget.progress(self.step, self.tokens)
         self.stopping = self.stopping or requested > 0
-        self.ended, self.late = last > 0 or (self.config.train.minutes is None and progress >= 1.0), late > 0
+        self.ended, self.late = last > 0 or budget.is_complete(self.step, self.tokens), late > 0
         return Stepped(
             self.step,
             loss,
@@ -321,8 +322,7 @@ class Trainer(Generic[AnyBatch]):
         return {
             "step": self.step,
             "tokens": self.tokens,
-            "seconds": self.budget.elapsed(),
-            "pause": self.budget.pause,
+            **self.budget.state_dict(),
             "late": self.late,
             "ended": self.ended,
             "loss": self.loss,
@@ -338,8 +338,8 @@ class Trainer(Generic[AnyBatch]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.tokens, self.budget.seconds = state["step"], state["tokens"], state["seconds"]
-        self.budget.pause, self.late = state.get("pause", 0.0), state.get("late", False)  # older checkpoints lack them
+        self.step, self.tokens, self.late = state["step"], state["tokens"], state.get("late", False)
+        self.budget.load_state_dict(state)
         self.ended, self.best, self.waited = state["ended"], state["best"], state["waited"]
         self.loss = state.get("loss")
         self.batches.load_state_dict(state["batches"])

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from lilliput.evaluation.metric_format import format_figures, format_perplexity
+from lilliput.evaluation.metric_format import format_figures, format_limit, format_perplexity
 from lilliput.storage.atomic_files import cannot_write
 from lilliput.storage.run_folders import Run
 from lilliput.training.events import (
@@ -101,6 +101,8 @@ class ConsoleObserver:
             )
         elif isinstance(event, Finished) and event.early:
             self.console.print(f"step {event.step:>6,}  stopped early: validation loss no longer falls")
+        elif isinstance(event, Finished) and event.limited_at is not None:
+            self.console.print(f"step {event.step:>6,}  {format_limit(event.limited_at)}")
         elif isinstance(event, Saved | Evaluated | Tested | Finished):
             pass  # in the closing summary
 

@@ -235,7 +235,7 @@ def resume_training(session: Session, claimed: ClaimedRun) -> None:
         if world.first:
             run.save_config(config_to_dict(trainer.config))
     elif trainer.ended:
-        notes.append("the run has used up its budget: only the final evaluation is repeated")
+        notes.append("the run has used up its budget or its time: only the final evaluation is repeated")
     if claimed.checkpoint is not None:
         run.rewind(claimed.checkpoint)
     if not world.share(world.first and best_verifies(run, notes)):
