@@ -191,7 +191,13 @@ def test_a_short_run_is_not_measured(tmp_path: Path) -> None:
     ],
 )
 def test_only_long_runs_are_worth_it(changes: dict[str, str], step: float, worth: bool, tmp_path: Path) -> None:
-    assert is_worth_timing(work_of(small_config(tmp_path, **changes)), 3, step) == worth
+    assert is_worth_timing(work_of(small_config(tmp_path, **changes)), 3, step, step) == worth
+
+
+def test_a_short_run_is_worth_it_if_its_threads_wait_for_each_other(tmp_path: Path) -> None:
+    work = work_of(small_config(tmp_path, train__steps="100"))
+    assert not is_worth_timing(work, 3, 0.01, 0.01)
+    assert is_worth_timing(work, 3, 1.0, 0.01)
 
 
 @pytest.mark.parametrize("case", ["switched off", "compiled", "gpu", "processes"])

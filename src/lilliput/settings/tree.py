@@ -257,10 +257,12 @@ class TrainSettings:
     keep: Count = describe("number of newest checkpoints to keep, in addition to the best one", 2)
     device: Literal["auto", "cpu", "cuda", "mps"] = describe("device to compute on", "auto")
     precision: Literal["auto", "float32", "float64", "bfloat16", "float16"] = describe(
-        "floating-point type; 16-bit types only in matrix products (auto: bfloat16 if measured faster, else float32)",
+        "floating-point type; 16-bit types only in matrix products (auto: bfloat16 if its steps are faster, else float32)",
         "auto",
     )
-    threads: Count | None = describe("CPU threads (none: the default of torch)", None)
+    threads: Count | None = describe(
+        "CPU threads (none: the default of torch, or 1 if its steps are faster)", None
+    )
     parallel: Literal["replicate", "shard"] = describe(
         "with several processes: replicate (DDP, a full model each) or shard (FSDP2, a part each)", "replicate"
     )

@@ -100,8 +100,9 @@ def refuse_bfloat16(device: torch.device) -> str:
     return "" if ratio >= WORTH else f"bfloat16 is {format_ratio(ratio)} in products on this CPU"
 
 
-def is_worth_timing(work: Work[Any], candidates: int, step: float) -> bool:
-    """Return whether the run is long enough to measure; `step` is the time of one micro-batch and update."""
+def is_worth_timing(work: Work[Any], candidates: int, step: float, shortest: float) -> bool:
+    """Return whether the run is long enough to measure. `step`: seconds of a step without a choice; `shortest`: of the fastest
+    candidate."""
     train = work.config.train
     if train.minutes is not None:
         seconds = 60 * train.minutes
@@ -110,7 +111,7 @@ def is_worth_timing(work: Work[Any], candidates: int, step: float) -> bool:
         tokens = batch * work.config.model.context
         steps = train.steps or (train.tokens or 0) / tokens or (train.epochs or 0) * math.ceil(rows / batch)
         seconds = steps * train.accumulate * step
-    return seconds >= max(SHORTEST, ROUNDS * candidates * step)
+    return seconds >= max(SHORTEST, ROUNDS * candidates * shortest)
 
 
 def fastest(first: Candidate, times: Times, accumulate: int) -> Candidate:

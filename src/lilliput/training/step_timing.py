@@ -163,9 +163,10 @@ def open_trial(work: Work[AnyBatch], report: Report = silent) -> Iterator[Trial[
 
 
 def time_candidates(
-    work: Work[AnyBatch], is_worth: Callable[[float], bool], report: Report, candidates: Sequence[Candidate]
+    work: Work[AnyBatch], is_worth: Callable[[float, float], bool], report: Report, candidates: Sequence[Candidate]
 ) -> Timing:
-    """Time training steps of each candidate; only of the first one unless `is_worth` returns True for the seconds of a step.
+    """Time training steps of each candidate; only of the first one unless `is_worth` returns True for the seconds of its step
+    and of the shortest step.
 
     The memory that this needs does not count in the peak of the process.
     """
@@ -177,14 +178,14 @@ def time_candidates(
 
 
 def try_candidates(
-    work: Work[AnyBatch], is_worth: Callable[[float], bool], report: Report, candidates: Sequence[Candidate]
+    work: Work[AnyBatch], is_worth: Callable[[float, float], bool], report: Report, candidates: Sequence[Candidate]
 ) -> Timing:
     first = candidates[0]
     with open_trial(work, report) as trial:
         # On a busy machine one thread can be a hundred times faster than two, so a single step of each decides the rest.
         once = {one: trial.once(one) for one in candidates if one.precision == first.precision}
         shortest = min(took.step(1) for took in once.values())
-        if not is_worth(shortest):
+        if not is_worth(once[first].step(1), shortest):
             return Timing({first: once[first]}, busy=False)
         once |= {one: trial.once(one) for one in candidates if one not in once}
         left = [one for one in candidates if once[one].step(1) < HOPELESS * shortest]
