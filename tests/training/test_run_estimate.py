@@ -62,6 +62,15 @@ def test_minutes_contain_evaluations_except_the_last_ones(tmp_path: Path) -> Non
     assert found.seconds == 600 + 0.25 + 10.0 + 100.0
 
 
+def test_a_limit_shortens_the_estimate_of_any_budget(tmp_path: Path) -> None:
+    limited = {"evaluate__every": "50", "train__save_every": "100", "train__max_minutes": "10"}
+    by_minutes = combined(small_config(tmp_path, train__minutes="10", evaluate__every="50", train__save_every="100"))
+    for budget in ({"train__steps": "100000"}, {"train__minutes": "30"}):
+        found = combined(small_config(tmp_path, **limited, **budget))
+        assert (found.steps, found.seconds) == (by_minutes.steps, by_minutes.seconds)
+    assert combined(small_config(tmp_path, **limited, train__steps="8")).steps == 8
+
+
 def test_rows_of_a_part_are_scaled(tmp_path: Path) -> None:
     config = small_config(tmp_path, train__steps="none", train__epochs="1")
     with open_estimate_data(config) as data:

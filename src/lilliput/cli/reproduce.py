@@ -157,9 +157,9 @@ def print_plan(plan: Plan, as_json: bool) -> int:
     console.print(f"{plan.content.title} (report {plan.content.report})", style="bold", markup=False)
     for one in parts:
         budget = ", ".join(f"{amount:,.4g} {unit}" for unit, amount in one["budget"].items())
-        cells = f", {one['cells']} cells" if one["cells"] > 1 else ""
+        several = f", {one['cells']} cells" if one["cells"] > 1 else ""
         seeds = f"seed{'s' if len(one['seeds']) > 1 else ''} {', '.join(map(str, one['seeds']))}"
-        work = f"recipe {one['recipe']}, {budget}{cells}, {seeds}"
+        work = f"recipe {one['recipe']}, {budget}{several}, {seeds}"
         console.print(
             f"  {one['kind']:5}  {one['name']}: {work}{' (finished)' if one['finished'] else ''}", markup=False
         )

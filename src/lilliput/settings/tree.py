@@ -260,9 +260,7 @@ class TrainSettings:
         "floating-point type; 16-bit types only in matrix products (auto: bfloat16 if its steps are faster, else float32)",
         "auto",
     )
-    threads: Count | None = describe(
-        "CPU threads (none: the default of torch, or 1 if its steps are faster)", None
-    )
+    threads: Count | None = describe("CPU threads (none: the default of torch, or 1 if its steps are faster)", None)
     parallel: Literal["replicate", "shard"] = describe(
         "with several processes: replicate (DDP, a full model each) or shard (FSDP2, a part each)", "replicate"
     )

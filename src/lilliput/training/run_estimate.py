@@ -189,21 +189,25 @@ def combine(config: Config, data: EstimateData, costs: Costs, notes: list[str]) 
     tokens = batch * train.accumulate * float(rows.sizes(rows.sample(SAMPLED, config.seed)).mean())  # of a step
     every = epoch if config.evaluate.every == "epoch" else float(config.evaluate.every)
     every = every or math.inf
+    pace = costs.step + (costs.save + costs.sample) / every + costs.save / train.save_every
+    limit = min((one for one in (train.minutes, train.max_minutes) if one is not None), default=math.inf)
+    most = max(1, int(60 * limit / pace)) if limit < math.inf else None  # steps within the limit
     steps: int | None = train.steps
     if train.tokens is not None:
         steps = math.ceil(train.tokens / tokens)
     elif train.epochs is not None:
         steps = None if epoch is None else max(1, math.ceil(train.epochs * epoch - 1e-9))
     elif train.minutes is not None:
-        pace = costs.step + (costs.save + costs.sample) / every + costs.save / train.save_every
-        steps = max(1, int(60 * train.minutes / pace))
+        steps = most
     if steps is None:
         return RunEstimate(config, None, None, None, None, 0.0, costs.memory, notes)
+    by_time = train.minutes is not None or (most is not None and most < steps)
+    steps = min(steps, most or steps)
     evaluations = int(steps / every) + sum(at <= steps for at in config.evaluate.at) + (steps % every > 0)
     evaluating = evaluations * costs.sample + costs.final
     saves = evaluations + steps // train.save_every
-    if train.minutes is not None:  # only the last evaluations come after the budget
-        seconds = 60 * train.minutes + costs.save + costs.sample + costs.final
+    if by_time:  # only the last evaluations come after the limit
+        seconds = 60 * limit + costs.save + costs.sample + costs.final
     else:
         seconds = steps * costs.step + saves * costs.save + evaluating
     epochs = None if epoch is None else steps / epoch

@@ -28,7 +28,7 @@ from lilliput.devices import reset_peak_memory
 from lilliput.model.recompute import use_recompute
 from lilliput.model.transformer import build_model
 from lilliput.settings.tree import Config
-from lilliput.training.model_setup import load_compiled_attention
+from lilliput.training.model_setup import load_kernels
 from lilliput.training.objectives import Objective, Split, weigh
 from lilliput.training.optimizers import build_optimizer, clip_gradients, gradient_norm, scale_gradients
 from lilliput.training.precision import Precision, build_precision
@@ -103,7 +103,7 @@ class Trial(Generic[AnyBatch]):
     def precision(self, name: str) -> Precision:
         if name not in self.precisions:
             self.precisions[name] = build_precision(name, self.work.device)
-            load_compiled_attention(self.model, self.precisions[name], World(), self.report)
+            load_kernels(self.model, self.precisions[name], World(), self.report)
         return self.precisions[name]
 
     def once(self, candidate: Candidate) -> StepTime:
