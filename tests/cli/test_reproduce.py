@@ -29,7 +29,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
         code, out, err = lilliput("reproduce", "mine.toml", "--dry-run")
         found = json.loads(lilliput("reproduce", "mine.toml", "--dry-run", "--json", "--minutes", "1").out)
     assert (code, err) == (0, "")
-    assert "run    base: recipe mytext.txt, 8 steps, 2 cells, seeds 1" in out
+    assert "run    base: recipe mytext.txt, 8 steps, 2 cells, seed 1" in out
     assert "folder        runs/reproduce-mine" in out
     assert not (tmp_path / "runs").exists()
     assert found.keys() == {
