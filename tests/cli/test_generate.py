@@ -62,7 +62,7 @@ def prompts(tmp_path: Path) -> Path:
 
 def test_the_keys_of_generated_json() -> None:
     output = as_json("--prompt", "Once", "--samples", "3", "--seed", "1")
-    assert output.keys() == {"samples", "tokens_per_second", "engine"}
+    assert output.keys() == {"samples", "tokens_per_second", "engine", "mixture"} and output["mixture"] is None
     assert len(output["samples"]) == 3
     for sample in output["samples"]:
         assert list(sample) == ["prompt", "text", "tokens", "logprob", "finish", "score", "rank"]

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from lilliput.reports.document import (
 )
 from lilliput.reports.html import to_html
 from lilliput.studies.reproduction_blocks import Builder
+from lilliput.studies.reproduction_files import TextsItem
 from lilliput.studies.reproduction_plan import Form, Plan, load_plan
 from lilliput.studies.reproduction_report import Outcome, describe_reproduction, produce
 from lilliput.studies.reproduction_report import write_reproduction as write
@@ -111,6 +113,18 @@ def test_samples_are_those_of_the_first_cell(document: ReportDocument) -> None:
     assert 0 < len(table.rows) <= 2 and "8 tokens" in about.text
     for name in ("writing.perplexity", "reference.perplexity", "bleu.4"):
         assert f"{figures[name]:,.2f}" in about.text
+
+
+def test_texts_of_a_mixture_name_it(outcome: Outcome) -> None:
+    with chdir(reproduced()):
+        builder = Builder(outcome.plan, [])
+        writer, folder = builder.writer("base"), builder.run("base").folder
+        mixed = replace(writer.config.generate, mix_ngram=0.75)
+        builder.writers[folder] = replace(writer, config=replace(writer.config, generate=mixed))
+        item = next(item for item in outcome.plan.content.items if isinstance(item, TextsItem))
+        blocks = builder.texts(item)
+    assert len(blocks) == 2
+    assert all(isinstance(block, QuotedText) and "75.0% Kneser-Ney" in block.about for block in blocks)
 
 
 def test_doubts_are_where_they_belong(document: ReportDocument) -> None:
