@@ -17,7 +17,8 @@ from lilliput.kernels.code_cache import Kernel, read_code, write_code
 from lilliput.kernels.decoding_pass.compiled_function import PASS
 from lilliput.kernels.decoding_pass.layout import Arrays, Plan, ScratchLayout, addresses, array_type
 from lilliput.kernels.logit_statistics import STATISTICS
-from lilliput.kernels.training_attention import ATTENTION, find_openmp_parallel
+from lilliput.kernels.openmp_waiting import find_openmp_parallel
+from lilliput.kernels.training_attention import ATTENTION
 
 WRITE = """
 import sys

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from helpers.tiny_models import draw_ids, gradients, tiny_model
-from lilliput.kernels.training_attention import attend_compiled, can_attend, find_openmp_parallel
+from lilliput.kernels.openmp_waiting import find_openmp_parallel
+from lilliput.kernels.training_attention import attend_compiled, can_attend
 from lilliput.model import attention
 from lilliput.model.attention import attention_weights
 from lilliput.model.attention_mask import Visibility

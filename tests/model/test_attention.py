@@ -14,7 +14,8 @@ from torch import Tensor
 
 from helpers.tiny_models import assert_same, draw, draw_ids, tiny_model
 from lilliput.decoding.engines.torch_engine import TorchEngine
-from lilliput.kernels.training_attention import can_attend, find_openmp_parallel
+from lilliput.kernels.openmp_waiting import find_openmp_parallel
+from lilliput.kernels.training_attention import can_attend
 from lilliput.model.attention import Capture, PassState, attend, attention_weights
 from lilliput.model.attention_mask import Visibility, first_keys, visible
 from lilliput.model.kv_cache import Cache, LayerCache

@@ -1,6 +1,7 @@
 """Causal attention for training on a CPU in float32, by compiled loops: slightly more than half the time of torch's.
 
-Owns: the autograd operation, when it can be used, and running compiled code on torch's own threads. Does not own: the loops
+Owns: the autograd operation, when it can be used, and running compiled code on torch's own threads: other threads would
+compete with those, which keep spinning for a while after each operation. Does not own: the loops
 (`training_attention_loops`; they need numba and are not imported if their code is cached), or the mask
 (`model.attention_mask`).
 
@@ -9,11 +10,8 @@ B rows, H heads, G key-value heads, T tokens, D head dimension.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lilliput.kernels.code_cache import Kernel
+from lilliput.kernels.openmp_waiting import find_openmp_parallel
 from lilliput.kernels.registers import PANEL, padded
 
 LOG = logging.getLogger("lilliput")
@@ -72,23 +71,6 @@ def load_attention(report: Callable[[str], None]) -> None:
     """Load or compile the kernel before the first step; `report` gets messages about a compilation."""
     if find_openmp_parallel() is not None:
         ATTENTION.load(report)
-
-
-@cache
-def find_openmp_parallel() -> Any:
-    """Return GOMP_parallel of torch's OpenMP library, which runs a function on torch's own threads; None if not found.
-
-    Other threads would compete with torch's, which keep spinning for a while after each operation.
-    """
-    for name in ("libgomp*", "libiomp5*", "libomp*"):
-        for path in sorted(Path(torch.__file__).parent.joinpath("lib").glob(name)):
-            try:
-                found = ctypes.CDLL(str(path)).GOMP_parallel
-            except (OSError, AttributeError):
-                continue
-            found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-            return found
-    return None
 
 
 def fits(size: int) -> bool:

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from lilliput.kernels.openmp_waiting import adapt_waiting
 from lilliput.model import model_choices as choices
 from lilliput.model.attention import Capture, PassState, SelfAttention
 from lilliput.model.counting import Count, count
@@ -130,6 +131,7 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         capture: Capture | None = None,
     ) -> PassState:
+        adapt_waiting()
         state = PassState(ids, self.causal, pos, doc, cache, capture, self.positions)
         state.turn = self.positions.turn(state.pos[:1] if state.plain else state.pos, self.embedding.table.weight.dtype)
         return state
