@@ -74,6 +74,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/vectors.py
 	$(BIN)/python benchmarks/duplicates.py
 	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/busy_machine.py
 
 # Each study is resumed, or skipped if it is finished; its table and report are copied to docs/studies.
 STUDIES := window decoding accumulation checkpointing kv-cache norm positions embeddings tokenizers optimizers width-depth scaling

@@ -93,7 +93,7 @@ def abandon(config: Config, after: int, resume: bool = False) -> bool:
 
 def timeless(run: Run) -> list[dict[str, Any]]:
     """Return the log without sessions, times, speeds and memory, for comparison with a repeated run."""
-    lines = [line for line in run.metrics() if line["event"] != "session"]
+    lines = [line for line in run.metrics() if line["event"] != "session" and line.get("kind") != "speed"]
     return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.kernels.dropout import Dropout
+from lilliput.kernels.openmp_waiting import adapt_waiting
 from lilliput.model import model_choices as choices
 from lilliput.model.attention import Capture, PassState, SelfAttention
 from lilliput.model.counting import Count, count
@@ -132,6 +133,7 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         capture: Capture | None = None,
     ) -> PassState:
+        adapt_waiting()
         state = PassState(ids, self.causal, pos, doc, cache, capture, self.positions)
         state.turn = self.positions.turn(state.pos[:1] if state.plain else state.pos, self.embedding.table.weight.dtype)
         return state

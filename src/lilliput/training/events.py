@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-# These fields, and sessions, differ between repetitions of a run; everything else in the log is reproducible.
+# These fields, sessions, and warnings about speed differ between repetitions of a run; everything else in the log is
+# reproducible.
 TIMES = ("seconds", "tokens_per_second", "share_of_peak", "memory_bytes")
 
 

@@ -50,6 +50,7 @@ from lilliput.training.process_group import World
 from lilliput.training.run_evaluation import EvaluationPlan, Evaluator
 from lilliput.training.schedules import learning_rate
 from lilliput.training.sharded_tensors import deal_state, deal_weights, gather, share_shapes
+from lilliput.training.speed_warning import SpeedWatch
 from lilliput.training.training_warnings import Advisor
 from lilliput.training.weight_averaging import Average
 
@@ -79,6 +80,7 @@ class Trainer(Generic[AnyBatch]):
         self.optimizer = build_optimizer(config.optimizer, model)
         self.average = Average(model, config.optimizer.average) if config.optimizer.average is not None else None
         self.advisor = Advisor(config)
+        self.speed = SpeedWatch(torch.get_num_threads() if precision.device.type == "cpu" else 1)
         self.batches = Batches(self.train.rows, config.train.batch, config.seed, world.rank, world.processes)
         self.plan = EvaluationPlan(config, splits)
         self.evaluator = Evaluator(world, objective, splits, self.plan, self.use, self.agree_to_stop)
@@ -107,6 +109,7 @@ class Trainer(Generic[AnyBatch]):
         for event in self.training_events():
             yield event
             yield from self.advisor.check(event, self.rows)
+            yield from self.speed.check(event)
 
     def training_events(self) -> Iterator[Event]:
         self.budget.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.errors import UserError
 from lilliput.kernels.decoding_pass.compiled_function import MachineCode
 from lilliput.kernels.decoding_pass.layout import CHUNK
+from lilliput.kernels.machine_load import MachineLoad, machine_load
 from lilliput.model.transformer import Transformer, build_model
 from lilliput.settings.tree import GenerateSettings, VectorSettings
 
@@ -70,6 +72,41 @@ def test_threads_do_not_change_a_bit(threads: int) -> None:
                 time.sleep(0.05)
             new = [[(step + row) % 17] for row in range(len(views))]
             assert torch.equal(others.step(new), rows.step(new))
+
+
+class ChangingLoad(MachineLoad):
+    """Another number of undisturbed threads at each pass."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, cpus=3)
+        self.counts = itertools.cycle([3, 1, 1, 2, 3, 3, 2, 1, 3, 2])
+
+    def undisturbed(self, threads: int) -> int:
+        return next(self.counts)
+
+
+def test_fewer_threads_on_a_busy_machine_do_not_change_a_bit() -> None:
+    """Also after pauses in which worker threads sleep, and when memory and tables grow."""
+    model = half_as_precise(tiny_model(context=90))
+    views = [draw_ids(n, seed=n).tolist() for n in (1, 70, 9, 3, 12, 2, 5)]
+    one, several = NumbaEngine(model, 1), NumbaEngine(model, 3)
+    several.team.load = ChangingLoad()
+    (expected, rows), (logits, others) = one.prefill(views), several.prefill(views)
+    assert torch.equal(logits, expected)
+    seen = set()
+    for step in range(20):
+        if step % 7 == 6:
+            time.sleep(0.05)
+        new = [[(step + row) % 17] for row in range(len(views))]
+        assert torch.equal(others.step(new), rows.step(new))
+        seen.add(several.team.active)
+    assert seen == {1, 2, 3}
+
+
+def test_a_given_number_of_threads_is_kept_on_a_busy_machine() -> None:
+    model = half_as_precise(tiny_model())
+    assert NumbaEngine(model, 2).team.load is None
+    assert NumbaEngine(model).team.load is machine_load()
 
 
 @pytest.mark.parametrize("quantise", [None, "int8"])

@@ -21,6 +21,7 @@ from lilliput.decoding.engines.compiled_weights import Quantise, pack
 from lilliput.kernels.decoding_pass.key_value_slots import KeyValueSlots
 from lilliput.kernels.decoding_pass.layout import CHUNK
 from lilliput.kernels.decoding_pass.thread_team import ThreadTeam
+from lilliput.kernels.machine_load import MachineLoad, machine_load
 from lilliput.kernels.registers import PANEL, padded
 from lilliput.model.transformer import Transformer
 
@@ -75,7 +76,8 @@ class NumbaRows:
 
 
 class NumbaEngine:
-    """Computes with a copy of the model's current weights. `threads` defaults to torch's number, or 1 for a very small model."""
+    """Computes with a copy of the model's current weights. `threads` defaults to torch's number, or 1 for a very small model,
+    and to fewer while other programs use the CPUs."""
 
     name = "numba"
 
@@ -83,14 +85,15 @@ class NumbaEngine:
         self.packed = pack(model, quantise)
         self.context = model.settings.context
         self.slots = KeyValueSlots(self.packed)
+        load = machine_load() if threads is None else None
         if threads is None:
             panels = padded(self.packed.plan.dim, PANEL) // PANEL  # of the smallest matrix: more threads would be idle
             weights = self.packed.floats.size + self.packed.bytes.size
             threads = 1 if weights < SMALL else min(torch.get_num_threads(), panels)
-        self.team = self.new_team(threads)
+        self.team = self.new_team(threads, load)
 
-    def new_team(self, threads: int) -> ThreadTeam:
-        team = ThreadTeam(self.packed, self.slots, threads)
+    def new_team(self, threads: int, load: MachineLoad | None) -> ThreadTeam:
+        team = ThreadTeam(self.packed, self.slots, threads, load)
         weakref.finalize(self, team.close)  # runs at the interpreter's exit too, when __del__ is not reliable
         return team
 
@@ -103,7 +106,7 @@ class NumbaEngine:
         assert len(ids) == len(handles) and all(ids), "every row takes at least one token"
         if not self.team.usable:
             self.team.close()
-            self.team = self.new_team(self.team.threads)
+            self.team = self.new_team(self.team.threads, self.team.load)
         slots = self.slots
         before = [slots.held[handle] for handle in handles]
         lines: list[int] = []

@@ -4,6 +4,9 @@ Owns: the arrays of a pass, the helper threads, their sleep. Does not own: the c
 
 A helper stays awake for some milliseconds after a pass, because the next pass usually starts sooner, and then sleeps.
 Threads synchronise only in compiled code, so they do not wait for the GIL during a pass.
+
+While other programs use the CPUs, fewer threads compute: a pass of two threads that share their CPUs with others takes up to
+two hundred times as long as a pass of one. The number of threads does not change a bit of the result.
 """
 
 from __future__ import annotations
@@ -35,12 +38,16 @@ from lilliput.kernels.decoding_pass.layout import (
     build_scratch_layout,
     zeros_on_lines,
 )
+from lilliput.kernels.machine_load import MachineLoad
 from lilliput.kernels.registers import padded
 
 
 class ThreadTeam:
-    def __init__(self, packed: PackedWeights, slots: KeyValueSlots, threads: int) -> None:
-        self.slots, self.plan, self.threads = slots, packed.plan, threads
+    """`load`: use fewer threads on a busy machine; None: always use all."""
+
+    def __init__(self, packed: PackedWeights, slots: KeyValueSlots, threads: int, load: MachineLoad | None) -> None:
+        self.slots, self.plan, self.threads, self.load = slots, packed.plan, threads, load
+        self.active = threads  # threads that compute a pass
         self.layout, floats, shorts = build_scratch_layout(packed.plan, threads)
         control = np.zeros(CONTROL, dtype=np.int64)
         control[ASLEEP] = threads - 1
@@ -68,20 +75,24 @@ class ThreadTeam:
         while not self.closed:
             event.wait()
             event.clear()
-            if self.arrays.control[ROUND] != last_round:  # else the event was set before the helper slept
-                last_round = self.code.run(self.numbers_at, last_round, thread, self.threads)
+            now = int(self.arrays.control[ROUND])
+            if thread < self.active and now != last_round:  # else the event was set before the helper slept
+                last_round = self.code.run(self.numbers_at, now - 1, thread, self.active)
 
     def run(self, tokens: int, wanted: int) -> Floats:
         """Compute one pass over the arrays; return logits (wanted, V), which are valid until the next pass."""
         if self.generation != self.slots.generation:
             self.replace_arrays()
+        if self.load is not None and (active := self.load.undisturbed(self.threads)) != self.active:
+            self.send_helpers_to_sleep()
+            self.active = active
         control = self.arrays.control
         control[TOKENS], control[WANTED] = tokens, wanted
         self.running = True
-        if self.threads > 1 and self.code.run(self.numbers_at, 0, ANNOUNCE, self.threads):
-            for event in self.wake_events:
+        if self.active > 1 and self.code.run(self.numbers_at, 0, ANNOUNCE, self.active):
+            for event in self.wake_events[: self.active - 1]:
                 event.set()
-        self.code.run(self.numbers_at, 0, 0, self.threads)
+        self.code.run(self.numbers_at, 0, 0, self.active)
         self.running = False
         first, step = self.layout.logits, self.layout.logits_step
         logits = self.arrays.scratch[first : first + wanted * step].reshape(wanted, step)
@@ -92,15 +103,19 @@ class ThreadTeam:
         self.numbers_at = self.numbers.ctypes.data
 
     def replace_arrays(self) -> None:
-        """Use the new memory and table after they have grown; wait until all helpers have left the compiled code."""
+        """Use the new memory and table after they have grown."""
+        self.send_helpers_to_sleep()
+        self.arrays = self.arrays._replace(memory=self.slots.memory, table=self.slots.table)
+        self.update_addresses()
+        self.generation = self.slots.generation
+
+    def send_helpers_to_sleep(self) -> None:
+        """Wait until all helpers have left the compiled code."""
         control = self.arrays.control
         control[LEAVE] = 1
         while control[ASLEEP] < self.threads - 1:
             time.sleep(0)
         control[LEAVE] = 0
-        self.arrays = self.arrays._replace(memory=self.slots.memory, table=self.slots.table)
-        self.update_addresses()
-        self.generation = self.slots.generation
 
     @property
     def usable(self) -> bool:
