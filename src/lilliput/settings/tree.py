@@ -364,7 +364,10 @@ class LogSettings:
 
     folder: str = describe("folder of runs", "runs")
     every: Count = describe("steps between lines of metrics.jsonl", 10)
-    sample_seconds: Positive | None = describe("minimum seconds between samples printed at evaluations", 60.0)
+    sample_seconds: Positive | None = describe(
+        "minimum seconds between samples printed at evaluations; the first is printed after 15 s (none: no samples)",
+        60.0,
+    )
     tensorboard: bool = describe("also write TensorBoard files to the run folder", False)
     trackio: bool = describe("also log to trackio", False)
     wandb: bool = describe("also log to Weights & Biases (offline without a network)", False)
