@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lilliput.cli.output import print_json, progress, readable, stderr_console, stdout_console
 from lilliput.errors import UserError
+from lilliput.training.events import Evaluated, Event, Finished, Stepped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from lilliput.training.session import Session
 
 TAKES_SETTINGS = True
+FIRST_SAMPLE = 15.0  # seconds until the first sample
+SHORT_RUN = 60.0  # seconds of a run that ends soon enough without that sample
 EXAMPLES = """
     lilliput train demo                                       train a shipped recipe
     lilliput train mytext.txt --train.minutes 10              train on your own text
@@ -141,11 +144,33 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
     return UserError(error.what, error.where, fix=fixes[error.code], code=error.code, setting=error.setting)
 
 
+class SampleTimes:
+    """When a sample is printed: first after 15 seconds, if the run takes more than a minute, then at evaluations that are at
+    least `seconds` apart. None: never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self.last, self.any_shown = seconds, time.monotonic(), False
+
+    def may_follow(self, event: Event) -> bool:
+        """Return whether a sample can follow this event; the same in all processes."""
+        at_evaluation = isinstance(event, Evaluated) and not event.whole
+        return self.seconds is not None and (at_evaluation or (isinstance(event, Stepped) and not self.any_shown))
+
+    def is_due(self, event: Event) -> bool:
+        """Decide by the clock, for an event that a sample may follow."""
+        passed = time.monotonic() - self.last
+        if isinstance(event, Stepped):
+            return passed >= FIRST_SAMPLE and event.progress < 1.0 and event.seconds > SHORT_RUN * event.progress
+        return self.seconds is not None and passed >= self.seconds
+
+    def shown(self) -> None:
+        self.last, self.any_shown = time.monotonic(), True
+
+
 def follow(session: Session, console: Console) -> int | None:
     """Train with a progress bar; return the number of the signal that stopped the training, or None."""
     from rich.markup import escape
 
-    from lilliput.training.events import Evaluated, Finished
     from lilliput.training.interruption import listening
     from lilliput.training.observers import ConsoleObserver
     from lilliput.training.schedules import warm_up_note
@@ -182,19 +207,15 @@ def follow(session: Session, console: Console) -> int | None:
 
     # In other tasks the loss is not only that of the text.
     observer = ConsoleObserver(console, trainer.train.bytes_per_prediction if task == "language" else None)
-    seconds = config.log.sample_seconds if task != "classifier" else None
-    sampled = time.monotonic()
+    samples = SampleTimes(config.log.sample_seconds if task != "classifier" else None)
     interrupted = False
     with listening(on_signal):
         try:
             for event in session.events([observer]):
                 interrupted = isinstance(event, Finished) and event.interrupted
-                at_evaluation = isinstance(event, Evaluated) and not event.whole
-                if seconds is None or not at_evaluation:
-                    continue
-                if world.share(time.monotonic() - sampled >= seconds):
+                if samples.may_follow(event) and world.share(samples.is_due(event)):
                     observer.show_sample(event.step, session.write_sample())
-                    sampled = time.monotonic()
+                    samples.shown()
             training = False
         except KeyboardInterrupt:
             training, interrupted = False, True
