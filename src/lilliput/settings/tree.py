@@ -372,9 +372,7 @@ class LogSettings:
 
     folder: str = describe("folder of runs", "runs")
     every: Count = describe("steps between lines of metrics.jsonl", 10)
-    sample_seconds: Positive | None = describe(
-        "least seconds between samples; the first after 15 (none: no samples)", 60.0
-    )
+    sample_seconds: Positive | None = describe("seconds between samples; the first after 15 (none: no samples)", 60.0)
     tensorboard: bool = describe("also write TensorBoard files to the run folder", False)
     trackio: bool = describe("also log to trackio", False)
     wandb: bool = describe("also log to Weights & Biases (offline without a network)", False)
