@@ -7,6 +7,8 @@ accumulation: 1, 2, 4 and 8 micro-batches of equal size per step, on the storybo
     one process, order ABBA, median of 11 pairs. Loss at equal tokens (1,600 micro-batches) and at equal steps (200).
 recompute: 12 layers with all activations kept, compared with recomputed blocks, feed-forwards or every second block, and with
     torch.utils.checkpoint. Activation bytes are those of saved tensors without weights. Time: one process, order ABBA.
+dropout: a step of the default model with dropout 0.2 compared with no dropout: all compiled, with torch's dropout of embedding
+    and residuals, and with torch's attention, too. Time: one process, order ABBA, median of 31 pairs. Activation bytes.
 precision: a step in 16-bit floats (autocast) compared with float32, of a very small model: slow on processors without support.
 compile: a step of compiled blocks compared with plain ones, and the seconds of the first step.
 loss: chunked cross-entropy with a head of 50,257 tokens compared with torch's cross-entropy.
@@ -25,11 +27,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +60,7 @@ DEEP = {"dim": 192, "layers": 12, "heads": 6, "context": 256, "vocab_size": 2048
 WIDE = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab_size": 2048}
 SMALL = {"dim": 64, "layers": 2, "heads": 2, "context": 64, "vocab_size": 256}
 ROWS, ROUNDS = 8, 7
+DROPOUT, DROPOUT_ROWS, DROPOUT_ROUNDS = 0.2, 16, 31
 HEAD, STATES, WIDTH = 50_257, 2048, 256
 
 
@@ -220,9 +224,9 @@ def recompute_memory(kind: str) -> Metrics:
     return {"memory": peak_memory() - before, "activations": saved_bytes(model)}
 
 
-def saved_bytes(model: Transformer) -> int:
+def saved_bytes(model: Transformer, rows: int = ROWS) -> int:
     """Return the bytes of activations that the trunk keeps for a batch."""
-    ids = torch.zeros(ROWS, model.settings.context, dtype=torch.long)
+    ids = torch.zeros(rows, model.settings.context, dtype=torch.long)
     return measure_kept(model, lambda: model.trunk(ids, model.begin(ids, None, None)))
 
 
@@ -267,6 +271,53 @@ def recompute() -> list[Row]:
             row(f"{name}: peak memory", ours["memory"], peer["memory"], plain, "bytes"),
             row(f"{name}: time", took[f"time {kind}"], took[f"time {plain}"], plain, "s") | paired,
             row(f"{name}: numbers that differ", unequal[kind], unequal["numbers"], "all numbers", "numbers"),
+        ]
+    return rows
+
+
+# Dropout.
+
+
+def never(*_: Tensor) -> bool:
+    return False
+
+
+# The checks that select compiled code, replaced so that torch computes.
+BY_TORCH: dict[str, tuple[str, ...]] = {
+    "compiled": (),
+    "embedding and residuals by torch": ("lilliput.kernels.dropout.can_drop",),
+    "all by torch": ("lilliput.kernels.dropout.can_drop", "lilliput.model.attention.can_attend"),
+}
+
+
+def with_torch(names: tuple[str, ...], work: Callable[[], Any]) -> Any:
+    with ExitStack() as replaced:
+        for name in names:
+            replaced.enter_context(mock.patch(name, never))
+        return work()
+
+
+def dropout_time() -> Metrics:
+    plain = make_model(WIDE)
+    works: dict[str, Callable[[], object]] = {"none": make_step(plain, DROPOUT_ROWS)}
+    found: Metrics = {"activations none": saved_bytes(plain, DROPOUT_ROWS)}
+    for kind, names in BY_TORCH.items():
+        model = make_model(WIDE, DROPOUT)
+        works[kind] = partial(with_torch, names, make_step(model, DROPOUT_ROWS))
+        found[f"activations {kind}"] = with_torch(names, partial(saved_bytes, model, DROPOUT_ROWS))
+    took = in_turns(works, DROPOUT_ROUNDS)
+    found |= {f"time {kind}": statistics.median(times) for kind, times in took.items()}
+    return found | {f"ratio {kind}": ratio_of_pairs(times, took["none"]) for kind, times in took.items()}
+
+
+def dropout() -> list[Row]:
+    (found,) = contest(__file__, ["dropout/time"], 1)["dropout/time"]
+    rows = []
+    for kind in BY_TORCH:
+        name, paired = f"dropout {DROPOUT}, {kind}", {"ratio": found[f"ratio {kind}"]}
+        rows += [
+            row(f"{name}: time", found[f"time {kind}"], found["time none"], "no dropout", "s") | paired,
+            row(f"{name}: activations", found[f"activations {kind}"], found["activations none"], "no dropout", "bytes"),
         ]
     return rows
 
@@ -354,6 +405,7 @@ def loss() -> list[Row]:
 SECTIONS: dict[str, Callable[[], list[Row]]] = {
     "accumulation": accumulation,
     "recompute": recompute,
+    "dropout": dropout,
     "precision": precision,
     "compile": compiling,
     "loss": loss,
@@ -363,6 +415,7 @@ CONTESTANTS: dict[str, Callable[[], Metrics]] = {
     "accumulation/loss": accumulation_loss,
     "recompute/time": recompute_time,
     "recompute/equality": recompute_equality,
+    "dropout/time": dropout_time,
     "precision/time": precision_time,
     "compile/time": compile_time,
 }
