@@ -43,7 +43,7 @@ def test_a_text_creates_a_folder_of_files(home: Path) -> None:
     assert list(rows[0]) == ["layer", "head", *SCORES]
     for row in rows[:4]:
         assert f"{float(row['entropy']):.3f}" in out
-    assert "head scores over this text (19 tokens), sorted by previous" in out
+    assert "head scores over this text (19 tokens with start tokens), sorted by previous" in out
     assert "page: attention/mine/attention.html (" in err
 
 
@@ -129,7 +129,7 @@ def test_over_documents(home: Path) -> None:
         "attention", "mine", "A bee.", "--on", "mytext.txt", "--documents", "2", "--pictures", "none"
     )
     assert code == 0, err
-    assert "head scores over 2 documents of mytext.txt (64 tokens)" in out
+    assert "head scores over 2 documents of mytext.txt (64 tokens with start tokens)" in out
     assert '"surveyed":{"texts":2,"tokens":64}' in Path("attention/mine/attention.html").read_text()
 
 

@@ -116,7 +116,9 @@ def test_a_model_worse_than_baselines_is_reported_as_worse() -> None:
     ) in out
     out = " ".join(shown("words", "--baselines").split())
     assert "compared by loss: worse than 6 of 6 baselines" in out
-    assert out.endswith("without a confidence interval: worse than 4 of 4 baselines")
+    assert out.endswith(
+        "without a confidence interval, compared by bits per byte, <unk> spelled: worse than 4 of 4 baselines"
+    )
 
 
 def test_all_verdicts_of_the_comparison_with_baselines() -> None:
@@ -126,11 +128,12 @@ def test_all_verdicts_of_the_comparison_with_baselines() -> None:
     found = [*verdict_sentences([*rows, {"name": "this model", "accuracy": 3.0, "own": True}], "accuracy")]
     assert found[1:3] == [
         "compared by accuracy: worse than 1 of 3 baselines (#4), better than 1 (#1), not significantly different from 1 (#2)",
-        "compared by accuracy, without a confidence interval: worse than 1 of 3 baselines (#5), at least as good as 2 (#2.5, #3)",
+        "baselines without a confidence interval, compared by accuracy: worse than 1 of 3 baselines (#5), "
+        "at least as good as 2 (#2.5, #3)",
     ]
     assert len(found) == 4, "and the rule of significance"
     rows = [{"name": "[xz]", "bits_per_byte": 1.0, "verdict": None}, {"name": "own", "bits_per_byte": 2.0, "own": True}]
-    expected = "compared by bits per byte, without a confidence interval: worse than 1 of 1 baselines ([xz])"
+    expected = "baselines without a confidence interval, compared by bits per byte: worse than 1 of 1 baselines ([xz])"
     assert [*verdict_sentences(rows, "bits_per_byte")][1:] == [expected]
 
 

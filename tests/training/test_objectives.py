@@ -278,7 +278,7 @@ def test_commands_with_a_multitask_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert lilliput("generate", "mine", "--prompt", "the", "--tokens", "3").code == 0
     dry = lilliput("train", "said.tsv", *settings, "--model.vocab_size", "30", "--dry-run")
     assert dry.code == 0, dry.err
-    head = 16 * 30 + (16 + 1 + 2) * 100 + 2  # tokens; two layers with biases for two assumed labels
+    head = 16 * 30 + (16 + 1 + 3) * 100 + 3  # tokens; two layers with biases for the three labels of the text
     assert f"head {head:,}," in dry.out
 
 

@@ -61,7 +61,8 @@ FUNCTIONS = {
     "verb-object": HeadFunction("verb and object", "weight between an object (obj) and its verb (VERB)"),
     "pronoun-antecedent": HeadFunction("pronoun and antecedent", "weight between a pronoun (PRON) and its Antecedent"),
     "recall": HeadFunction(
-        "recall of a fact", "weight on the Antecedent of the next word, from the token before that word (not PRON)"
+        "recall of a fact",
+        "weight on the Antecedent of the next word, from the token before that word; the next word is not a pronoun",
     ),
     "similarity": HeadFunction(
         "semantic similarity", "correlation of the weights with the cosine of the embeddings of query and key"
