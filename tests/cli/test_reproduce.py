@@ -30,6 +30,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
         found = json.loads(lilliput("reproduce", "mine.toml", "--dry-run", "--json", "--minutes", "1").out)
     assert (code, err) == (0, "")
     assert "run    base: recipe mytext.txt, 8 steps, 2 cells, seed 1" in out
+    assert "         with tokenizer.kind = byte" in out
     assert "folder        runs/reproduce-mine" in out
     assert not (tmp_path / "runs").exists()
     assert found.keys() == {

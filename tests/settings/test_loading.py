@@ -495,6 +495,14 @@ def test_bases_that_form_a_cycle(folder: Path) -> None:
     assert refused_once(write(folder / "self.toml", 'base = "self.toml"')).where == "self.toml -> self.toml"
 
 
+def test_a_plugin_in_a_recipe_names_the_flag(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('plugin = "mine.py"\n')
+    error = refused(lambda: load_config(path))
+    assert error.code == "setting.unknown"
+    assert "bad.toml, line 1" in str(error) and "--plugin FILE.py" in str(error)
+
+
 def test_an_unknown_size() -> None:
     error = refused_once(size="huge")
     assert error.code == "setting.choice"

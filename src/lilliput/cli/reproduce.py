@@ -114,6 +114,7 @@ def under(name: str) -> str:
 def print_plan(plan: Plan, as_json: bool) -> int:
     from lilliput.cli.study import clock
     from lilliput.studies.grid import budget_of, cells
+    from lilliput.studies.study_report import format_settings
     from lilliput.studies.time_estimate import STARTING, estimate_study
 
     parts: list[dict[str, Any]] = []
@@ -128,6 +129,7 @@ def print_plan(plan: Plan, as_json: bool) -> int:
                 "kind": part.kind,
                 "name": part.name,
                 "recipe": part.study.recipe,
+                "settings": part.study.settings if part.kind == "run" else {},
                 "budget": {unit: amount},
                 "seeds": list(part.study.seeds),
                 "cells": len(cells(part.study)),
@@ -156,13 +158,15 @@ def print_plan(plan: Plan, as_json: bool) -> int:
     console = stdout_console()
     console.print(f"{plan.content.title} (report {plan.content.report})", style="bold", markup=False)
     for one in parts:
-        budget = ", ".join(f"{amount:,.4g} {unit}" for unit, amount in one["budget"].items())
+        budget = ", ".join(f"{amount:,} {unit}" for unit, amount in one["budget"].items())
         several = f", {one['cells']} cells" if one["cells"] > 1 else ""
         seeds = f"seed{'s' if len(one['seeds']) > 1 else ''} {', '.join(map(str, one['seeds']))}"
         work = f"recipe {one['recipe']}, {budget}{several}, {seeds}"
         console.print(
             f"  {one['kind']:5}  {one['name']}: {work}{' (finished)' if one['finished'] else ''}", markup=False
         )
+        if one["settings"]:
+            console.print(f"         with {format_settings(one['settings'])}", markup=False)
     console.print(f"items         {len(plan.content.items)} tables and figures", markup=False)
     seconds = clock(about["seconds_estimate"])
     console.print(f"time          about {seconds}, of which training of runs {clock(training)}", markup=False)

@@ -189,6 +189,9 @@ def unknown_setting(name: str, where: str) -> UserError:
         return UserError(
             f"the setting {name} was removed", where, fix="leave the setting out", code="setting.removed", setting=name
         )
+    if name == "plugin":
+        fix = "remove it and run the command with --plugin FILE.py: a recipe cannot load code"
+        return UserError("a plugin is not a setting", where, fix=fix, code="setting.unknown", setting=name)
     close = nearest(name, setting_types())
     fix = f"use {close}" if close else f"use name, seed or a setting of one of the groups {', '.join(sections())}"
     return UserError(f"unknown setting {name}", where, fix=fix, code="setting.unknown", setting=name)
