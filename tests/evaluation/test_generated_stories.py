@@ -14,7 +14,7 @@ from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import score, stories, validity
 from lilliput.decoding.writer import load
-from lilliput.evaluation.generated_stories import measure_stories, story_validity, storybook_floor
+from lilliput.evaluation.generated_stories import check_story, measure_stories, story_validity, storybook_floor
 from lilliput.evaluation.text_statistics import measure_texts
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import GenerateSettings
@@ -49,6 +49,25 @@ def test_story_validity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     result = measure_stories(writer, prepare(config).split("validation"), writer.config.generate, 7, seed=1).as_dict()
     assert (result["valid"], result["breaks"]) == (0.0, {place.scene: place.count for place in found.breaks})
     json.dumps(result, allow_nan=False)
+
+
+def test_a_story_breaks_where_a_fact_is_wrong() -> None:
+    """The hero walks from his home, which the second sentence names."""
+    config = load_config("storybook")
+    (story,) = islice((one for one in stories("validation", 3) if " lived in " in one), 1)
+    home = story.split(" near the ")[1].split()[1]  # the first is its look
+    at = story.index(f" {home} to the ") + 1
+    whole, begun = check_story(config, story), check_story(config, story[:at])
+    assert whole and (whole.valid, whole.unfinished, whole.position) == (True, False, None)
+    assert begun and (begun.valid, begun.unfinished, begun.expected) == (False, True, ())
+    broken = check_story(config, story[:at] + "zoo" + story[at + len(home) :])
+    assert broken and (broken.valid, broken.unfinished, broken.position) == (False, False, at)
+    assert (broken.scene, broken.got, broken.expected) == ("departure", "zoo to the", (home,))
+
+
+def test_texts_of_other_runs_are_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert check_story(load_config(str(tmp_path / "a.txt")), "Once") is None
 
 
 def test_generated_texts_are_compared_with_documents_of_the_same_length() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from helpers.user_errors import refused
 from lilliput.data.prepare.token_files import TokenFile
 from lilliput.decoding.writer import Writer, load
 from lilliput.evaluation.evaluate import open_evaluation
+from lilliput.evaluation.generated_stories import check_story
 from lilliput.evaluation.intervals import ratio_interval
 from lilliput.interpret import ablate, ablate_documents, ablate_each
 from lilliput.interpret.head_ablation import replacements, without_heads
 from lilliput.interpret.head_names import Head
-from lilliput.settings.tree import GenerateSettings
+from lilliput.settings.tree import DataSettings, GenerateSettings
 
 TEXT = "A bee saw the sea."
 
@@ -101,6 +103,19 @@ def test_generated_text_is_that_of_the_model_without_the_head() -> None:
             new.append(int(plain.run([*ids, *new], replaced).logits[-1].argmax()))
         assert text == writer.tokenizer.decode(new)
     assert found.generated != found.ablated_generated
+
+
+def test_stories_of_the_storybook_are_checked() -> None:
+    writer = small_writer()
+    assert ablate(writer, TEXT, [(0, 0)], generate=4).story is None, "the run has another text"
+    config = dataclasses.replace(writer.config, data=DataSettings(source="storybook"))
+    writer = dataclasses.replace(writer, config=config)
+    found = ablate(writer, TEXT, [(0, 0)], generate=4, seed=1)
+    assert found.story == check_story(config, TEXT + (found.generated or "")) and found.story
+    assert found.ablated_story == check_story(config, TEXT + (found.ablated_generated or ""))
+    assert found.story.position == 0 and found.story.scene == "opening"
+    assert found.as_dict()["story"] == dataclasses.asdict(found.story)
+    assert ablate(writer, TEXT, [(0, 0)]).story is None, "nothing was generated"
 
 
 def test_generated_text_is_that_of_the_model_without_ngrams() -> None:

@@ -20,6 +20,7 @@ from lilliput.settings.tree import STRICT, Count, GenerateSettings, NotNegative,
 
 if TYPE_CHECKING:
     from lilliput.data.progress import Report
+    from lilliput.evaluation.generated_stories import StoryCheck
     from lilliput.interpret.head_ablation import AblationCost, DocumentAblation, TextAblation
     from lilliput.interpret.head_names import Head
     from lilliput.interpret.logit_lens import Lens
@@ -238,8 +239,13 @@ def show(arguments: argparse.Namespace, result: InterpretResult) -> None:
         console.print(f"{one.kind} ablation of {heads} in this text ({len(one.tokens):,} tokens)", markup=False)
         difference = one.ablated_loss - one.loss
         console.print(f"loss {one.loss:.4f}, without the heads {one.ablated_loss:.4f} ({difference:+.4f})")
-        console.print(f"generated text: {one.generated or ENDED}", markup=False)
-        console.print(f"generated without the heads: {one.ablated_generated or ENDED}", markup=False)
+        for title, text, story in (
+            ("generated text", one.generated, one.story),
+            ("generated without the heads", one.ablated_generated, one.ablated_story),
+        ):
+            console.print(f"{title}: {text or ENDED}", markup=False)
+            if story is not None:
+                console.print(f"  {describe_story(story)}", markup=False)
     if result.costs is not None:
         documents = "document" if result.costs.documents == 1 else "documents"
         over = f"{result.costs.documents:,} {documents} of {arguments.on}" if arguments.on else "this text"
@@ -248,6 +254,15 @@ def show(arguments: argparse.Namespace, result: InterpretResult) -> None:
             markup=False,
         )
         print_costs(result.costs.costs)
+
+
+def describe_story(story: StoryCheck) -> str:
+    if story.valid or story.unfinished:
+        return "a valid story" if story.valid else "valid up to its end, but unfinished"
+    expected = ", ".join(repr(one.strip()) if one else "the end" for one in story.expected[:3])
+    more = ", ..." if len(story.expected) > 3 else ""
+    got = repr(story.got) if story.got else "the end"
+    return f"invalid from character {story.position:,} (scene {story.scene}): got {got}, expected {expected}{more}"
 
 
 def print_lens(lens: Lens) -> None:

@@ -1,7 +1,7 @@
 """Statistics of texts that a model generates from an empty prompt, compared with documents.
 
-Owns: the floor of a run's validation split and the validity of stories, both only for the built-in storybook, and the
-comparison of generated texts with documents of any corpus. Does not own: the storybook (`data.storybook`), or the
+Owns: the floor of a run's validation split, the validity of stories and the place where a story breaks, only for the
+built-in storybook, and the comparison of generated texts with documents of any corpus. Does not own: the storybook (`data.storybook`), or the
 statistics of a text (`text_statistics`).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.data.storybook import Validity, floor_bits_per_byte, validity
+from lilliput.data.storybook import Validity, floor_bits_per_byte, score, validity
 from lilliput.decoding.writer import Writer
 from lilliput.evaluation.intervals import proportion_interval
 from lilliput.evaluation.prompt_selection import choose_documents, first_tokens
@@ -51,6 +51,32 @@ def storybook_floor(config: Config) -> float | None:
 def story_validity(writer: Writer, count: int, seed: int, batch: int = 50) -> Validity:
     """Generate stories and return the share that the storybook can produce. A truncated story is invalid."""
     return validity(generate_texts(writer, writer.config.generate, count, seed, batch))
+
+
+@dataclass(frozen=True)
+class StoryCheck:
+    """Whether a text is a story of the storybook, or the beginning of one (`unfinished`), or where it stops being one.
+
+    `got` is what the text has at the character `position`, `expected` some valid continuations.
+    """
+
+    valid: bool
+    unfinished: bool
+    position: int | None = None
+    scene: str | None = None
+    got: str = ""
+    expected: tuple[str, ...] = ()
+
+
+def check_story(config: Config, text: str) -> StoryCheck | None:
+    """Check a text of a run; None unless the run was trained on the storybook."""
+    if config.data.source != "storybook":
+        return None
+    found = score(text)
+    if found.position is None or found.position == len(text):
+        return StoryCheck(found.valid, not found.valid)
+    got = " ".join(text[found.position :].split()[:3])
+    return StoryCheck(False, False, found.position, found.scene, got, found.expected)
 
 
 def measure_stories(

@@ -31,6 +31,7 @@ from lilliput.decoding.engines.torch_engine import TorchEngine
 from lilliput.decoding.token_scores import StridedRows, score_tokens
 from lilliput.decoding.writer import Writer
 from lilliput.errors import UserError
+from lilliput.evaluation.generated_stories import StoryCheck, check_story
 from lilliput.evaluation.intervals import Interval, ratio_interval
 from lilliput.interpret.head_names import Head, all_heads, check_heads
 from lilliput.model.attention import SelfAttention
@@ -54,6 +55,8 @@ class TextAblation:
     unread: int  # tokens of the text after the context
     generated: str | None = None  # after the text
     ablated_generated: str | None = None
+    story: StoryCheck | None = None  # of the text with what was generated, for a model of the storybook
+    ablated_story: StoryCheck | None = None
 
     @property
     def loss(self) -> float:
@@ -75,6 +78,8 @@ class TextAblation:
             "difference": self.ablated_loss - self.loss,
             "generated": self.generated,
             "ablated_generated": self.ablated_generated,
+            "story": None if self.story is None else dataclasses.asdict(self.story),
+            "ablated_story": None if self.ablated_story is None else dataclasses.asdict(self.ablated_story),
             "unread": self.unread,
             "tokens": tokens,
         }
@@ -123,7 +128,8 @@ def ablate(
     """Remove heads together; return the loss of a text with and without them.
 
     A text longer than the context is truncated. With `generate`, the model also generates at most this number of tokens after
-    the text, with and without the heads, with `settings` (None: those of the run) and the same seed.
+    the text, with and without the heads, with `settings` (None: those of the run) and the same seed. For a model of the
+    storybook, the result states where each story breaks.
     """
     chosen = check_heads(writer.config.model, heads)
     ids, unread = encode_text(writer, text)
@@ -136,7 +142,8 @@ def ablate(
         ablated_nats = row_nats(writer.model, ids)
         without = None if generating is None else continue_text(writer, text, seed, generating)
     tokens = [writer.tokenizer.token(id_) for id_ in ids[1:]]
-    return TextAblation(chosen, kind, tokens, nats, ablated_nats, unread, written, without)
+    stories = [None if one is None else check_story(writer.config, text + one) for one in (written, without)]
+    return TextAblation(chosen, kind, tokens, nats, ablated_nats, unread, written, without, *stories)
 
 
 def ablate_each(writer: Writer, text: str, kind: Kind = "zero") -> DocumentAblation:
