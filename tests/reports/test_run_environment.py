@@ -104,7 +104,7 @@ def test_facts_are_those_of_the_training_not_of_the_present_machine(tmp_path: Pa
     run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
     found = section_facts(run)
     assert (found["processor"], found["memory"], found["lilliput version"]) == ("a processor", "8.0 GB", "0.2.0")
-    assert found["peak, measured"] == "50.0 GFLOP/s"
+    assert found["peak, measured with matrix products"] == "50.0 GFLOP/s"
 
 
 def test_sessions_in_one_environment_are_one_part() -> None:

@@ -134,12 +134,13 @@ def head_blocks(writer: Writer, sample: Sample, measured: dict[str, Any] | None 
         picture = finish(drawing, "attention", alt, caption, paper=True)
     fewer = f"The {LISTED} of {len(heads)} heads with the lowest entropy. " if len(kept) < len(heads) else ""
     note = (
-        f"{fewer}Scores over the first {len(attention.tokens)} tokens of sample 1. Entropy is in bits, distance in tokens, the "
-        "others are mean weights; docs/attention.md defines them. “uniform” gives the scores of equal weights on all visible "
-        "tokens. A dash means that no token could be scored. The scores describe a head; they do not prove its function."
+        f"{fewer}The scores from entropy to induction are measured on the first {len(attention.tokens)} tokens of sample 1. "
+        "Entropy is in bits, distance in tokens, the others are mean weights; docs/attention.md defines them. The last rows, "
+        "“uniform”, have the scores of equal weights on all visible tokens. A dash means that no token could be scored. The "
+        "scores describe where a head attends; they do not prove its function."
     )
     titles = ["head", *columns, *(score.title for score in SCORES.values())]
-    return [Gallery([picture]), Table(titles, rows, note=note), *measured_blocks(measured)]
+    return [Gallery([picture]), Table(titles, rows, caption="Scores of heads", note=note), *measured_blocks(measured)]
 
 
 def name_layers(layers: Sequence[int] | None) -> str:
@@ -155,7 +156,7 @@ def measured_columns(measured: dict[str, Any] | None) -> dict[str, dict[Head, st
     columns: dict[str, dict[Head, str]] = {}
     if measured and measured["functions"]:
         found = measured["functions"]["heads"]
-        columns["pattern"] = {Head(one["layer"], one["head"]): one["pattern"] for one in found}
+        columns["pattern"] = {Head(one["layer"], one["head"]): pattern_text(one) for one in found}
     if measured and measured["costs"]:
         costs = columns.setdefault("cost of removal", {})
         for one in measured["costs"]["costs"]:
@@ -171,13 +172,24 @@ def measured_blocks(measured: dict[str, Any] | None) -> list[Block]:
     from lilliput.interpret.head_score_definitions import FUNCTIONS
 
     blocks: list[Block] = []
+    if measured and measured["functions"]:
+        stories = counted(measured["functions"]["documents"], "annotated story", "annotated stories")
+        about = (
+            f"Pattern: the function with the highest significant score over {stories} of the storybook, followed by this score. "
+            "Both are from the table “Functions of heads” below. The other scores of the table above are measured on sample 1 "
+            "only, so they can differ."
+        )
+        blocks.append(Paragraph(about))
     if measured and measured["costs"]:
         costs = measured["costs"]
+        documents = counted(costs["documents"], "document")
         about = (
-            f"Cost of removal: the loss without the head minus the loss ({costs['loss']:.4f}), in nats per token, over "
-            f"{counted(costs['documents'], 'document')} of the validation split, with its 95% interval. The output of the head "
-            "is replaced by zero."
+            "Cost of removal: the loss when the output of the head is replaced by zero, minus the loss of the unchanged model. "
+            f"Both losses are computed over {documents} of the validation split, in nats per token. There the loss of the "
+            f"unchanged model is {costs['loss']:.4f}; the loss of the whole split can differ."
         )
+        if any(one["interval"] for one in costs["costs"]):
+            about += " Parentheses contain the 95% confidence interval of the cost."
         blocks.append(Paragraph(about))
     if measured and measured["functions"]:
         found = measured["functions"]
@@ -191,12 +203,20 @@ def measured_blocks(measured: dict[str, Any] | None) -> list[Block]:
         ]
         stories = counted(found["documents"], "annotated story", "annotated stories")
         note = (
-            f"Over {stories} of the storybook; docs/interpret.md defines the functions. An asterisk marks scores that are "
-            "significantly above equal weights and above the head's mean weight by distance. The pattern is the highest of them."
+            f"Scores over {stories} of the storybook; docs/interpret.md defines the functions. An asterisk marks a score that is "
+            "significantly higher than the scores of two comparison heads: one with equal weights on all visible tokens, and one "
+            "that attends to each distance as much as this head does on average. Previous token and first token are compared "
+            "with the first of them only. The pattern is the function with the highest marked score."
         )
         titles = ["head", "pattern", *(function.title for function in FUNCTIONS.values())]
         blocks.append(Table(titles, rows, caption="Functions of heads", note=note))
     return blocks
+
+
+def pattern_text(head: Mapping[str, Any]) -> str:
+    """Return the pattern of a head with its score."""
+    score = head["scores"].get(head["pattern"])
+    return str(head["pattern"]) if score is None else f"{head['pattern']}, {fixed(score['score'], 2)}"
 
 
 def score_text(score: Mapping[str, Any] | None) -> str:

@@ -61,7 +61,7 @@ def speed_facts(part: TrainingPart) -> list[tuple[str, str]]:
     if shares := logged(part, "share_of_peak"):
         facts.append(("share of peak FLOP/s, mean of steps", f"{statistics.fmean(shares):.1%}"))
     if part.session:
-        facts.append(("peak, measured", f"{fixed(part.session['peak_flops'] / 1e9, 1)} GFLOP/s"))
+        facts.append(("peak, measured with matrix products", f"{fixed(part.session['peak_flops'] / 1e9, 1)} GFLOP/s"))
     if memory := logged(part, "memory_bytes"):
         text, available = f"{max(memory) / 1e9:.2f} GB", part.session and part.session["device_memory_bytes"]
         if available:

@@ -58,7 +58,9 @@ def history_table(rows: Sequence[Row]) -> Table:
     a perplexity or an accuracy."""
     step = max(1, -(-len(rows) // SHOWN))
     shown = [row for number, row in enumerate(rows) if number % step == 0 or number == len(rows) - 1]
-    note = "" if step == 1 else f"Every {step}th of {len(rows)} evaluations and the last; {HISTORY} has all."
+    note = "Validation: the fixed validation sample, not the whole split." if has_validation(rows) else ""
+    if step > 1:
+        note = f"{note} Rows: every {step}th of {len(rows)} evaluations, and the last. {HISTORY} has all.".strip()
     keys = [
         key
         for key in rows[0]
@@ -66,6 +68,10 @@ def history_table(rows: Sequence[Row]) -> Table:
     ]
     cells = [[format_cell(key, row[key]) for key in keys] for row in shown]
     return Table([heading(key) for key in keys], cells, caption="Evaluations during training", note=note)
+
+
+def has_validation(rows: Sequence[Row]) -> bool:
+    return any(key.startswith("validation.") for key in rows[0])
 
 
 def is_test_loss(key: str) -> bool:

@@ -128,7 +128,8 @@ def draw_history(events: Events, metric: str, title: str, name: str, scale: floa
     thousands(axes.yaxis)
     add_epochs(axes, rows)
     label_ends(axes, ends)
-    caption = f"{name} at the evaluations during training.{clipped_note(drawn, edge)}"
+    sample = "; validation: the fixed validation sample" if "validation" in curves else ""
+    caption = f"{name} at the evaluations during training{sample}.{clipped_note(drawn, edge)}"
     return finish(drawing, metric, f"{name}: {', '.join(described)}.", caption)
 
 

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from lilliput.decoding.writer import Writer
     from lilliput.settings.tree import Config, GenerateSettings
 
+# Settings without an effect on the storybook.
+OF_FILES = tuple(
+    f"data.{name}"
+    for name in ("files", "validation_share", "separator", "line_ends", "text_field", "labelled", "label_field")
+)
 SAMPLES, SEED = 3, 1001  # the same texts that training prints at its end, which does not use generate.mix_ngram
 
 
@@ -76,7 +81,7 @@ def describe_run(
         Section("Checkpoints and parameters", size_blocks(about, config)),
         Section(
             "Settings",
-            [FactList([(name, format_value(value)) for name, value in flatten(about["config"]).items()])],
+            [FactList([(name, format_value(value)) for name, value in effective_settings(about["config"], config)])],
         ),
     ]
     shape = config.model
@@ -92,6 +97,13 @@ def describe_run(
         f"{duration(about['seconds'])} of training",
     ]
     return ReportDocument(run.name, lead, " · ".join(line), [section for section in sections if section.blocks])
+
+
+def effective_settings(settings: dict[str, Any], config: Config) -> list[tuple[str, Any]]:
+    """Return the settings by dotted names; those that only apply to files are left out if all texts are the storybook's."""
+    sources = {config.data.source, config.data.validation_source or STORYBOOK, *config.data.tests}
+    unused = OF_FILES if sources == {STORYBOOK} else ()
+    return [(name, value) for name, value in flatten(settings).items() if name not in unused]
 
 
 def source_name(config: Config) -> str:

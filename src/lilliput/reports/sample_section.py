@@ -108,8 +108,9 @@ def sample_blocks(found: dict[str, Any], request: SampleRequest = USUAL, shown: 
         f"Over all {count}: perplexity {own} of the generated texts and {other} of the references, BLEU-4 {bleu['4']:.2f}."
     )
     note = (
-        "Perplexity: exp(mean nats per token) under the model after the prompt, before logit processors; that of a generated "
-        f"text includes its end of text. Sentence BLEU-4: sacrebleu, 0 to 100, {bleu['sentence']['signature']}."
+        "Perplexity: exp(mean nats per token) of the tokens after the prompt, with the model's probabilities before logit "
+        "processors. The perplexity of a generated text includes its end-of-text token. Sentence BLEU-4: sacrebleu, 0 to 100, "
+        f"{bleu['sentence']['signature']}."
     )
     columns = ["prompt", "generated", "reference", "perplexity, generated", "perplexity, reference", "sentence BLEU-4"]
     rows = [

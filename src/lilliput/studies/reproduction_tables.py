@@ -92,11 +92,13 @@ def heads_table(item: HeadsItem, measured: Sequence[Mapping[str, Any]]) -> Table
     equal = sum(name == one["pattern"] for name, one in zip(item.published, heads, strict=True))
     columns = ["head", "published function", "our pattern", "score, ours", "baseline", "highest in the layer, ours"]
     note = (
-        f"Layer {item.layer}. The score is that of the published function, the baseline the larger of equal weights and the "
-        "head's mean weight by distance; an asterisk marks scores significantly above both. The order of heads is arbitrary: "
-        "another training has another, so the last column has the head of the layer with the highest score."
+        f"Heads of layer {item.layer}. Score: our head's score for the published function. Baseline: the larger score of two "
+        "comparison heads, one with equal weights on all visible tokens and one that attends to each distance as much as our "
+        "head does on average. An asterisk marks a score that is significantly higher than both. The order of heads in a layer "
+        "is arbitrary and differs between trainings. Therefore the last column names the head of our layer with the highest "
+        "score for the published function, and this score."
     )
-    caption = f"{item.place}: the pattern of {equal} of {counted(len(heads), 'head')} is the published one"
+    caption = f"{item.place}: {equal} of {counted(len(heads), 'head')} with the published function as pattern"
     return Table(columns, rows, caption=caption, note=note, texts=columns[1:3])
 
 
