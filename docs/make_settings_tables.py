@@ -90,11 +90,11 @@ def parameters_section() -> str:
     fits = "One fits" if abs(nearest - STATED_PARAMETERS) <= 50_000 else "None fits"
     text = f"""### Parameters of S4
 
-The report states about {STATED_PARAMETERS / 1e6:.1f} million parameters. In the table, each row after
-the first changes one point of the recipe; all rows have the 10,000 words and four special tokens of the report. The report leaves several
-choices open: the rows of the table without the last row, and each kind of bias. The combinations of these
-choices, with and without the vectors, give {len(counts):,} counts from {min(counts):,} to {max(counts):,}.
-{fits}: the nearest count is {nearest:,}.
+The report states about {STATED_PARAMETERS / 1e6:.1f} million parameters. In the table, each row after the first changes one
+point of the recipe; all rows have the 10,000 words and four special tokens of the report. The
+report leaves several choices open: the rows of the table without the last row, and each kind of
+bias. The combinations of these choices, with and without the vectors, give {len(counts):,} counts
+from {min(counts):,} to {max(counts):,}. {fits}: the nearest count is {nearest:,}.
 """
     return f"{text}\n{table_markdown(Table(['reading', 'vectors counted', 'vectors frozen, not counted'], rows))}\n"
 
