@@ -124,7 +124,10 @@ was applied twice, so the later columns of the printed table are nearly constant
 """
     columns = ["position", *(f"column {column}" for column in range(COLUMNS))]
     parts = [text]
-    for name, table in (("By the formula", positions_by_formula()), ("As printed in the report", positions_as_printed())):
+    for name, table in (
+        ("By the formula", positions_by_formula()),
+        ("As printed in the report", positions_as_printed()),
+    ):
         rows = [[str(at), *(f"{value:.4f}" for value in row[:COLUMNS])] for at, row in enumerate(table.tolist())]
         parts.append(f"{name}:\n\n{table_markdown(Table(columns, rows))}\n")
     return "\n".join(parts)
