@@ -46,7 +46,7 @@ def test_two_columns_are_side_by_side() -> None:
         ["2", "1.0000", "–", "–", "long", "3.0", "–"],
     ]
     assert table.caption == "Table 7"
-    assert table.note == "Note. Without a value of ours: lost."
+    assert table.note == "Note. Reasons for missing values of ours: lost."
 
 
 def test_more_columns_have_three_lines_and_rows_without_our_values_one() -> None:
@@ -111,6 +111,6 @@ def test_lines_of_the_checklist() -> None:
         "1 value: median difference 1.5 points, largest +1.50 (1, share)"
     )
     state, text = summarise_table(compared(columns, [[2.0, 10.0, None], [None, None, None]]))
-    assert (state, text) == ("partly", "2 values: equal; 3 values without ours: lost")
+    assert (state, text) == ("partly", "2 values: equal; 3 values of ours missing: lost")
     state, text = summarise_table(compared(columns, [[None] * 3] * 2))
-    assert (state, text) == ("not produced", "5 values without ours: lost")
+    assert (state, text) == ("not produced", "5 values of ours missing: lost")

@@ -66,7 +66,7 @@ def checklist_blocks(outcome: Outcome) -> list[Block]:
     columns = ["in the report", "table or figure", "state", "difference, or reason"]
     blocks: list[Block] = []
     if shortened(outcome.plan):
-        text = f"This is the {form_text(outcome.plan)}: a trial with other budgets than the full form."
+        text = f"This is the {form_text(outcome.plan)}, a trial. Its budgets differ from the budgets of the full form."
         blocks.append(Paragraph(text, warning=True))
     return [*blocks, Table(columns, rows, heads=2, texts=columns[2:])]
 
@@ -123,16 +123,19 @@ def difference_blocks(plan: Plan) -> list[Block]:
     other = [one for one in compared if one.stated.stated]
     chosen = [one for one in compared if not one.stated.stated]
     blocks: list[Block] = []
-    for title, found in (("Other than stated:", other), ("Not stated in the report, chosen here:", chosen)):
+    for title, found in (
+        ("Settings that differ from the report:", other),
+        ("Settings that the report does not state:", chosen),
+    ):
         if found:
             items = [
-                (f"{one.stated.name}:", f"{stated(one.stated.stated)}, ours {shown(one.ours)}: {one.stated.reason}.")
+                (f"{one.stated.name}:", f"{stated(one.stated.stated)}, ours {shown(one.ours)} ({one.stated.reason}).")
                 for one in found
             ]
             blocks += [Paragraph(title), Bullets(items)]
     if parts := shortened(plan):
         items = [(f"{part.kind} {part.name}:", shorter_text(part)) for part in parts]
-        blocks += [Paragraph(f"Other than in the full form, because this is the {form_text(plan)}:"), Bullets(items)]
+        blocks += [Paragraph(f"This is the {form_text(plan)}. It differs from the full form:"), Bullets(items)]
     return blocks
 
 

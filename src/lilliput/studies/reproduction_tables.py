@@ -67,7 +67,7 @@ def caption(table: TableItem, doubts: Marks) -> str:
 def table_note(table: TableItem, rows: Sequence[Sequence[Compared]]) -> str:
     """Return the note of the file and the reasons of missing values."""
     reasons = dict.fromkeys(one.ours.reason for row in rows for one in row if one.ours.reason)
-    missing = f"Without a value of ours: {listed(list(reasons))}." if reasons else ""
+    missing = f"Reasons for missing values of ours: {listed(list(reasons))}." if reasons else ""
     return " ".join(filter(None, (table.note, missing)))
 
 
@@ -154,7 +154,7 @@ def summarise_table(rows: Sequence[Sequence[Compared]]) -> tuple[str, str]:
     state = "produced" if len(found) == len(wanted) else "partly" if found else "not produced"
     texts = [differences_text(found)] if found else []
     if reasons:
-        texts.append(f"{counted(len(wanted) - len(found), 'value')} without ours: {listed(list(reasons))}")
+        texts.append(f"{counted(len(wanted) - len(found), 'value')} of ours missing: {listed(list(reasons))}")
     return state, "; ".join(texts)
 
 
