@@ -13,7 +13,7 @@ ifneq ($(SHARED),)
 export LILLIPUT_DATA ?= $(abspath $(SHARED))
 endif
 
-.PHONY: help setup demo test browser torture bench studies gallery schema clean
+.PHONY: help setup demo test browser torture bench studies reproductions gallery schema clean
 
 help:
 	@echo "make demo     install, train the demo recipe, evaluate it, generate stories, write a report (about six minutes)"
@@ -22,6 +22,7 @@ help:
 	@echo "make torture  kill a training process at 100 random moments, resume and compare (long)"
 	@echo "make bench    run the benchmarks of Lilliput and its peers (long)"
 	@echo "make studies  run the shipped studies and write their reports to docs/studies (hours; can be resumed)"
+	@echo "make reproductions  repeat the five published reports and write their documents to docs/reproductions (hours)"
 	@echo "make gallery  write screenshots of the reports and of an attention page to docs/gallery"
 	@echo "make schema   write the JSON schema of recipes"
 	@echo "make clean    delete .venv and build files"
@@ -85,6 +86,16 @@ study-%: setup
 	@mkdir -p docs/studies
 	@$(BIN)/lilliput report $* --out docs/studies/$*.html
 	@cp runs/$*/table.csv docs/studies/$*.csv
+
+# Each reproduction is resumed, or only rendered if it is finished; its document is copied to docs/reproductions.
+REPRODUCTIONS := fasttext speeches words gpt2 course
+reproductions: $(addprefix reproduction-,$(REPRODUCTIONS))
+
+reproduction-%: setup
+	$(BIN)/lilliput reproduce $*
+	@mkdir -p docs/reproductions/$*-figures
+	@cp runs/reproduce-$*/report-figures/*.png docs/reproductions/$*-figures/
+	@sed 's#report-figures/#$*-figures/#g' runs/reproduce-$*/report.md > docs/reproductions/$*.md
 
 # Requires the report of the demo and a browser.
 gallery: $(VENV)/.test browser
