@@ -186,12 +186,13 @@ def write_beams(
     samples: list[dict[str, Any]] = []
     found = writer.beams(prompts, task.seed, settings, task.batch, task.n_best)
     for number, best in enumerate(found, start=1):
+        scores = format_scores([sample.score for sample in best])
         for rank, sample in enumerate(best, start=1):
             samples.append(as_object(sample, task, rank))
             if show:
                 numbers = [f"{number} of {len(prompts)}"] if len(prompts) > 1 else []
                 numbers += [f"best {rank} of {len(best)}"] if task.n_best > 1 else []
-                numbers += [f"score {sample.score:.4f}"] if numbers else []
+                numbers += [f"score {scores[rank - 1]}"] if numbers else []
                 sys.stdout.write(
                     heading(", ".join(numbers), first=len(samples) == 1) + f"{sample.prompt}{sample.text}\n"
                 )
@@ -201,6 +202,16 @@ def write_beams(
             f"{missing} of the {len(prompts) * task.n_best} texts are missing: the search found fewer different texts"
         )
     return samples
+
+
+def format_scores(scores: Sequence[float]) -> list[str]:
+    """Return scores with 4 decimals, or up to 8 if different scores would look equal."""
+    texts = list[str]()
+    for decimals in range(4, 9):
+        texts = [f"{score:.{decimals}f}" for score in scores]
+        if len({*texts}) == len({*scores}):
+            break
+    return texts
 
 
 def as_object(sample: Sample, task: GenerateFlags, rank: int | None = None) -> dict[str, Any]:

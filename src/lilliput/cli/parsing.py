@@ -180,10 +180,7 @@ def settings_help() -> str:
         owner = getattr(default, section) if section else default
         field = next(field for field in dataclasses.fields(owner) if field.name == inner)
         about = field.default.description if isinstance(field.default, FieldInfo) else ""
-        value = getattr(owner, inner)
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        shown = str(shown).lower() if isinstance(value, bool) else "none" if shown is None else shown or '""'
-        left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
+        left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown_default(getattr(owner, inner))}]"
         wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
         if len(left) > LEFT - 2:  # two spaces before the description
             lines, left = [*lines, left], ""
@@ -191,6 +188,15 @@ def settings_help() -> str:
     sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())
     lines += ["", *textwrap.wrap(f"sizes: {sizes}", width, subsequent_indent="       ")]
     return "\n".join(lines) + "\n"
+
+
+def shown_default(value: Any) -> str:
+    """Return a default as the help shows it in square brackets."""
+    if value in ((), ""):
+        return "empty"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def kind_name(kind: Any) -> str:

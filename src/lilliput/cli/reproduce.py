@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="run the short version, in a separate folder")
     parser.add_argument(
         "--minutes",
+        metavar="N",
         type=float,
         help="scale the budgets of all runs so that their training takes about N minutes on two cores",
     )

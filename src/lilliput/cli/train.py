@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lilliput.cli.output import print_json, progress, readable, stderr_console, stdout_console
+from lilliput.cli.output import noted, print_json, progress, readable, stderr_console, stdout_console
 from lilliput.errors import UserError
 from lilliput.training.events import Evaluated, Event, Finished, Stepped
 
@@ -178,7 +178,7 @@ def follow(session: Session, console: Console) -> int | None:
     trainer, config, world = session.trainer, session.trainer.config, session.trainer.world
     late = warm_up_note(config)
     for note in [*session.notes, *([late] if late else [])]:
-        console.print(f"[yellow]note[/] {escape(note)}")
+        console.print(noted(note))
     task = config.model.task
     examples = "training documents" if task == "classifier" else "training tokens"
     examples += "" if task == "language" else f" with {config.model.classes} labels"

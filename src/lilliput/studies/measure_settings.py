@@ -19,6 +19,18 @@ from lilliput.settings.loading import sentence
 from lilliput.settings.tree import STRICT, Count
 
 
+# What each measure computes, for the plan of a study.
+MEASURE_TEXTS = {
+    "training": "loss, time, speed, compute and memory of the training",
+    "likelihood": "loss and perplexity of the evaluated split",
+    "accuracy": "accuracy and calibration of a classifier",
+    "overlap": "BLEU, chrF and diversity of continuations, and their speed",
+    "writing": "speed, time and memory of text generation",
+    "example": "the text that continues one prompt",
+    "stories": "share of generated stories that the storybook can produce",
+}
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MeasureSettings:
     """The `measure.*` settings of a study."""
