@@ -363,4 +363,3 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
 def metric_of(key: str) -> str:
     """Return the metric whose difference is compared: accuracy, or the loss."""
     return "accuracy" if key == "accuracy" else "loss"
-

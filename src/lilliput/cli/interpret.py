@@ -47,7 +47,9 @@ class InterpretFlags:
     generate: Count = describe("with --ablate LAYER.HEAD: number of tokens to generate after the text", 40)
     temperature: NotNegative | None = describe("temperature of --generate (none: the run's generate.temperature)", None)
     documents: Count = describe("number of documents to sample with --on", 100)
-    seed: Seed = describe("random seed of generated text, of the documents of --on and of the resampling for confidence intervals", 0)
+    seed: Seed = describe(
+        "random seed of generated text, of the documents of --on and of the resampling for confidence intervals", 0
+    )
 
 
 class InterpretRequest(NamedTuple):
@@ -238,7 +240,9 @@ def show(arguments: argparse.Namespace, result: InterpretResult) -> None:
     if result.ablation is not None:
         one = result.ablation
         without = "without this head" if len(one.heads) == 1 else "without these heads"
-        console.print(f"{describe_ablation(one.heads, one.kind)}, in this text ({len(one.tokens):,} tokens)", markup=False)
+        console.print(
+            f"{describe_ablation(one.heads, one.kind)}, in this text ({len(one.tokens):,} tokens)", markup=False
+        )
         difference = one.ablated_loss - one.loss
         console.print(f"loss {one.loss:.4f}, {without} {one.ablated_loss:.4f} ({difference:+.4f})")
         for title, text, story in (
@@ -318,6 +322,7 @@ def print_costs(costs: list[AblationCost]) -> None:
         table.add_row(", ".join(map(str, cost.heads)), f"{cost.loss:.4f}", f"{cost.difference:+.4f}", interval)
     stdout_console().print(table)
     stdout_console().print(
-        "without: LAYER.HEAD; difference: loss without the head minus loss of the whole model, in nats per token; interval: bootstrap over documents",
+        "without: LAYER.HEAD; difference: loss without the head minus loss of the whole model, in nats per token; interval: "
+        "bootstrap over documents",
         style="dim",
     )

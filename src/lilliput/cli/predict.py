@@ -89,9 +89,7 @@ def notes(found: dict[str, Any], has_labels: bool) -> list[str]:
             f"{which} longer than the context of {context:,} tokens; only the beginning is read, as in evaluation"
         )
     if has_labels:
-        lines.append(
-            "the texts have labels, which the model does not read (column actual); see lilliput evaluate --on"
-        )
+        lines.append("the texts have labels, which the model does not read (column actual); see lilliput evaluate --on")
     return lines
 
 

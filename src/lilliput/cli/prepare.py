@@ -140,7 +140,7 @@ def check_count(flag: str, text: str | None, example: int) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) == 0:
-        what, fix = f"{flag} must be a whole number of 1 or more (got {text!r})", f"use {flag} {example}, for example"
+        what, fix = f"{flag} must be an integer of at least 1 (got {text!r})", f"use {flag} {example}, for example"
         raise UserError(what, None, fix=fix, code="flag.value")
     return int(text)
 

@@ -193,9 +193,7 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     budget = f", {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(
-        f"measurements  {about['measurements']}, one per cell (combination of values) and seed", markup=False
-    )
+    console.print(f"measurements  {about['measurements']}, one per cell (combination of values) and seed", markup=False)
     for number, measure in enumerate(study.measure):
         console.print(f"{'' if number else 'measured':14}{measure}: {MEASURE_TEXTS[measure]}", markup=False)
     console.print(f"time          about {clock(seconds)}", markup=False)

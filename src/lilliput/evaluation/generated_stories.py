@@ -1,8 +1,8 @@
 """Statistics of texts that a model generates from an empty prompt, compared with documents.
 
 Owns: the floor of a run's validation split, the validity of stories and the place where a story breaks, only for the
-built-in storybook, and the comparison of generated texts with documents of any corpus. Does not own: the storybook (`data.storybook`), or the
-statistics of a text (`text_statistics`).
+built-in storybook, and the comparison of generated texts with documents of any corpus. Does not own: the storybook
+(`data.storybook`), or the statistics of a text (`text_statistics`).
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def middle_places(room: Integers, count: int, seed: int) -> Sequence[PromptPlace
 class PromptChoiceEntry(NamedTuple):
     """`choose` receives the number of possible places in each document, the number to choose, and the seed.
 
-    `where` has a place for the number of tokens. `drawn`: the places depend on the seed. `anywhere`: a prompt may begin in the middle of a document.
+    `where` has a place for the number of tokens. `drawn`: the places depend on the seed. `anywhere`: a prompt may begin in
+    the middle of a document.
     """
 
     choose: Callable[[Integers, int, int], Sequence[PromptPlace]]

@@ -162,8 +162,7 @@ class ModelSettings:
     )
     context: Count = describe("context length in tokens", 256)
     window: Count | tuple[Count | None, ...] | None = describe(
-        "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none",
-        None,
+        "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none", None
     )
     norm: Annotated[str, OneOf("model.norm")] = describe(
         "normalisation: layer (LayerNorm), layer-unbiased (divides by the unbiased standard deviation + 1e-6), rms (RMSNorm)",
@@ -193,7 +192,7 @@ class ModelSettings:
     bias_head: bool = describe("bias of the output head", False)
     initialisation: Annotated[str, OneOf("model.initialisation")] = describe(
         "xavier; gpt2: normal 0.02, residual projections scaled by depth; zero-residual: blocks start as the identity; "
-        "copying: as zero-residual, but in every layer except the first, the output of attention starts as half the weighted mean of its normalised inputs",
+        "copying: as zero-residual, but the output of attention after the first layer is half the weighted mean of its inputs",
         "zero-residual",
     )
     classes: Count | None = describe("number of labels (classifier, both; none: number in the training split)", None)
@@ -230,8 +229,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls; inverse-sqrt: after the warm-up lr x sqrt(warmup / step), multiplied by the linear fall of "
-        "schedule.decay",
+        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) x the linear fall of schedule.decay",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
@@ -273,9 +271,8 @@ class TrainSettings:
     label_smoothing: Share = describe("probability spread evenly over all tokens or labels", 0.0)
     z_loss: NotNegative = describe("weight of the squared log-sum-exp of the token logits, which keeps them small", 0.0)
     pair_updates: Annotated[int, Field(ge=0)] = describe(
-        "extra steps before training, in which only the embedding and the head learn, from the bigram counts of the text (their "
-        "time is part of train.minutes)",
-        0
+        "extra steps before training: only embedding and head learn the bigram counts (their time counts in train.minutes)",
+        0,
     )
     language_weight: NotNegative = describe("weight of the next-token loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label loss (model.task both)", 1.0)
@@ -314,13 +311,11 @@ class GenerateSettings:
     min_tokens: Annotated[int, Field(ge=0)] = describe("minimum number of tokens (a stop string may come earlier)", 0)
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
     final_temperature: Positive | None = describe(
-        "temperature at the last token; the temperature changes linearly from generate.temperature to this value over "
-        "generate.tokens",
+        "temperature at the last of generate.tokens tokens; it changes linearly from generate.temperature to this value",
         None,
     )
     entropy_temperature: Positive | None = describe(
-        "the temperature changes linearly with the entropy of the next token, from temperature at entropy 0 to this value at "
-        "the highest possible entropy, log(vocabulary size)",
+        "temperature at the highest entropy of the next token, log(vocabulary size); linear from generate.temperature at 0",
         None,
     )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
@@ -331,9 +326,8 @@ class GenerateSettings:
         None,
     )
     mix_ngram: MixShare | None = describe(
-        "share (0 to 1) of an n-gram model of the training text in a mixture with the model; auto: the share that is best on "
-        "validation",
-        None
+        "share (0 to 1) of n-grams of the training text in a mixture with the model; auto: the best share on validation",
+        None,
     )
     repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)
@@ -379,8 +373,7 @@ class LogSettings:
     folder: str = describe("folder of runs", "runs")
     every: Count = describe("steps between lines of metrics.jsonl", 10)
     sample_seconds: Positive | None = describe(
-        "shortest time between printed samples; they are printed at evaluations, the first after 15 seconds (none: no samples)",
-        60.0,
+        "seconds between samples at evaluations; the first: after 15 (none: off)", 60.0
     )
     tensorboard: bool = describe("also write TensorBoard files to the run folder", False)
     trackio: bool = describe("also log to trackio", False)
