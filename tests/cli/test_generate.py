@@ -18,7 +18,7 @@ import pytest
 
 from helpers.small_runs import FLAGS, CommandResult, lilliput, small_config, train_small, trained, write_text
 from lilliput.cli.error_flags import flag
-from lilliput.cli.generate import count_written
+from lilliput.cli.generate import count_written, format_scores
 from lilliput.errors import UserError
 from lilliput.settings.tree import GenerateSettings
 
@@ -256,7 +256,47 @@ def test_a_value_with_a_leading_dash_is_joined_to_its_flag() -> None:
     assert lilliput("generate", "mine", "--prompt=-hello", "--tokens", "2").out.startswith("-hello")
     for words in (["--prompt", "--tokens", "3"], ["--prompt", "--tokens=3"], ["--tokens", "3", "--prompt"]):
         (error,) = errors_of(*words)
-        assert (error.code, error.fix) == ("flag.missing", "run lilliput generate --help")
+        assert (error.code, error.fix) == ("flag.missing", "use --prompt TEXT")
+
+
+def test_the_prompt_may_follow_the_run() -> None:
+    written = as_json("Once upon", "--tokens", "3")["samples"]
+    assert (
+        written == as_json("--prompt", "Once upon", "--tokens", "3")["samples"] and written[0]["prompt"] == "Once upon"
+    )
+    for words in (["--prompt", "One"], ["--prompts", "absent.txt"]):
+        codes = [error.code for error in errors_of("Once", *words)]
+        assert codes[0] == "flag.conflict"
+    (error,) = errors_of("Once", "upon")
+    assert error.code == "flag.unknown"
+
+
+def test_fixes_name_the_flags_of_the_command() -> None:
+    (error,) = errors_of("--beams", "2", "--top-k", "5")
+    assert error.setting == "generate.top_k" and error.what.startswith("--top-k ")
+    assert "--sample-beams" in error.fix and "generate." not in error.what + error.fix
+    (error,) = errors_of("--beams", "2", "--n-best", "3")
+    assert error.what.startswith("--n-best ") and "--beams" in error.fix
+
+
+def test_the_first_line_names_the_flag_once() -> None:
+    (error,) = errors_of("--seed", "abc")
+    assert error.what.startswith("--seed ") and error.place is None
+
+
+def test_a_switch_accepts_true_and_false() -> None:
+    flags = ("Once", "--beams", "2", "--tokens", "3")
+    drawn = as_json(*flags, "--sample-beams", "true")["samples"]
+    assert drawn == as_json(*flags, "--sample-beams")["samples"]
+    assert as_json(*flags, "--sample-beams", "false")["samples"] == as_json(*flags)["samples"]
+    (error,) = errors_of("--json", "yes", "more")
+    assert error.code == "flag.unknown"
+
+
+def test_different_scores_look_different() -> None:
+    assert format_scores([-0.5637, -0.56371]) == ["-0.56370", "-0.56371"]
+    assert format_scores([-0.5, -0.5, -0.25]) == ["-0.5000", "-0.5000", "-0.2500"]
+    assert format_scores([0.123456789, 0.1234567891]) == ["0.12345679"] * 2
 
 
 def test_headings_count_the_texts_that_were_found(prompts: Path) -> None:

@@ -256,6 +256,21 @@ def test_a_validation_loss_above_uniform_guessing() -> None:
     assert warnings_for([evaluated(60, 99.0)]) == []  # the size of the vocabulary is not known
 
 
+def test_the_advice_fits_the_training_loss() -> None:
+    """Uniform guessing: 6.908."""
+    size = {"model.vocab_size": 1000}
+
+    def text(loss: float, **changes: Any) -> str:
+        config = replace(CONFIG, size | {name.replace("__", "."): value for name, value in changes.items()})
+        found = warnings_for([*steps([loss] * 60), evaluated(60, 8.0)], config)
+        return next(warned.text for warned in found if warned.kind == "uniform")
+
+    assert "add text" in text(2.0) and "optimizer.lr" not in text(2.0)
+    assert "optimizer.lr" in text(6.9) and "add text" not in text(6.9)
+    assert "data.validation_share 0.9 " in text(2.0, data__validation_share=0.9)
+    assert "data.validation_share" not in text(2.0, data__validation_share=0.9, data__validation_source="b.txt")
+
+
 def test_uniform_loss() -> None:
     size, classes = {"model.vocab_size": 1000}, {"model.classes": 3, "data.labelled": True}
     both = {"model.task": "both", "train.language_weight": 2.0, "train.label_weight": 0.5}

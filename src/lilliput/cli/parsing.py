@@ -69,6 +69,8 @@ class Parser(argparse.ArgumentParser):
 
     def flag_error(self, name: str, words: Sequence[str]) -> UserError | None:
         """Return the error of a flag that argparse rejected: its value is missing, or is not one of its values."""
+        from lilliput.settings.requirements import any_of
+
         action = self._option_string_actions.get(name)
         if action is None:
             return None
@@ -78,7 +80,7 @@ class Parser(argparse.ArgumentParser):
             metavar = str(action.metavar or "VALUE")
             after = next((value for word, value in itertools.pairwise(words) if word == name), "")
             dashed = after and after.split("=")[0] not in self._option_string_actions  # a value that begins with a dash
-            example = re.search(rf"{re.escape(name)} \S+", self.epilog or "")
+            example = re.search(rf"""{re.escape(name)} ("[^"]*"|\S+)""", self.epilog or "")
             fix = (
                 f"use {name}={shlex.quote(after)}"
                 if dashed
@@ -86,9 +88,10 @@ class Parser(argparse.ArgumentParser):
             )
             what = f"{name} requires {VALUES.get(metavar, 'a value')}"
             return UserError(what, None, fix=fix, code="flag.missing")
-        valid = ", ".join(map(str, action.choices or ())) or {int: "an integer", float: "a number"}.get(action.type)  # type: ignore[call-overload]
+        kinds: dict[Any, str] = {int: "an integer", float: "a number"}
+        valid = any_of(map(str, action.choices)) if action.choices else kinds.get(action.type, "a valid value")
         wrong = [value for value in given if value not in (action.choices or ())]
-        what = f"{name} must be {'one of ' if action.choices else ''}{valid or 'a valid value'} (got {wrong[-1]!r})"
+        what = f"{name} must be {valid} (got {wrong[-1]!r})"
         close = nearest(wrong[-1], map(str, action.choices or ()), 0.8)
         return UserError(
             what, None, fix=f"use {name} {close}" if close else f"set {name} to {valid}", code="flag.value"

@@ -42,7 +42,7 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
     console.print(f"run folder: {folder}; next commands:", markup=False)
     prompt = config.generate.prompt or first_words(session.prepared) or "Once"
     commands = {
-        f"lilliput generate {name} {shlex.quote(prompt)}": "generate text",
+        f"lilliput generate {name} {'--prompt=' * prompt.startswith('-')}{shlex.quote(prompt)}": "generate text",
         f"lilliput evaluate {name} --baselines": "compare with baselines",
         f"lilliput report {name}": "write an HTML report",
         f"lilliput train TEXT --from {name} --name NEW": "fine-tune on another text",
