@@ -229,7 +229,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls; inverse-sqrt: after the warm-up lr x sqrt(warmup / step) x the linear fall of schedule.decay",
+        "how the learning rate falls; inverse-sqrt: after the warm-up lr x sqrt(warmup / step) x the fall by schedule.decay",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
