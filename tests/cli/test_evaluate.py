@@ -212,7 +212,7 @@ def test_overlap_prints_prompts_decoding_and_signatures() -> None:
     flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
     out = " ".join(shown("words", *flags, "--temperature", "0").split())
     assert "few prompts" not in out
-    assert "prompts: 2, 2 distinct; spread: 7 tokens " in out and "documents decoding: greedy perplexity" in out
+    assert "prompts: 2 (2 distinct): the first 7 tokens " in out and ") decoding: greedy perplexity" in out
     assert "decoding: beams 2 perplexity" in " ".join(shown("words", *flags, "--beams", "2").split())
     assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
 
@@ -227,7 +227,7 @@ def test_the_choice_of_prompts(choice: str) -> None:
     used = other["overlap"]["task"]
     assert (used["prompt_choice"], used["seed"], used["prompts"]) == (choice, 5, 3)
     assert 1 <= other["overlap"]["different_prompts"] <= 3
-    assert f"{choice}, seed 5: 5 tokens " in shown("words", *flags, "--seed", "5")
+    assert f"(--prompt-choice {choice}, seed 5)" in " ".join(shown("words", *flags, "--seed", "5").split())
 
 
 def test_samples_in_all_outputs(tmp_path: Path) -> None:

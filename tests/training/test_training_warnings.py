@@ -87,7 +87,7 @@ def test_a_spike_is_reported_with_its_rows() -> None:
     losses[300] = 4.0
     (warned,) = warnings_for(steps(losses))
     assert (warned.step, warned.kind) == (301, "spike")
-    assert "4.000" in warned.text and "rows 3, 4, 5, 6, 7, 8, 9, 10, ...;" in warned.text
+    assert "4.000" in warned.text and "sequences 3, 4, 5, 6, 7, 8, 9, 10, ... of" in warned.text
     assert warned.event == "warning"
 
 

@@ -61,8 +61,7 @@ def rename_argument(error: UserError, name: str, shown: str) -> UserError:
     """Return the error with the user's name of an argument: `on must be ...` becomes `--on must be ...`."""
     what = shown + error.what.removeprefix(name) if error.what.startswith(f"{name} ") else error.what
     fix = error.fix.replace(f"set {name} ", f"set {shown} ")
-    named = what.startswith(f"{shown} ")  # then the first line names the place
-    where = (None if error.where == shown else error.where) if named else error.where or shown
+    where = error.where if error.where or what.startswith(shown) else shown
     return with_fields(error, what=what, fix=fix, where=where)
 
 

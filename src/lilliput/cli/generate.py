@@ -106,7 +106,9 @@ def check(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | Non
     if arguments.text is not None and (given or arguments.prompts is not None):
         flags = "--prompt" if given else "--prompts"
         what = f"the prompt {arguments.text!r} and {flags} cannot be combined"
-        errors.append(UserError(what, fix="remove one of the two", code="flag.conflict"))
+        errors.append(
+            UserError(what, fix="remove one of the two, or quote a prompt that has spaces", code="flag.conflict")
+        )
     elif arguments.text is not None:
         given = [arguments.text]
     arguments.prompt = given[-1] if given else None

@@ -75,10 +75,10 @@ class Parser(argparse.ArgumentParser):
         if action is None:
             return None
         given = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
-        given += [value for word, value in itertools.pairwise(words) if word == name and not value.startswith("-")]
-        if not given:
-            metavar = str(action.metavar or "VALUE")
-            after = next((value for word, value in itertools.pairwise(words) if word == name), "")
+        following = [after for word, after in itertools.pairwise([*words, None]) if word == name]
+        missing = [after for after in following if after is None or after.startswith("-")]
+        if missing:
+            metavar, after = str(action.metavar or "VALUE"), missing[0]
             dashed = after and after.split("=")[0] not in self._option_string_actions  # a value that begins with a dash
             example = re.search(rf"""{re.escape(name)} ("[^"]*"|\S+)""", self.epilog or "")
             fix = (
@@ -90,6 +90,7 @@ class Parser(argparse.ArgumentParser):
             return UserError(what, None, fix=fix, code="flag.missing")
         kinds: dict[Any, str] = {int: "an integer", float: "a number"}
         valid = any_of(map(str, action.choices)) if action.choices else kinds.get(action.type, "a valid value")
+        given += [after for after in following if after is not None]
         wrong = [value for value in given if value not in (action.choices or ())]
         what = f"{name} must be {valid} (got {wrong[-1]!r})"
         close = nearest(wrong[-1], map(str, action.choices or ()), 0.8)
@@ -195,8 +196,8 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
         fix = f"name a setting of the group, such as {group[0]}"
         return UserError(f"{name} is a group of settings, not a flag", None, fix=fix, code="flag.unknown")
     bare, names = name.removeprefix("--"), [flag.removeprefix("--") for flag in known]
-    # A known name with another word: --prompt-file.
-    close = nearest(bare, names, CLOSE) or next((flag for flag in names if bare.startswith(f"{flag}-")), None)
+    longest = max((flag for flag in names if len(flag) > 2 and bare.startswith(flag)), key=len, default=None)
+    close = nearest(bare, names, CLOSE) or longest  # longest: a known name with more letters, such as --prompt-file
     longer = [flag for flag in names if close and flag != close and flag.startswith(close) and bare.startswith(close)]
     meant = [f"--{flag}" for flag in (close, *longer) if flag]
     fix = f"use {' or '.join(meant)}" if meant else f"run lilliput {command} --help to list the flags"
