@@ -79,11 +79,12 @@ CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\v\f\r\b\x1a\x1b")  # without 
 CONTAINERS = (
     (b"\x89PNG", "a PNG image", READABLE),
     (b"\xff\xd8\xff", "a JPEG image", READABLE),
-    (b"GIF8", "a GIF image", READABLE),
+    (b"GIF87a", "a GIF image", READABLE),
+    (b"GIF89a", "a GIF image", READABLE),
     (b"\x7fELF", "a program", READABLE),
-    (b"OggS", "an audio file", READABLE),
-    (b"ID3", "an audio file", READABLE),
-    (b"SQLite format 3", "an SQLite database", "export its texts as .csv or .jsonl"),
+    (b"OggS\0", "an audio file", READABLE),
+    *((b"ID3" + bytes([version]), "an audio file", READABLE) for version in (2, 3, 4)),
+    (b"SQLite format 3\0", "an SQLite database", "export its texts as .csv or .jsonl"),
     (b"%PDF-", "a PDF file", "save its text as .txt, for example with pdftotext"),
     (
         b"PK\x03\x04",
