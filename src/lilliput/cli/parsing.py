@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         following = [after for word, after in itertools.pairwise([*words, None]) if word == name]
         missing = [after for after in following if after is None or after.startswith("-")]
         if missing:
-            metavar, after = str(action.metavar or "VALUE"), missing[0]
+            metavar, after = str(action.metavar or "VALUE"), missing[0] or ""
             dashed = after and after.split("=")[0] not in self._option_string_actions  # a value that begins with a dash
             example = re.search(rf"""{re.escape(name)} ("[^"]*"|\S+)""", self.epilog or "")
             fix = (
