@@ -31,6 +31,8 @@ def error_of(*words: str) -> UserError:
         ("generate demo --stop", "flag.missing", "--stop requires a text", 'use --stop "The end"'),
         ("reproduce speeches --minutes x", "flag.value", "must be a number (got 'x')", "--minutes"),
         ("evaluate demo --device gpuu", "flag.value", "auto, cpu, cuda or mps (got 'gpuu')", "--device"),
+        ("generate demo --json=yes", "flag.value", "--json", "use --json"),
+        ("generate demo --sample-beams=1", "flag.value", "no value", "use --sample-beams or --no-sample-beams"),
         ("attention demo a --layer 7", "flag.unknown", "--layer", "use --layers"),
         ("generate demo --prompt-file a.txt", "flag.unknown", "--prompt-file", "use --prompt or --prompts"),
         ("chat demo --samples 4", "flag.unknown", "--samples", "run lilliput chat --help to list the flags"),

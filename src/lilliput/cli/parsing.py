@@ -71,9 +71,13 @@ class Parser(argparse.ArgumentParser):
         """Return the error of a flag that argparse rejected: its value is missing, or is not one of its values."""
         from lilliput.settings.requirements import any_of
 
-        action = self._option_string_actions.get(name)
+        names = name.split("/")
+        action = self._option_string_actions.get(names[0])
         if action is None:
             return None
+        if action.nargs == 0:  # a value after an equals sign
+            what = f"{names[0]} has no value"
+            return UserError(what, None, fix=f"use {' or '.join(names)}", code="flag.value")
         given = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
         following = [after for word, after in itertools.pairwise([*words, None]) if word == name]
         missing = [after for after in following if after is None or after.startswith("-")]
