@@ -63,7 +63,7 @@ CASES = [
     Case(
         "only separators", "train a.txt SMALL", "data.empty", prepare=write("a.txt", "<|endoftext|>\n<|endoftext|>\n")
     ),
-    Case("binary file", "train a.txt SMALL", "file.binary", fact="byte 4", prepare=write("a.txt", b"\x7fELF\0\0")),
+    Case("binary file", "train a.txt SMALL", "file.binary", fact="byte 4", prepare=write("a.txt", b"text\0\0")),
     Case(
         "not UTF-8",
         "train a.txt SMALL",
@@ -375,7 +375,7 @@ CASES = [
     Case("temperature nan", "generate mine --temperature nan", "setting.value", setting="generate.temperature"),
     Case("temperature of words", "generate mine --temperature hot", "setting.value", setting="generate.temperature"),
     Case("top-k 0", "generate mine --top-k 0", "setting.value", setting="generate.top_k", fact="--top-k"),
-    Case("prompt without quotes", "generate mine --prompt Once upon", "flag.unknown", fact="upon"),
+    Case("prompt without quotes", "generate mine --prompt Once upon", "flag.conflict", fact="upon", suggestion="quote"),
     Case("generate without CUDA", "generate mine --device cuda", "device.missing"),
     Case("generate on a toaster", "generate mine --device toaster", "flag.value", fact="toaster"),
     Case("generate takes no settings", "generate mine --model.dim 3", "flag.unknown", fact="--model.dim"),

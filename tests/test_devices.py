@@ -157,6 +157,15 @@ def test_a_speed_is_measured_once_and_counts_threads(cache: Path, monkeypatch: p
     assert machine.startswith("cpu ") and machine.endswith(f", torch {torch.__version__}")
 
 
+def test_a_higher_speed_of_training_is_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "measure_flops", lambda *_: 5e10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert known_flops(CPU, torch.float32) == 1e11
+    for reached, expected in ((9e10, 1e11), (1.5e11, 1.5e11), (1.2e11, 1.5e11)):
+        devices.remember_reached(CPU, torch.float32, reached)
+        assert known_flops(CPU, torch.float32) == expected
+
+
 def test_processors_of_the_same_name_differ_by_their_features() -> None:
     core = "processor\t: {}\nmodel name\t: AMD EPYC\ncpu MHz\t\t: {}\nflags\t\t: {}\n\n"
     old, new = (core.format(0, 2596, flags) for flags in ("fpu avx2", "fpu avx2 avx512_bf16"))

@@ -110,7 +110,8 @@ def keep_freed_memory() -> bool:
 
 
 def known_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the FLOP/s of products in this type, measured once on this machine; on a CPU, of all threads.
+    """Return the highest FLOP/s known in this type on this machine: of products, measured once, or of training, if it was
+    faster (`remember_reached`). On a CPU it is that of all threads.
 
     If the cache cannot be read or written, the measurement (0.2 s) is repeated."""
     kind = str(dtype).removeprefix("torch.")
@@ -119,6 +120,15 @@ def known_flops(device: torch.device, dtype: torch.dtype) -> float:
         found = measure_flops(device, dtype)
         remember(device, kind, found)
     return found * (torch.get_num_threads() if device.type == "cpu" else 1)
+
+
+def remember_reached(device: torch.device, dtype: torch.dtype, flops: float) -> None:
+    """Store a speed that training reached and that is above the measured one: other programs disturbed the measurement."""
+    speed = flops / (torch.get_num_threads() if device.type == "cpu" else 1)
+    kind = str(dtype).removeprefix("torch.")
+    found = recall(device).get(kind)
+    if not is_measured(found) or speed > found:
+        remember(device, kind, speed)
 
 
 def is_measured(value: Any) -> TypeGuard[float]:

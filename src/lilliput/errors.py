@@ -32,7 +32,8 @@ class UserError(Exception):
     def place(self) -> str | None:
         """The second line: the setting at fault, with the file or flag that has it, or another place."""
         if self.dotted_setting is None:
-            return self.where and f"at: {self.where}"
+            named = self.where and self.what.startswith(f"{self.where} ")  # the first line names the place
+            return None if named else self.where and f"at: {self.where}"
         return f"setting: {self.setting}" + (f" ({self.where})" if self.where not in (None, self.setting) else "")
 
     @property

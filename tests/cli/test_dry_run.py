@@ -92,7 +92,7 @@ def test_the_chosen_precision_is_printed() -> None:
     assert note.startswith(("using bfloat16: ", "using float32: "))
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--train.precision", "auto", "--dry-run")
     assert (code, err) == (0, "")
-    assert out.endswith(f"\nnote        {note}\n")
+    assert out.endswith(f"\nnote: {note}\n")
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ def test_printed_output_of_the_storybook() -> None:
     output = as_json("storybook")
     output["gap"]["closed"] = 0.873
     assert any(sentence.startswith("this model closes 87.3% of the gap") for sentence in sentences(output))
+    output["gap"]["closed"] = 0.99963
+    assert any(sentence.startswith("this model closes 99.96% of the gap") for sentence in sentences(output))
 
 
 def test_printed_table_of_baselines() -> None:
@@ -197,7 +199,10 @@ def test_overlap_prints_prompts_decoding_and_signatures() -> None:
     """One document leaked and is excluded, so that there are three prompts instead of five."""
     flags = ("--overlap", "--prompts", "5", "--prompt-tokens", "2", "--tokens", "6", "--top-k", "9", "--seed", "2")
     out = " ".join(shown("words", *flags).split())
-    assert "prompts: 3 (5 requested), 1 distinct; spread: 2 tokens at the beginning of evenly spread documents" in out
+    assert (
+        "prompts: 3 of 5 requested (1 distinct): the first 2 tokens of documents at equal intervals (--prompt-choice spread)"
+        in out
+    )
     assert "warning: few prompts are distinct" in out and "--prompt-tokens above 2" in out
     assert "decoding: temperature 0.7, top_k 9, seed 2" in out
     assert re.search(
@@ -207,7 +212,7 @@ def test_overlap_prints_prompts_decoding_and_signatures() -> None:
     flags = ("--overlap", "--prompts", "2", "--prompt-tokens", "7", "--tokens", "6")
     out = " ".join(shown("words", *flags, "--temperature", "0").split())
     assert "few prompts" not in out
-    assert "prompts: 2, 2 distinct; spread: 7 tokens " in out and "documents decoding: greedy perplexity" in out
+    assert "prompts: 2 (2 distinct): the first 7 tokens " in out and ") decoding: greedy perplexity" in out
     assert "decoding: beams 2 perplexity" in " ".join(shown("words", *flags, "--beams", "2").split())
     assert as_json("words", "--overlap", "--tokens", "6")["overlap"]["asked_prompts"] == 50
 
@@ -222,7 +227,7 @@ def test_the_choice_of_prompts(choice: str) -> None:
     used = other["overlap"]["task"]
     assert (used["prompt_choice"], used["seed"], used["prompts"]) == (choice, 5, 3)
     assert 1 <= other["overlap"]["different_prompts"] <= 3
-    assert f"{choice}, seed 5: 5 tokens " in shown("words", *flags, "--seed", "5")
+    assert f"(--prompt-choice {choice}, seed 5)" in " ".join(shown("words", *flags, "--seed", "5").split())
 
 
 def test_samples_in_all_outputs(tmp_path: Path) -> None:

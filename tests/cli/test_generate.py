@@ -18,7 +18,7 @@ import pytest
 
 from helpers.small_runs import FLAGS, CommandResult, lilliput, small_config, train_small, trained, write_text
 from lilliput.cli.error_flags import flag
-from lilliput.cli.generate import count_written
+from lilliput.cli.generate import count_written, format_scores
 from lilliput.errors import UserError
 from lilliput.settings.tree import GenerateSettings
 
@@ -97,7 +97,7 @@ def test_the_prompt_of_the_run_is_the_default(tmp_path: Path, monkeypatch: pytes
     write_text(tmp_path)
     code, out, err = lilliput("train", "mytext.txt", *FLAGS, "--generate.prompt", "One day", "--generate.stop", "e")
     assert code == 0, err
-    assert "--prompt 'One day'" in out
+    assert "generate mytext 'One day'" in out
     assert lilliput("generate", "mytext").out.startswith("One day")
     assert not lilliput("generate", "mytext", "--prompt", "").out.startswith("One day")
     many = ["generate", "mytext", "--prompt", "", "--samples", "9", "--tokens", "50", "--json"]
@@ -143,7 +143,7 @@ def test_none_switches_off_a_setting_of_the_run() -> None:
 
 def test_a_fallback_engine_prints_a_note() -> None:
     code, out, err = lilliput("generate", "mine", "--engine", "auto", "--json")
-    assert code == 0 and err.startswith("torch engine: "), err
+    assert code == 0 and err.startswith("note: torch engine: "), err
     assert json.loads(out)["engine"] == "torch"
     (error,) = errors_of("--engine", "numba")
     assert (error.code, error.setting, error.where) == ("model.unsupported", "generate.engine", "--engine")
@@ -256,7 +256,47 @@ def test_a_value_with_a_leading_dash_is_joined_to_its_flag() -> None:
     assert lilliput("generate", "mine", "--prompt=-hello", "--tokens", "2").out.startswith("-hello")
     for words in (["--prompt", "--tokens", "3"], ["--prompt", "--tokens=3"], ["--tokens", "3", "--prompt"]):
         (error,) = errors_of(*words)
-        assert (error.code, error.fix) == ("flag.missing", "run lilliput generate --help")
+        assert (error.code, error.fix) == ("flag.missing", "use --prompt TEXT")
+
+
+def test_the_prompt_may_follow_the_run() -> None:
+    written = as_json("Once upon", "--tokens", "3")["samples"]
+    assert (
+        written == as_json("--prompt", "Once upon", "--tokens", "3")["samples"] and written[0]["prompt"] == "Once upon"
+    )
+    for words in (["--prompt", "One"], ["--prompts", "absent.txt"]):
+        codes = [error.code for error in errors_of("Once", *words)]
+        assert codes[0] == "flag.conflict"
+    (error,) = errors_of("Once", "upon")
+    assert error.code == "flag.unknown"
+
+
+def test_fixes_name_the_flags_of_the_command() -> None:
+    (error,) = errors_of("--beams", "2", "--top-k", "5")
+    assert error.setting == "generate.top_k" and error.what.startswith("--top-k ")
+    assert "--sample-beams" in error.fix and "generate." not in error.what + error.fix
+    (error,) = errors_of("--beams", "2", "--n-best", "3")
+    assert error.what.startswith("--n-best ") and "--beams" in error.fix
+
+
+def test_the_first_line_names_the_flag_once() -> None:
+    (error,) = errors_of("--seed", "abc")
+    assert error.what.startswith("--seed ") and error.place is None
+
+
+def test_a_switch_accepts_true_and_false() -> None:
+    flags = ("Once", "--beams", "2", "--tokens", "3")
+    drawn = as_json(*flags, "--sample-beams", "true")["samples"]
+    assert drawn == as_json(*flags, "--sample-beams")["samples"]
+    assert as_json(*flags, "--sample-beams", "false")["samples"] == as_json(*flags)["samples"]
+    (error,) = errors_of("--json", "yes", "more")
+    assert error.code == "flag.unknown"
+
+
+def test_different_scores_look_different() -> None:
+    assert format_scores([-0.5637, -0.56371]) == ["-0.56370", "-0.56371"]
+    assert format_scores([-0.5, -0.5, -0.25]) == ["-0.5000", "-0.5000", "-0.2500"]
+    assert format_scores([0.123456789, 0.1234567891]) == ["0.12345679"] * 2
 
 
 def test_headings_count_the_texts_that_were_found(prompts: Path) -> None:
@@ -313,7 +353,7 @@ def test_blank_lines_are_skipped_with_a_note(tmp_path: Path) -> None:
     path = tmp_path / "p.txt"
     path.write_text("\nOnce\n  \nThe\n")
     code, out, err = lilliput("generate", "mine", "--prompts", str(path), "--tokens", "2", "--json")
-    assert (code, err) == (0, f"{path}: skipped 2 blank lines (1, 3)\n")
+    assert (code, err) == (0, f"note: {path}: skipped 2 blank lines (1, 3)\n")
     assert [sample["prompt"] for sample in json.loads(out)["samples"]] == ["Once", "The"]
 
 
@@ -327,12 +367,12 @@ def test_any_prompt(prompt: str) -> None:
 def test_prompts_longer_than_the_context_print_a_note(tmp_path: Path) -> None:
     code, out, err = lilliput("generate", "mine", "--prompt", "long " * 20, "--tokens", "4")
     assert code == 0
-    assert err.startswith("the prompt has 101 tokens, more than the context of 32: ") and err.endswith(" 16\n")
+    assert err.startswith("note: the prompt has 101 tokens, more than the context of 32: ") and err.endswith(" 16\n")
     assert out.startswith("long long")
     path = tmp_path / "p.txt"
     path.write_text("short\n" + "long " * 20 + "\n" + "longer " * 20)
     err = lilliput("generate", "mine", "--prompts", str(path), "--tokens", "2").err
-    assert err.startswith("2 of 3 prompts have up to 141 tokens")
+    assert err.startswith("note: 2 of 3 prompts have up to 141 tokens")
 
 
 # ---- errors
@@ -386,7 +426,8 @@ def test_a_run_with_beam_search_settings(run_with_beams: Path, flags: list[str])
     assert json.loads(lilliput(*write).out)["samples"][0]["rank"] == 1
     code, out, err = lilliput(*write, *flags)
     assert code == 0, err
-    assert [line.split(":")[0] for line in err.splitlines()] == ["ignored --beams", "ignored --length-penalty"]
+    assert [line.split(":")[0] for line in err.splitlines()] == ["note", "note"]
+    assert all(f"ignored {flag}: " in err for flag in ("--beams", "--length-penalty"))
     assert out.count('"rank": null') == (2 if flags[0] == "--samples" else 1)
     plain = lilliput(*write, *flags, "--beams", "none", "--length-penalty", "1")
     assert json.loads(plain.out)["samples"] == json.loads(out)["samples"]

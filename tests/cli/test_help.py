@@ -17,7 +17,9 @@ import pytest
 from helpers.small_runs import FLAGS, SETTINGS, lilliput, write_text
 from lilliput.cli import COMMANDS
 from lilliput.cli.parsing import parse, settings_help
-from lilliput.settings.loading import setting_types
+from lilliput.settings.loading import config_to_dict, setting_types
+from lilliput.settings.tree import Config
+from lilliput.storage.dotted_names import flatten
 
 HEAVY = ("torch", "tyro", "pydantic", "numpy", "rich", "tokenizers")
 
@@ -73,6 +75,17 @@ def test_every_setting_is_described_in_the_help(monkeypatch: pytest.MonkeyPatch,
     for name in setting_types():
         assert re.search(rf"^  --{re.escape(name)} \S+(  |\n)", text, re.MULTILINE), name
     assert all(len(line) <= min(120, int(columns)) for line in text.splitlines())
+
+
+def test_every_default_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    entries = {entry.split()[0]: entry for entry in settings_help().split("\n  --")[1:]}
+    defaults = flatten(config_to_dict(Config()))
+    assert {name for name, value in defaults.items() if value == 0 and value is not False}, "zeros are among them"
+    for name, value in defaults.items():
+        shown = value if isinstance(value, str) else json.dumps(value).strip("[]").replace(", ", ",")
+        shown = {"": "empty", "null": "none"}.get(shown, shown)
+        assert " ".join(entries[name].split("\n\n")[0].split()).endswith(f"[{shown}]"), name
 
 
 def examples(command: str) -> list[list[str]]:

@@ -244,7 +244,7 @@ def test_the_progress_bar_shows_the_speed() -> None:
             report("second", 2_000_000, 4_000_000)
             report("second", 3_000_000, 4_000_000)
             report("a sentence", 0, 0)
-    assert file.getvalue() == "a sentence\n"
+    assert file.getvalue() == "note: a sentence\n"
     assert "a sentence" in terminal.getvalue()
     assert "MB/s" in terminal.getvalue()
     assert "75%" in terminal.getvalue()

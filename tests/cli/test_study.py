@@ -12,6 +12,7 @@ import pytest
 from helpers.small_runs import lilliput
 from helpers.small_studies import write_study
 from lilliput.studies.grid import load_study
+from lilliput.studies.measure_settings import MEASURE_TEXTS
 from lilliput.studies.study_files import shipped_studies
 from lilliput.studies.study_results import METRICS, append_line, open_result
 from lilliput.studies.subprocesses import Interrupted
@@ -45,7 +46,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(here: Path) -> None:
         "  window  4 tokens: model.window 4",
         "runs          4, 8 steps each",
         "seeds         1, 2",
-        "measurements  4, one per cell (combination of values) and seed; measured: training",
+        "measurements  4, one per cell (combination of values) and seed",
+        f"measured      training: {MEASURE_TEXTS['training']}",
         "folder        runs/small",
     ):
         assert line in out.splitlines()

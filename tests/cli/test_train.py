@@ -66,7 +66,7 @@ def test_targets_of_training(here: Path, target: str, name: str) -> None:
     assert f"run folder: runs/{name};" in out
     assert "validation loss" in out and "bits per byte" in out
     assert ("floor " in out) == (target == "storybook") == ("valid stories" in out)
-    (command,) = re.findall(rf"lilliput generate {name} --prompt (.*)  #", out)
+    (command,) = re.findall(rf"lilliput generate {name} (.*)  #", out)
     (prompt,) = shlex.split(command)
     assert 1 <= len(prompt.split()) <= 4
     words = (here / "mytext.txt").read_text("utf-8").split() if name != "storybook" else prompt.split()
@@ -289,7 +289,7 @@ def test_resuming_a_finished_run_prints_a_note() -> None:
     before = outcome(Path("runs/mytext"))
     code, _, err = lilliput("train", "mytext", "--resume")
     assert code == 0
-    assert "note the run has used up its budget" in err
+    assert "note: the run has used up its budget" in err
     assert outcome(Path("runs/mytext")) == before
 
 
@@ -334,7 +334,7 @@ def test_a_recipe_that_has_the_name_of_its_run_is_resumed_by_its_command() -> No
 def test_a_warm_up_longer_than_the_run_prints_a_note() -> None:
     code, _, err = lilliput("train", "mytext.txt", *FLAGS, "--schedule.warmup", "50")
     assert code == 0
-    note = "note the warm-up (50 steps) is longer than the run (8 steps)"
+    note = "note: the warm-up (50 steps) is longer than the run (8 steps)"
     assert note in err
     assert "warmup" not in lilliput("train", "mytext.txt", *FLAGS, "--name", "other").err
 

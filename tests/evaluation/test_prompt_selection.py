@@ -99,7 +99,8 @@ def test_all_places_are_returned_if_there_are_too_few() -> None:
 
 
 def test_the_description_names_choice_and_seed() -> None:
-    assert describe_prompts("middle", 5, 7).startswith("middle, seed 7: 5 tokens ")
+    assert describe_prompts("middle", 5, 7).startswith("5 tokens ")
+    assert describe_prompts("middle", 5, 7).endswith("(--prompt-choice middle, seed 7)")
     assert "seed" not in describe_prompts("spread", 5, 7)
 
 

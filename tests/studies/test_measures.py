@@ -24,7 +24,7 @@ from lilliput.evaluation.overlap import measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
 from lilliput.storage.run_folders import Run
-from lilliput.studies.measure_settings import read_settings
+from lilliput.studies.measure_settings import MEASURE_TEXTS, read_settings
 from lilliput.studies.measures import MEASURES, Watched, held_out_prompts, main, measure
 from lilliput.studies.study_metrics import EXAMPLE, FIGURES, find_figure
 
@@ -268,6 +268,7 @@ def test_every_metric_names_its_measures(name: str) -> None:
     settings = {} if name in ("training", "likelihood") else SHORT | {"measure.repeats": 1}
     assert all(name in find_figure(figure).measures for figure in taken(name, settings))
     assert {name for figure in FIGURES.values() for name in figure.measures} == MEASURES.keys() - {EXAMPLE}
+    assert MEASURE_TEXTS.keys() == MEASURES.keys()
     assert all(figure.measures for figure in FIGURES.values())
 
 

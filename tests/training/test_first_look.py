@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def test_a_small_text_is_reported(tmp_path: Path) -> None:
     assert "bytes of training text are too few" in note
     text.write_text(TEXT * (1 + 2 * FEWEST_BYTES // len(TEXT)))
     assert notes_of(small_config(tmp_path, "large")) == []
+
+
+def test_a_large_share_of_validation_is_reported(tmp_path: Path) -> None:
+    write_text(tmp_path).write_text(TEXT * (1 + 8 * FEWEST_BYTES // len(TEXT)))
+    (note,) = notes_of(small_config(tmp_path, "most", data__validation_share="0.75"))
+    assert "data.validation_share 0.75" in note and re.match(r"7\d% of the text", note)
 
 
 def test_few_labelled_documents_are_reported(tmp_path: Path) -> None:

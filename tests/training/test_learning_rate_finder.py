@@ -262,7 +262,7 @@ def test_the_results_are_printed_even_if_the_plot_cannot_be_written(
         assert answer["plot"] is None and answer["suggestion"] > 0.0
     else:
         assert "optimizer.lr" in out and "-lr.png" not in out
-    assert "note " in err and "float32" in err
+    assert "note: " in err and "float32" in err
 
 
 def test_a_plot_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_spike_is_reported_with_its_rows() -> None:
     losses[300] = 4.0
     (warned,) = warnings_for(steps(losses))
     assert (warned.step, warned.kind) == (301, "spike")
-    assert "4.000" in warned.text and "rows 3, 4, 5, 6, 7, 8, 9, 10, ...;" in warned.text
+    assert "4.000" in warned.text and "sequences 3, 4, 5, 6, 7, 8, 9, 10, ... of" in warned.text
     assert warned.event == "warning"
 
 
@@ -254,6 +254,21 @@ def test_a_validation_loss_above_uniform_guessing() -> None:
     for event in (evaluated(60, 7.0), evaluated(50, 9.0), evaluated(60, 9.0, whole=True)):  # 50: in the warm-up
         assert warnings_for([event], config) == []
     assert warnings_for([evaluated(60, 99.0)]) == []  # the size of the vocabulary is not known
+
+
+def test_the_advice_fits_the_training_loss() -> None:
+    """Uniform guessing: 6.908."""
+    size = {"model.vocab_size": 1000}
+
+    def text(loss: float, **changes: Any) -> str:
+        config = replace(CONFIG, size | {name.replace("__", "."): value for name, value in changes.items()})
+        found = warnings_for([*steps([loss] * 60), evaluated(60, 8.0)], config)
+        return next(warned.text for warned in found if warned.kind == "uniform")
+
+    assert "add text" in text(2.0) and "optimizer.lr" not in text(2.0)
+    assert "optimizer.lr" in text(6.9) and "add text" not in text(6.9)
+    assert "data.validation_share 0.9 " in text(2.0, data__validation_share=0.9)
+    assert "data.validation_share" not in text(2.0, data__validation_share=0.9, data__validation_source="b.txt")
 
 
 def test_uniform_loss() -> None:

@@ -15,6 +15,7 @@ import errno
 import importlib
 import io
 import os
+import shlex
 import signal
 import sys
 from typing import NamedTuple
@@ -48,7 +49,7 @@ commands:
 examples:
   lilliput train demo                      train on the built-in stories (6 min)
   lilliput train mytext.txt                train on your own text
-  lilliput generate demo --prompt "Once"   generate text
+  lilliput generate demo "Once"            generate text
 
 lilliput COMMAND --help shows the flags and examples of a command.
 """
@@ -117,7 +118,7 @@ def dispatch(argv: list[str]) -> int:
     command, rest = argv[0], argv[1:]
     if command not in COMMANDS:
         close = nearest(command, COMMANDS)
-        fix = f"run lilliput {close}" if close else f"use one of {', '.join(COMMANDS)}"
+        fix = f"run {shlex.join(['lilliput', close, *rest])}" if close else f"use one of {', '.join(COMMANDS)}"
         raise UserError(f"unknown command {command!r}", None, fix=fix, code="command.unknown")
     module = importlib.import_module(f"lilliput.cli.{command}")
     from lilliput.cli.parsing import parse
@@ -129,5 +130,12 @@ def dispatch(argv: list[str]) -> int:
 
         with open_world():  # only one of several processes prints the error
             raise
-    code: int = module.run(arguments)
+    try:
+        code: int = module.run(arguments)
+    except UserError as error:
+        if module.TAKES_SETTINGS:
+            raise
+        from lilliput.cli.error_flags import with_typed_flags
+
+        raise with_typed_flags(error, arguments.flags) from error
     return code

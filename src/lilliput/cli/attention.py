@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lilliput.cli.attention_flags import AttentionFlags, AttentionRequest, check
 from lilliput.cli.error_flags import flag, flags_in_errors
 from lilliput.cli.generation_flags import add_flags, apply_given
-from lilliput.cli.output import print_json, print_note, progress, readable, stderr_console, stdout_console
+from lilliput.cli.output import print_json, print_note, print_status, progress, readable, stderr_console, stdout_console
 from lilliput.settings.tree import GenerateSettings
 
 if TYPE_CHECKING:
@@ -229,10 +229,10 @@ def print_scores(arguments: argparse.Namespace, result: AttentionResult) -> None
     size = result.written.get("attention.html")
     if size is None:
         names = [str(result.folder / name) for name in result.written]
-        print_note(f"table: {', '.join(names)} (give a text to also write a web page)")
+        print_status(f"table: {', '.join(names)} (give a text to also write a web page)")
     else:
         others = len(result.written) - 1
-        print_note(
+        print_status(
             f"page: {result.folder / 'attention.html'} ({readable(size)}B), and {others} other files in the same folder"
         )
 
@@ -277,8 +277,8 @@ def print_table(heads: Sequence[HeadSummary], even: Sequence[HeadSummary]) -> No
         table.add_row(layer, head, *("-" if score is None else f"{score:.3f}" for score in one.scores.values()))
     stdout_console().print(table)
     stdout_console().print(
-        "entropy in bits, distance in tokens; the others are mean attention weights: previous, first, punctuation: on such "
-        "tokens; same: on earlier copies of the token; induction: on the token after an earlier copy; -: no such token in the "
-        "text; last row: a head with equal weights on all visible tokens, for comparison",
+        "entropy in bits, distance in tokens; mean attention weights: previous: on the preceding token; first: on the first "
+        "token; punctuation: on tokens of punctuation; same: on other copies of the token; induction: on the tokens after other "
+        "copies; -: no such token in the text; uniform: the scores of equal weights on all visible tokens, for comparison",
         style="dim",
     )

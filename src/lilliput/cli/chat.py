@@ -36,7 +36,7 @@ from lilliput.cli.generation_flags import (
     kinds,
 )
 from lilliput.cli.mixture_output import open_mixture
-from lilliput.cli.output import LineWrapper, print_note, stdout_console
+from lilliput.cli.output import LineWrapper, print_note, print_status, stdout_console
 from lilliput.cli.parsing import kind_name
 from lilliput.cli.prompt_input import as_text
 from lilliput.decoding.chat_turns import SentenceBuffer, Story, Turn
@@ -120,7 +120,7 @@ class Chat:
                 with flags_in_errors(str):
                     self.answer(line)
             except UserError as error:
-                print_note(str(error))
+                print_status(error.printed())
             if self.over:
                 return
 

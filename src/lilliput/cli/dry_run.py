@@ -65,7 +65,7 @@ def print_costs(config: Config, processes: int, as_json: bool, verbose: bool) ->
     )
     console.print(f"time        {describe_time(found)}")
     for note in notes:
-        console.print(f"note        {note}", markup=False)
+        console.print(f"note: {note}", markup=False)
     if verbose:
         console.print()
         for name, value in flatten(config_to_dict(config)).items():

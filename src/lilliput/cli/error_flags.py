@@ -5,7 +5,8 @@ Owns: the flag of a setting or an argument, checks of files to write, and collec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +39,22 @@ def flags_in_errors(call: Callable[[str], str] = flag) -> Iterator[None]:
         raise UserErrors([placed(one) for one in error.errors]) from None
     except UserError as error:
         raise placed(error) from None
+
+
+def with_typed_flags(error: UserError, flags: Collection[str]) -> UserError:
+    """Return the error with the command's flags in place of names of settings and arguments: --top-k for generate.top_k."""
+    if isinstance(error, UserErrors):
+        return UserErrors([with_typed_flags(one, flags) for one in error.errors])
+    names = [name.removeprefix("--").replace("-", "_") for name in flags]
+    plain = [name for name in names if "_" in name]  # words without an underscore may be ordinary words
+
+    def renamed(text: str) -> str:
+        for pattern, known in ((rf"\b{GENERATE.replace('.', '[.]')}({{}})\b", names), (r"(?<![\w./-])({})\b", plain)):
+            if known:
+                text = re.sub(pattern.format("|".join(map(re.escape, known))), lambda found: flag(found[1]), text)
+        return text
+
+    return with_fields(error, what=renamed(error.what), fix=renamed(error.fix))
 
 
 def rename_argument(error: UserError, name: str, shown: str) -> UserError:

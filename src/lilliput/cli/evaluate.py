@@ -68,8 +68,8 @@ class MixtureFlags:
     """The `generate` setting that also adds metrics."""
 
     mix_ngram: MixShare | None = describe(
-        "also evaluate the mixture of the model with n-grams of its training text: their share, or auto; continuations and "
-        "stories are generated with it",
+        "also evaluate a mixture of the model with an n-gram model of its training text: share (0 to 1) of the n-gram model; "
+        "auto: the share that is best on validation; continuations and stories are generated with the mixture",
         None,
     )
 
@@ -86,7 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overlapping",
         action="store_true",
-        help="also compute mean loss and perplexity over windows that start at every token, as with data.windows overlapping",
+        help="overlapping windows: also compute the mean loss and perplexity over windows that start at every token, as with "
+        "data.windows overlapping (not the group overlap below)",
     )
     parser.add_argument(
         "--by",
@@ -105,9 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="device to compute on [auto]"
     )
     parser.add_argument("--json", action="store_true", help="print all metrics as one JSON object")
-    overlap = parser.add_argument_group("overlap", "compare generated continuations with the documents")
+    overlap = parser.add_argument_group("overlap", "word overlap of generated continuations with the documents")
     overlap.add_argument(
-        "--overlap", action="store_true", help="generate continuations and compute BLEU, chrF, diversity and speed"
+        "--overlap",
+        action="store_true",
+        help="overlap of generated continuations with the documents: BLEU, chrF, diversity and speed",
     )
     overlap.add_argument(
         "--overlap-csv",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,7 +17,7 @@ from rich.text import Text
 from lilliput.cli.generation_flags import as_typed
 from lilliput.cli.mixture_output import generated_by, mixture_block
 from lilliput.cli.output import stdout_console
-from lilliput.evaluation.metric_format import format_perplexity
+from lilliput.evaluation.metric_format import PERPLEXITY, PLAIN, SHARE, NumberForm, format_part, format_perplexity
 from lilliput.evaluation.prompt_selection import describe_prompts
 from lilliput.settings.tree import GenerateSettings
 
@@ -30,7 +29,7 @@ ONLY = {
 }  # requirements of --by
 MOST_CLASSES = 12  # of a printed confusion matrix
 MOST_SAMPLES = 10  # in a printed table
-PERPLEXITY = (
+PERPLEXITY_OF_TEXTS = (
     "perplexity under the model: exp(mean nats per token over all texts) after the prompts, before logit processors"
 )
 NAMES = {
@@ -44,13 +43,15 @@ NAMES = {
     "label_loss": "loss (nats/label)",
     "macro_f1": "macro F1",
 }
-FORMS: dict[str, Callable[[float], str]] = {
-    "perplexity": format_perplexity,
-    "word_perplexity": format_perplexity,
-    "word_perplexity_spelled": format_perplexity,
-    "accuracy": "{:.1%}".format,
-    "macro_f1": "{:.1%}".format,
+FORMS = {
+    "perplexity": PERPLEXITY,
+    "word_perplexity": PERPLEXITY,
+    "word_perplexity_spelled": PERPLEXITY,
+    "accuracy": SHARE,
+    "macro_f1": SHARE,
 }
+SCORE = NumberForm(2)  # BLEU and chrF
+LOSS_DIFFERENCE, POINTS = NumberForm(3, sign="+"), NumberForm(1, 100.0, sign="+")  # POINTS: percentage points
 # Statistics of generated texts and of documents.
 PROSE: dict[str, tuple[str, Callable[[float], str]]] = {
     "words": ("words per text", "{:.1f}".format),
@@ -87,7 +88,7 @@ def format_size(found: dict[str, Any]) -> str:
 
 
 def figure(name: str, value: float) -> str:
-    return FORMS.get(name, "{:.4f}".format)(value)
+    return FORMS.get(name, PLAIN).text(value)
 
 
 def main_table(found: dict[str, Any]) -> Table:
@@ -97,9 +98,9 @@ def main_table(found: dict[str, Any]) -> Table:
     for name, title in NAMES.items():
         if name not in found or (name.endswith("_spelled") and not unknown):
             continue
-        interval = (found["interval"] or {}).get(name)
-        rest = [figure(name, without[name]) if name in without else ""] if without else []
-        table.add_row(title, figure(name, found[name]), between(interval, partial(figure, name)), *rest)
+        interval, form = (found["interval"] or {}).get(name), FORMS.get(name, PLAIN)
+        rest = [form.text(without[name], interval) if name in without else ""] if without else []
+        table.add_row(title, form.text(found[name], interval), form.interval_text(interval), *rest)
     return table
 
 
@@ -133,7 +134,7 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
     if found.get("gap"):
         gap = found["gap"]
         start = f"a unigram model ({gap['start']:.4f} bits per byte)"
-        closed = f"closes {gap['closed']:.1%} of the gap between {start} and the floor"
+        closed = f"closes {format_part(gap['closed'])} of the gap between {start} and the floor"
         yield f"this model {closed if gap['closed'] > 0 else f'is worse than {start}'}"
     if found.get("overlapping"):
         every = found["overlapping"]
@@ -173,7 +174,9 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
     if "samples" in found:
         yield sample_table(found["samples"])
     if "stories" in found:
-        yield beneath(story_table(found["stories"], found["floor"] is not None), *generated_by(found["stories"]))
+        stories = found["stories"]
+        valid = [] if stories["valid"] is None else ["valid stories: texts that the storybook can produce"]
+        yield beneath(story_table(stories, found["floor"] is not None), *valid, *generated_by(stories))
     for columns in baseline_columns(found):
         rows = baseline_rows(found, columns)
         yield beneath(baseline_table(rows, columns), *verdict_sentences(rows, columns[-1]))
@@ -224,8 +227,8 @@ def overlap_table(found: dict[str, Any]) -> Table:
     title = f"{task['prompts']} continuations of {task['tokens']} tokens"
     table = plain_table(title, "generated", "95% confidence interval", "original")
     for order in ("1", "2", "3", "4"):
-        table.add_row(f"BLEU-{order}", f"{bleu[order]:.2f}", between(bleu["interval"][order], "{:.2f}".format))
-    table.add_row("chrF", f"{overlap['chrf']['score']:.2f}", between(overlap["chrf"]["interval"], "{:.2f}".format))
+        table.add_row(f"BLEU-{order}", f"{bleu[order]:.2f}", SCORE.interval_text(bleu["interval"][order]))
+    table.add_row("chrF", f"{overlap['chrf']['score']:.2f}", SCORE.interval_text(overlap["chrf"]["interval"]))
     shares = {"distinct words (distinct-1)": ("distinct", "1"), "repeated 4-grams": ("repetition", "4")}
     for title, (name, order) in shares.items():
         pair = ("" if one[name][order] is None else f"{one[name][order]:.1%}" for one in (written, reference))
@@ -240,10 +243,10 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     """Yield what is needed to compare the metrics with others."""
     overlap = found["overlap"]
     task = overlap["task"]
-    requested = "" if task["prompts"] == overlap["asked_prompts"] else f" ({overlap['asked_prompts']} requested)"
+    requested = "" if task["prompts"] == overlap["asked_prompts"] else f" of {overlap['asked_prompts']} requested"
     distinct = f"{overlap['different_prompts']} distinct"
     choice = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
-    yield f"prompts: {task['prompts']}{requested}, {distinct}; {choice}"
+    yield f"prompts: {task['prompts']}{requested} ({distinct}): {choice}"
     if 2 * overlap["different_prompts"] <= task["prompts"] and task["prompts"] > 1:
         advice = f"set --prompt-tokens above {task['prompt_tokens']}"
         yield f"warning: few prompts are distinct, so the intervals are too narrow; {advice}"
@@ -251,7 +254,7 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
         yield "references: the whole rest of each document"
     yield f"decoding: {format_generation(overlap['generate'], task['seed'])}"
     yield from generated_by(overlap)
-    yield PERPLEXITY
+    yield PERPLEXITY_OF_TEXTS
     yield f"BLEU-n: corpus BLEU of sacrebleu with orders 1 to n, {found['bleu']['signature']}"
     yield f"chrF: {overlap['chrf']['signature']}"
     yield f"the JSON output has BLEU (0 to 1) by {len(overlap['conventions'])} other definitions (docs/evaluation.md)"
@@ -294,7 +297,7 @@ def story_table(stories: dict[str, Any], is_storybook: bool) -> Table:
         pair = ("-" if one[name] is None else form(one[name]) for one in (written, reference))
         table.add_row(title, *pair)
     if stories["valid"] is not None:
-        valid = f"{stories['valid']:.1%} ({between(stories['valid_interval'], '{:.1%}'.format)})"
+        valid = f"{stories['valid']:.1%} ({SHARE.interval_text(stories['valid_interval'])})"
         table.add_row("valid stories (95% confidence interval)", valid, "100.0%" if is_storybook else "-")
     return table
 
@@ -315,12 +318,12 @@ def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[st
 
 
 def baseline_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> Table:
-    form = points if columns[-1] == "accuracy" else "{:+.3f}".format
+    form = POINTS if columns[-1] == "accuracy" else LOSS_DIFFERENCE
     table = plain_table("baseline", *(NAMES[key] for key in columns), f"difference in {metric_of(columns[-1])}, 95% CI")
     for row in rows:
         shown = ("" if row.get(key) is None else figure(key, row[key]) for key in columns)
         difference = row.get("difference")
-        interval = difference and between((difference["low"], difference["high"]), form)
+        interval = difference and form.interval_text((difference["low"], difference["high"]))
         table.add_row(escape(row["name"]), *shown, interval, style="bold" if row.get("own") else None)
     return table
 
@@ -334,7 +337,7 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
         f"difference: {metric} of the model minus {metric} of the baseline in {unit}, with its 95% confidence interval (CI); "
         f"positive: the model is {positive}"
     )
-    others = [row for row in rows if not row.get("own")]
+    others = [row for row in rows if not row.get("own") and not row.get("no_gain")]
     compared: dict[str, list[str]] = {phrase: [] for phrase in VERDICTS.values()}
     by_value: dict[str, list[str]] = {"worse than": [], "at least as good as": []}
     for row in others:
@@ -360,12 +363,3 @@ def verdict_sentences(rows: list[dict[str, Any]], key: str) -> Iterator[str]:
 def metric_of(key: str) -> str:
     """Return the metric whose difference is compared: accuracy, or the loss."""
     return "accuracy" if key == "accuracy" else "loss"
-
-
-def points(share: float) -> str:
-    """Return a difference of shares in percentage points."""
-    return f"{100 * share:+.1f}"
-
-
-def between(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
-    return "" if interval is None else " to ".join(form(end) for end in interval)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TAKES_SETTINGS = False
 EXAMPLES = """
     lilliput generate demo
-    lilliput generate demo --prompt "Once upon a time" --samples 3 --seed 1
+    lilliput generate demo "Once upon a time" --samples 3 --seed 1
     lilliput generate demo --top-p 0.9 --repetition-penalty 1.2 --stop "The end"
     lilliput generate demo --beams 5 --n-best 3 --json
     lilliput generate demo --mix-ngram 0.3                      mix the model with n-grams of its training text
@@ -62,6 +62,7 @@ class GenerateFlags:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_flags(parser, GenerateFlags, repeatable=("prompt",))
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="text to continue, as --prompt TEXT")
     parser.add_argument("--prompts", metavar="FILE", help="file with one prompt per line (- for stdin)")
     parser.add_argument("--json", action="store_true", help="print one JSON object when all texts are generated")
 
@@ -102,6 +103,14 @@ def check(arguments: argparse.Namespace) -> tuple[GenerateFlags, list[str] | Non
     """Check the flags without torch and raise all errors at once; return the flags, and the prompts if there are several."""
     errors: list[UserError] = []
     given: list[str] = arguments.prompt or []
+    if arguments.text is not None and (given or arguments.prompts is not None):
+        flags = "--prompt" if given else "--prompts"
+        what = f"the prompt {arguments.text!r} and {flags} cannot be combined"
+        errors.append(
+            UserError(what, fix="remove one of the two, or quote a prompt that has spaces", code="flag.conflict")
+        )
+    elif arguments.text is not None:
+        given = [arguments.text]
     arguments.prompt = given[-1] if given else None
     task, prompts = check_generation_flags(arguments, GenerateFlags, errors), None
     if len(given) > 1:
@@ -186,12 +195,13 @@ def write_beams(
     samples: list[dict[str, Any]] = []
     found = writer.beams(prompts, task.seed, settings, task.batch, task.n_best)
     for number, best in enumerate(found, start=1):
+        scores = format_scores([sample.score or 0.0 for sample in best])
         for rank, sample in enumerate(best, start=1):
             samples.append(as_object(sample, task, rank))
             if show:
                 numbers = [f"{number} of {len(prompts)}"] if len(prompts) > 1 else []
                 numbers += [f"best {rank} of {len(best)}"] if task.n_best > 1 else []
-                numbers += [f"score {sample.score:.4f}"] if numbers else []
+                numbers += [f"score {scores[rank - 1]}"] if numbers else []
                 sys.stdout.write(
                     heading(", ".join(numbers), first=len(samples) == 1) + f"{sample.prompt}{sample.text}\n"
                 )
@@ -201,6 +211,16 @@ def write_beams(
             f"{missing} of the {len(prompts) * task.n_best} texts are missing: the search found fewer different texts"
         )
     return samples
+
+
+def format_scores(scores: Sequence[float]) -> list[str]:
+    """Return scores with 4 decimals, or up to 8 if different scores would look equal."""
+    texts = list[str]()
+    for decimals in range(4, 9):
+        texts = [f"{score:.{decimals}f}" for score in scores]
+        if len({*texts}) == len({*scores}):
+            break
+    return texts
 
 
 def as_object(sample: Sample, task: GenerateFlags, rank: int | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ EXAMPLES = """
     lilliput info demo                              show a run
     lilliput info demo --json
     lilliput info demo mine                         compare two runs
-    lilliput info demo mine demo                    three or more runs: one table, a row per run
+    lilliput info demo mine slower                  three or more runs: one table, a row per run
     lilliput info --schema > recipe.schema.json
 """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lilliput.cli.error_flags import flags_in_errors
 from lilliput.cli.output import print_json, stdout_console
 from lilliput.cli.report import print_report_path
-from lilliput.errors import UserError
+from lilliput.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="RECIPE|RUN",
-        help="run (folder, or name in runs/) or recipe; if both exist, the run, unless a setting is given",
+        help="run (folder, or name in runs/) or recipe; a name of both means the run, or the recipe if a setting is given",
     )
     parser.add_argument("--html", metavar="FILE", help="also write an .html page with pictures")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -76,6 +76,7 @@ def load_model(target: str, settings: dict[str, str]) -> tuple[str, Transformer]
         return f"{target}, weights of {checkpoint.name}", load(checkpoint.folder).model
     from lilliput.model.transformer import build_model
     from lilliput.settings.loading import load_config
+    from lilliput.settings.recipes import shipped_recipes
     from lilliput.training.cost_estimate import assume_data
 
     try:
@@ -83,7 +84,10 @@ def load_model(target: str, settings: dict[str, str]) -> tuple[str, Transformer]
     except UserError as error:
         if error.code != "recipe.missing" or settings:
             raise
-        what, fix = f"no run or recipe is named {target!r}", "run lilliput info to list the runs, or give a recipe"
+        what = f"no run or recipe is named {target!r}"
+        close = nearest(target, shipped_recipes())
+        others = f"give a run (lilliput info lists them), a recipe or a shipped recipe: {', '.join(shipped_recipes())}"
+        fix = f"use {close}" if close else others
         raise UserError(what, fix=fix, code="recipe.missing") from None
     return f"recipe {target}, new weights", build_model(config.model, config.vectors, seed=config.seed)
 

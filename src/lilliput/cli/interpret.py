@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
@@ -46,7 +47,9 @@ class InterpretFlags:
     generate: Count = describe("with --ablate LAYER.HEAD: number of tokens to generate after the text", 40)
     temperature: NotNegative | None = describe("temperature of --generate (none: the run's generate.temperature)", None)
     documents: Count = describe("number of documents to sample with --on", 100)
-    seed: Seed = describe("random seed of generated text, of the documents of --on and of intervals", 0)
+    seed: Seed = describe(
+        "random seed of generated text, of the documents of --on and of the resampling for confidence intervals", 0
+    )
 
 
 class InterpretRequest(NamedTuple):
@@ -75,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAYER.HEAD",
         action="append",
         default=[],
-        help="remove a head, such as 0.1 (repeatable: removed together); all: each head alone [all with --on]",
+        help="remove one head, such as 0.1 (repeatable: all named heads are removed together); all: remove each head alone, one "
+        "after the other; with --on, the default is all",
     )
     parser.add_argument(
         "--ablation",
@@ -235,30 +239,43 @@ def show(arguments: argparse.Namespace, result: InterpretResult) -> None:
         print_lens(result.lens)
     if result.ablation is not None:
         one = result.ablation
-        heads = ", ".join(map(str, one.heads))
-        console.print(f"{one.kind} ablation of {heads} in this text ({len(one.tokens):,} tokens)", markup=False)
+        without = "without this head" if len(one.heads) == 1 else "without these heads"
+        console.print(
+            f"{describe_ablation(one.heads, one.kind)}, in this text ({len(one.tokens):,} tokens)", markup=False
+        )
         difference = one.ablated_loss - one.loss
-        console.print(f"loss {one.loss:.4f}, without the heads {one.ablated_loss:.4f} ({difference:+.4f})")
+        console.print(f"loss {one.loss:.4f}, {without} {one.ablated_loss:.4f} ({difference:+.4f})")
         for title, text, story in (
             ("generated text", one.generated, one.story),
-            ("generated without the heads", one.ablated_generated, one.ablated_story),
+            (f"generated {without}", one.ablated_generated, one.ablated_story),
         ):
             console.print(f"{title}: {text or ENDED}", markup=False)
             if story is not None:
                 console.print(f"  {describe_story(story)}", markup=False)
     if result.costs is not None:
         documents = "document" if result.costs.documents == 1 else "documents"
-        over = f"{result.costs.documents:,} {documents} of {arguments.on}" if arguments.on else "this text"
+        over = f"over {result.costs.documents:,} {documents} of {arguments.on}" if arguments.on else "in this text"
+        costs = result.costs.costs
+        what = describe_ablation(costs[0].heads if len(costs) == 1 else None, result.costs.kind)
         console.print(
-            f"{result.costs.kind} ablation over {over} ({result.costs.tokens:,} predicted tokens); loss {result.costs.loss:.4f}",
+            f"{what}, {over} ({result.costs.tokens:,} predicted tokens); loss of the whole model {result.costs.loss:.4f}",
             markup=False,
         )
         print_costs(result.costs.costs)
 
 
+def describe_ablation(heads: Sequence[Head] | None, kind: str) -> str:
+    """Return which heads are replaced by what; None: each head alone."""
+    value = "zero" if kind == "zero" else "its mean"
+    if heads is None:
+        return f"output of one head at a time replaced by {value}"
+    names = "; ".join(f"layer {one.layer}, head {one.head}" for one in heads)
+    return f"{names}: output {'of each ' if len(heads) > 1 else ''}replaced by {value}"
+
+
 def describe_story(story: StoryCheck) -> str:
     if story.valid or story.unfinished:
-        return "a valid story" if story.valid else "valid up to its end, but unfinished"
+        return "a valid story: the storybook can produce it" if story.valid else "valid up to its end, but unfinished"
     expected = ", ".join(repr(one.strip()) if one else "the end" for one in story.expected[:3])
     more = ", ..." if len(story.expected) > 3 else ""
     got = repr(story.got) if story.got else "the end"
@@ -272,7 +289,7 @@ def print_lens(lens: Lens) -> None:
     from lilliput.interpret.attention_maps import label
 
     console = stdout_console()
-    table = Table("stage", "loss", "next token is likeliest", box=None, pad_edge=False)
+    table = Table("stage", "loss", "true next token ranked first", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for name, loss, ranks in zip(lens.stages, lens.loss, lens.rank, strict=True):
@@ -291,6 +308,7 @@ def print_lens(lens: Lens) -> None:
             likeliest = [f"{label(one)} {share:.2f}" for one, share in zip(lens.top[number][at], shares, strict=True)]
             table.add_row(*(Text(word) for word in [*pair, stage, *next_token, "  ".join(likeliest)]))
     console.print(table)
+    console.print("in a token, · is a space and ↵ a line end; rank 1: the most likely token", style="dim")
 
 
 def print_costs(costs: list[AblationCost]) -> None:
@@ -304,6 +322,7 @@ def print_costs(costs: list[AblationCost]) -> None:
         table.add_row(", ".join(map(str, cost.heads)), f"{cost.loss:.4f}", f"{cost.difference:+.4f}", interval)
     stdout_console().print(table)
     stdout_console().print(
-        "LAYER.HEAD; difference: loss without the head minus loss, in nats per token; interval: bootstrap over documents",
+        "without: LAYER.HEAD; difference: loss without the head minus loss of the whole model, in nats per token; interval: "
+        "bootstrap over documents",
         style="dim",
     )

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lilliput.cli.output import print_note, progress, stderr_console
-from lilliput.evaluation.metric_format import format_perplexity
+from lilliput.evaluation.metric_format import PLAIN, format_perplexity
 
 if TYPE_CHECKING:
     from lilliput.decoding.ngram_mixture import NGramMixture
@@ -47,9 +47,9 @@ def mixture_block(found: dict[str, Any]) -> Group:
     for column in ("loss", "perplexity", "bits per byte", "95% confidence interval"):
         table.add_column(column, justify="right")
     for name, row in (("this model", found), ("n-grams", mixture["ngram"]), ("mixture", mixture)):
-        interval = " to ".join(f"{end:.4f}" for end in (row["interval"] or {}).get("bits_per_byte", ()))
-        shown = f"{row['loss']:.4f}", format_perplexity(row["perplexity"]), f"{row['bits_per_byte']:.4f}"
-        table.add_row(name, *shown, interval, style="bold" if name == "mixture" else None)
+        interval = (row["interval"] or {}).get("bits_per_byte")
+        shown = f"{row['loss']:.4f}", format_perplexity(row["perplexity"]), PLAIN.text(row["bits_per_byte"], interval)
+        table.add_row(name, *shown, PLAIN.interval_text(interval), style="bold" if name == "mixture" else None)
     lines = [f"mixture: {describe_mixture(mixture)}", *sentences(found)]
     return Group(table, *(Text(line, no_wrap=False, overflow="fold") for line in lines))
 

@@ -28,7 +28,16 @@ def stderr_console(quiet: bool = False) -> Console:
 
 
 def print_note(text: str) -> None:
-    """Print a note to stderr."""
+    """Print a note to stderr, in the form of all notes: `note: text`."""
+    stderr_console().print(noted(text))
+
+
+def noted(text: str) -> Text:
+    return Text.assemble(("note:", "yellow"), " ", text)
+
+
+def print_status(text: str) -> None:
+    """Print what a command wrote, and where, to stderr."""
     stderr_console().print(text, markup=False)
 
 
@@ -71,7 +80,7 @@ def progress(console: Console) -> Iterator[Report]:
 
     def report(what: str, done: int, total: int | None) -> None:
         if done == total == 0:
-            console.print(what)
+            console.print(noted(what))
             return
         if what not in tasks:
             for earlier in tasks.values():

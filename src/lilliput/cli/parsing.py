@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import shlex
 import shutil
 import sys
@@ -24,6 +25,17 @@ SETTINGS = (
     "true|false setting without a value becomes true. Square brackets show the default. Names in round brackets at the end, "
     "such as (muon) or (word, character): the setting is used only with that optimizer, tokenizer, task or engine."
 )
+# What a flag requires, by its metavar.
+VALUES = {
+    "FILE": "a file name",
+    "FILE.py": "a file name",
+    "FOLDER": "a folder",
+    "RUN": "a run",
+    "N": "a number",
+    "X": "a number",
+    "TEXT": "a text",
+}
+CLOSE = 0.75  # similarity of a flag that is suggested in place of an unknown one
 LEFT = 40  # columns of the names and types of settings in the help
 
 
@@ -49,23 +61,67 @@ class Parser(argparse.ArgumentParser):
     def parse_words(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Return the arguments and the unknown words; flags and positional arguments may be mixed."""
         try:
-            return self.parse_known_intermixed_args(self.fill_numbers(words))
+            return self.parse_known_intermixed_args(self.fill_values(words))
         except argparse.ArgumentError as error:
-            code, fix = "flag.value", f"run {self.prog} --help"
-            for name, value in itertools.pairwise([*words, None]):
-                if name == error.argument_name and (value is None or value.startswith("-")):
-                    code, dashed = "flag.missing", value
-                    if dashed and dashed.split("=")[0] not in self._option_string_actions:  # a value with a dash
-                        fix = f"use {name}={shlex.quote(dashed)}"
-            raise UserError(str(error), None, fix=fix, code=code) from None
+            raise self.flag_error(error.argument_name or "", words) or UserError(
+                str(error), None, fix=f"run {self.prog} --help to list the flags", code="flag.value"
+            ) from None
 
-    def fill_numbers(self, words: Sequence[str]) -> list[str]:
-        """Return the words with the default of each flag whose number is optional and omitted: `--ids mytext.txt`."""
+    def flag_error(self, name: str, words: Sequence[str]) -> UserError | None:
+        """Return the error of a flag that argparse rejected: its value is missing, or is not one of its values."""
+        from lilliput.settings.requirements import any_of
+
+        names = name.split("/")
+        action = self._option_string_actions.get(names[0])
+        if action is None:
+            return None
+        if action.nargs == 0:  # a value after an equals sign
+            what = f"{names[0]} has no value"
+            return UserError(what, None, fix=f"use {' or '.join(names)}", code="flag.value")
+        given = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+        following = [after for word, after in itertools.pairwise([*words, None]) if word == name]
+        missing = [after for after in following if after is None or after.startswith("-")]
+        if missing:
+            metavar, after = str(action.metavar or "VALUE"), missing[0] or ""
+            dashed = after and after.split("=")[0] not in self._option_string_actions  # a value that begins with a dash
+            example = re.search(rf"""{re.escape(name)} ("[^"]*"|\S+)""", self.epilog or "")
+            fix = (
+                f"use {name}={shlex.quote(after)}"
+                if dashed
+                else f"use {example[0] if example else f'{name} {metavar}'}"
+            )
+            what = f"{name} requires {VALUES.get(metavar, 'a value')}"
+            return UserError(what, None, fix=fix, code="flag.missing")
+        kinds: dict[Any, str] = {int: "an integer", float: "a number"}
+        valid = any_of(map(str, action.choices)) if action.choices else kinds.get(action.type, "a valid value")
+        given += [after for after in following if after is not None]
+        wrong = [value for value in given if value not in (action.choices or ())]
+        what = f"{name} must be {valid} (got {wrong[-1]!r})"
+        close = nearest(wrong[-1], map(str, action.choices or ()), 0.8)
+        return UserError(
+            what, None, fix=f"use {name} {close}" if close else f"set {name} to {valid}", code="flag.value"
+        )
+
+    def fill_values(self, words: Sequence[str]) -> list[str]:
+        """Return the words with the default of each flag whose number is optional and omitted (`--ids mytext.txt`), and with
+        `--no-x` for `--x false`, the form of settings."""
         filled = list[str]()
+        skipped = False
         for word, after in itertools.pairwise([*words, ""]):
-            action = self._option_string_actions.get(word)
-            omitted = action is not None and action.nargs == "?" and not after.removeprefix("-")[:1].isdecimal()
-            filled.append(f"{word}={action.const}" if action is not None and omitted else word)
+            action, is_value = self._option_string_actions.get(word), skipped
+            skipped = False
+            if is_value:
+                continue
+            if isinstance(action, argparse.BooleanOptionalAction) and after in ("true", "false"):
+                positive = word.replace("--no-", "--", 1)
+                filled.append(
+                    word if after == "true" else positive.replace("--", "--no-", 1) if word == positive else positive
+                )
+                skipped = True
+            elif action is not None and action.nargs == "?" and not after.removeprefix("-")[:1].isdecimal():
+                filled.append(f"{word}={action.const}")
+            else:
+                filled.append(word)
         return filled
 
 
@@ -97,8 +153,10 @@ def parse(command: str, summary: str, module: Command, argv: list[str]) -> argpa
     settings, rest = take_settings(argv, flags) if module.TAKES_SETTINGS else ({}, argv)
     arguments, unknown = parser.parse_words(rest)
     if unknown:
-        raise unknown_argument(command, unknown[0], flags, module.TAKES_SETTINGS)
-    arguments.settings = settings
+        raise value_of_switch(parser, unknown[0], argv) or unknown_argument(
+            command, unknown[0], flags, module.TAKES_SETTINGS
+        )
+    arguments.settings, arguments.flags = settings, flags
     return arguments
 
 
@@ -110,6 +168,21 @@ def load_plugins(argv: list[str]) -> None:
         name, equals, value = word.partition("=")
         if name == "--plugin" and (equals or index + 1 < len(argv)):
             load_plugin(value if equals else argv[index + 1])
+
+
+def value_of_switch(parser: Parser, word: str, argv: list[str]) -> UserError | None:
+    """Return the error of an unexpected word after a flag that has no value, or after a true|false setting."""
+    from lilliput.settings.loading import setting_types
+
+    before = next((flag for flag, value in itertools.pairwise(argv) if value == word), "")
+    name = before.removeprefix("--").replace("-", "_")
+    if before.startswith("--") and "." in name and setting_types().get(name) is bool:
+        what, fix = f"{name} must be true or false (got {word!r})", f"use {before} true or {before} false"
+        return UserError(what, None, fix=fix, code="setting.value", setting=name)
+    action = parser._option_string_actions.get(before)
+    if action is None or action.nargs != 0:
+        return None
+    return UserError(f"{before} has no value (got {word!r})", None, fix=f"remove {word!r}", code="flag.unknown")
 
 
 def unknown_argument(command: str, word: str, flags: list[str], takes_settings: bool) -> UserError:
@@ -126,10 +199,14 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
     if group:
         fix = f"name a setting of the group, such as {group[0]}"
         return UserError(f"{name} is a group of settings, not a flag", None, fix=fix, code="flag.unknown")
-    close = nearest(name, known) or nearest(name.removeprefix("--"), (flag.removeprefix("--") for flag in known))
-    longer = [flag for flag in known if close and flag != close and flag.startswith(close) and name.startswith(close)]
-    meant = [f"--{flag.removeprefix('--')}" for flag in (close, *longer) if flag]
-    fix = f"use {' or '.join(meant)}" if meant else f"run lilliput {command} --help"
+    bare, names = name.removeprefix("--"), [flag.removeprefix("--") for flag in known]
+    longest = max((flag for flag in names if len(flag) > 2 and bare.startswith(flag)), key=len, default=None)
+    close = nearest(bare, names, CLOSE) or longest  # longest: a known name with more letters, such as --prompt-file
+    longer = [flag for flag in names if close and flag != close and flag.startswith(close) and bare.startswith(close)]
+    meant = [f"--{flag}" for flag in (close, *longer) if flag]
+    fix = f"use {' or '.join(meant)}" if meant else f"run lilliput {command} --help to list the flags"
+    if bare in ("step", "checkpoint") and not meant:
+        fix = f"give the folder of a checkpoint, as in lilliput {command} runs/demo/checkpoints/step-000500"
     return UserError(f"unknown flag {name}", None, fix=fix, code="flag.unknown")
 
 
@@ -180,10 +257,7 @@ def settings_help() -> str:
         owner = getattr(default, section) if section else default
         field = next(field for field in dataclasses.fields(owner) if field.name == inner)
         about = field.default.description if isinstance(field.default, FieldInfo) else ""
-        value = getattr(owner, inner)
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        shown = str(shown).lower() if isinstance(value, bool) else "none" if shown is None else shown or '""'
-        left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown}]"
+        left, right = f"  --{name} {kind_name(kind)}", f"{about} [{shown_default(getattr(owner, inner))}]"
         wrapped = textwrap.wrap(right, width - LEFT, break_long_words=False, break_on_hyphens=False)
         if len(left) > LEFT - 2:  # two spaces before the description
             lines, left = [*lines, left], ""
@@ -191,6 +265,15 @@ def settings_help() -> str:
     sizes = "; ".join(f"{size} = " + ", ".join(f"{k} {v}" for k, v in values.items()) for size, values in SIZES.items())
     lines += ["", *textwrap.wrap(f"sizes: {sizes}", width, subsequent_indent="       ")]
     return "\n".join(lines) + "\n"
+
+
+def shown_default(value: Any) -> str:
+    """Return a default as the help shows it in square brackets."""
+    if value in ((), ""):
+        return "empty"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def kind_name(kind: Any) -> str:

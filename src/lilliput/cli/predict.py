@@ -86,12 +86,10 @@ def notes(found: dict[str, Any], has_labels: bool) -> list[str]:
     if cut := sum(one["truncated"] for one in predictions):
         which = "the text is" if len(predictions) == 1 else f"{cut:,} of {len(predictions):,} texts are"
         lines.append(
-            f"note: {which} longer than the context of {context:,} tokens; only the beginning is read, as in evaluation"
+            f"{which} longer than the context of {context:,} tokens; only the beginning is read, as in evaluation"
         )
     if has_labels:
-        lines.append(
-            "note: the texts have labels, which the model does not read (column actual); see lilliput evaluate --on"
-        )
+        lines.append("the texts have labels, which the model does not read (column actual); see lilliput evaluate --on")
     return lines
 
 

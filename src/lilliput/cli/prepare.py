@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
 from lilliput.cli.error_flags import check_place, gather
-from lilliput.cli.output import print_json, print_note, progress, stderr_console, stdout_console
+from lilliput.cli.output import print_json, print_status, progress, stderr_console, stdout_console
 from lilliput.errors import UserError, UserErrors
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     for line in excerpt_lines(found):
         console.out(line, highlight=False)
     if arguments.conllu is not None:
-        print_note(f"wrote {found['conllu']['documents']:,} annotated stories to {arguments.conllu}")
+        print_status(f"wrote {found['conllu']['documents']:,} annotated stories to {arguments.conllu}")
     return 0
 
 
@@ -140,7 +140,7 @@ def check_count(flag: str, text: str | None, example: int) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) == 0:
-        what, fix = f"{flag} must be a whole number of 1 or more (got {text!r})", f"use {flag} {example}, for example"
+        what, fix = f"{flag} must be an integer of at least 1 (got {text!r})", f"use {flag} {example}, for example"
         raise UserError(what, None, fix=fix, code="flag.value")
     return int(text)
 
@@ -168,7 +168,7 @@ def split_table(found: dict[str, Any]) -> Table:
             if key == "mean" or max(found["documents"].values()) > 1
         ),
         (f"documents longer than the context ({cut['context']:,} tokens)", cut["documents"], ".1%"),
-        ("tokens after the first context of a document", cut["tokens"], ".1%"),
+        (f"tokens beyond the first {cut['context']:,} of their document", cut["tokens"], ".1%"),
         ("repeated documents within the split", duplicates["within"], ",d"),
         ("documents that are also in the training split", duplicates["across"], ",d"),
     ]

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="run the short version, in a separate folder")
     parser.add_argument(
         "--minutes",
+        metavar="N",
         type=float,
         help="scale the budgets of all runs so that their training takes about N minutes on two cores",
     )
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.minutes is not None and not (math.isfinite(arguments.minutes) and arguments.minutes > 0):
-        what = f"--minutes must be a number above 0 (got {arguments.minutes})"
+        what = f"--minutes must be a number greater than 0 (got {arguments.minutes})"
         raise UserError(what, None, fix="use --minutes 10", code="flag.value")
     if arguments.reproduction is None:
         return list_reproductions(arguments)

@@ -161,6 +161,7 @@ def write_summary(arguments: argparse.Namespace) -> int:
 
 def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     from lilliput.studies.grid import budget_of, cells
+    from lilliput.studies.measure_settings import MEASURE_TEXTS
     from lilliput.studies.time_estimate import estimate_study
 
     found = estimate_study(study, folder)
@@ -192,11 +193,9 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     budget = f", {' '.join(map(str, budgets.pop()[::-1]))} each" if len(budgets) == 1 else ", budgets as above"
     console.print(f"runs          {len(trainings)}{budget}", markup=False)
     console.print(f"seeds         {', '.join(map(str, study.seeds))}")
-    console.print(
-        f"measurements  {about['measurements']}, one per cell (combination of values) and seed; "
-        f"measured: {', '.join(study.measure)}",
-        markup=False,
-    )
+    console.print(f"measurements  {about['measurements']}, one per cell (combination of values) and seed", markup=False)
+    for number, measure in enumerate(study.measure):
+        console.print(f"{'' if number else 'measured':14}{measure}: {MEASURE_TEXTS[measure]}", markup=False)
     console.print(f"time          about {clock(seconds)}", markup=False)
     console.print(f"folder        {folder}" + (f" ({measured} rows are finished)" if measured else ""), markup=False)
     for one in lacking:

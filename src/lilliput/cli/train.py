@@ -7,10 +7,11 @@ import shlex
 import signal
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from lilliput.cli.output import print_json, progress, readable, stderr_console, stdout_console
+from lilliput.cli.output import noted, print_json, progress, readable, stderr_console, stdout_console
 from lilliput.errors import UserError
 from lilliput.training.events import Evaluated, Event, Finished, Stepped
 
@@ -122,6 +123,8 @@ def requested_start(arguments: argparse.Namespace) -> RunStart:
 
 def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
     """Return the error with a fix that names flags of this command, if there are any."""
+    from lilliput.storage.run_folders import looks_like_run
+
     fixes = {
         "run.exists": "add --resume to continue it with its own settings, --name NEW to keep both, or --overwrite to replace it",
         "run.name": "use --name NAME; --log.folder FOLDER keeps the run in another folder",
@@ -132,11 +135,15 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
         ("model.", "tokenizer.", "vectors.")
     ):  # weights of a run require the same model
         fixes["setting.changed"] = "remove the changed setting, or use --name NEW without --resume to train a new run"
+    named = arguments.settings.get("name")
+    folder = Path(arguments.settings.get("log.folder", "runs"), Path(arguments.target).stem)
     if arguments.resume:
         fixes |= {
             "run.missing": "remove --resume to start the run",
             "checkpoint.damaged": "replace --resume with --overwrite to train the run again",
         }
+    if arguments.resume and named is not None and looks_like_run(folder):
+        fixes["run.missing"] = f"remove --name to continue {folder}, or remove --resume to start a new run {named}"
     if arguments.start_from is not None:
         fixes |= {"checkpoint.mismatch": "train on documents with the same labels, or remove --from"}
     if error.code not in fixes:
@@ -178,7 +185,7 @@ def follow(session: Session, console: Console) -> int | None:
     trainer, config, world = session.trainer, session.trainer.config, session.trainer.world
     late = warm_up_note(config)
     for note in [*session.notes, *([late] if late else [])]:
-        console.print(f"[yellow]note[/] {escape(note)}")
+        console.print(noted(note))
     task = config.model.task
     examples = "training documents" if task == "classifier" else "training tokens"
     examples += "" if task == "language" else f" with {config.model.classes} labels"

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from lilliput.cli.output import noted
 from lilliput.data.corpora import STORYBOOK
 from lilliput.evaluation.metric_format import format_figures, format_limit, format_perplexity
 from lilliput.storage.run_folders import best_validation, figures_of_tests, summarise_run
@@ -41,7 +42,7 @@ def summarise(session: Session, console: Console, notes: Console) -> None:
     console.print(f"run folder: {folder}; next commands:", markup=False)
     prompt = config.generate.prompt or first_words(session.prepared) or "Once"
     commands = {
-        f"lilliput generate {name} --prompt {shlex.quote(prompt)}": "generate text",
+        f"lilliput generate {name} {'--prompt=' * prompt.startswith('-')}{shlex.quote(prompt)}": "generate text",
         f"lilliput evaluate {name} --baselines": "compare with baselines",
         f"lilliput report {name}": "write an HTML report",
         f"lilliput train TEXT --from {name} --name NEW": "fine-tune on another text",
@@ -121,7 +122,7 @@ def show_samples(run: Run, config: Config, console: Console, notes: Console) -> 
 
     writer = load(run.folder)
     if config.generate.mix_ngram is not None:
-        notes.print("the samples are generated without n-grams; lilliput generate mixes them with the model")
+        notes.print(noted("the samples are generated without n-grams; lilliput generate mixes them with the model"))
         writer = replace(writer, config=replace(config, generate=replace(config.generate, mix_ngram=None)))
     if config.data.source == STORYBOOK:
         with notes.status(f"generating {STORIES} stories to check them"):
@@ -129,8 +130,8 @@ def show_samples(run: Run, config: Config, console: Console, notes: Console) -> 
         temperature = config.generate.temperature
         low, high = proportion_interval(validity.valid, validity.count)
         console.print(
-            f"valid stories     {validity.share:.0%} of {validity.count} generated at temperature {temperature} "
-            f"(95% confidence interval {low:.0%} to {high:.0%})"
+            f"valid stories     {validity.share:.0%} of {validity.count} (95% confidence interval {low:.0%} to {high:.0%}); "
+            f"generated at temperature {temperature}; valid: a story that the storybook can produce"
         )
     with notes.status("generating"):
         samples = writer.samples([config.generate.prompt] * 3, seed=1001)

@@ -49,7 +49,7 @@ def byte_rules(config: Config) -> list[Conflict]:
     size = config.model.vocab_size
     if size is None or size >= 257:
         return []
-    what = f"256 bytes and end-of-text require model.vocab_size 257 or more (got {size})"
+    what = f"256 bytes and end-of-text require a model.vocab_size of at least 257 (got {size})"
     return [Conflict("model.vocab_size", what, "set model.vocab_size to 257 or remove it")]
 
 

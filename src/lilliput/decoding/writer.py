@@ -318,7 +318,7 @@ def check_beams(settings: GenerateSettings, alternatives: int | None, n_best: in
 def check_counts(counts: Mapping[str, int | None]) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
-            what = f"{name} must be 1 or more (got {count})"
+            what = f"{name} must be an integer of at least 1 (got {count})"
             raise UserError(what, fix=f"set {name} to 1 or more", code="request.invalid")
 
 

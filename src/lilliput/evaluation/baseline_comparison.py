@@ -47,7 +47,7 @@ def language_rows(evaluation: Evaluation, scores: PredictionScores) -> list[dict
     for one in found:
         row, bits = as_row(one), one.figures["bits_per_byte"]
         row["bits_per_byte_spelled"] = bits if bits is None or one.nats is None else bits + spelling
-        rows.append(row | with_verdict(loss_difference(evaluation, scores, one)))
+        rows.append(row | with_verdict(None if one.no_gain else loss_difference(evaluation, scores, one)))
     return rows
 
 
@@ -73,7 +73,7 @@ def training_data(evaluation: Evaluation) -> TokenFile:
 
 
 def as_row(one: Baseline) -> dict[str, Any]:
-    return {"name": one.name, "chosen": one.chosen, **one.figures}
+    return {"name": one.name, "chosen": one.chosen, "no_gain": one.no_gain, **one.figures}
 
 
 def with_verdict(difference: dict[str, Any] | None) -> dict[str, Any]:

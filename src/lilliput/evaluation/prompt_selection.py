@@ -55,7 +55,8 @@ def middle_places(room: Integers, count: int, seed: int) -> Sequence[PromptPlace
 class PromptChoiceEntry(NamedTuple):
     """`choose` receives the number of possible places in each document, the number to choose, and the seed.
 
-    `drawn`: the places depend on the seed. `anywhere`: a prompt may begin in the middle of a document.
+    `where` has a place for the number of tokens. `drawn`: the places depend on the seed. `anywhere`: a prompt may begin in
+    the middle of a document.
     """
 
     choose: Callable[[Integers, int, int], Sequence[PromptPlace]]
@@ -65,9 +66,9 @@ class PromptChoiceEntry(NamedTuple):
 
 
 PROMPT_CHOICES: dict[PromptChoice, PromptChoiceEntry] = {
-    "spread": PromptChoiceEntry(spread_places, "at the beginning of evenly spread documents", drawn=False),
-    "random": PromptChoiceEntry(random_places, "at the beginning of random documents"),
-    "middle": PromptChoiceEntry(middle_places, "at random positions of documents", anywhere=True),
+    "spread": PromptChoiceEntry(spread_places, "the first {} tokens of documents at equal intervals", drawn=False),
+    "random": PromptChoiceEntry(random_places, "the first {} tokens of random documents"),
+    "middle": PromptChoiceEntry(middle_places, "{} tokens at random positions of documents", anywhere=True),
 }
 
 
@@ -96,7 +97,7 @@ def choose_places(
 def describe_prompts(choice: PromptChoice, tokens: int, seed: int) -> str:
     """Return the choice of the prompts in words."""
     entry = PROMPT_CHOICES[choice]
-    return f"{choice}{f', seed {seed}' if entry.drawn else ''}: {tokens} tokens {entry.where}"
+    return f"{entry.where.format(tokens)} (--prompt-choice {choice}{f', seed {seed}' if entry.drawn else ''})"
 
 
 def choose_documents(file: TokenFile, count: int, tokens: int) -> Integers:

@@ -29,8 +29,11 @@ def check_heads(shape: ModelSettings, heads: Sequence[tuple[int, int]]) -> tuple
     last = Head(shape.layers - 1, shape.heads - 1)
     for layer, head in heads:
         if not (0 <= layer <= last.layer and 0 <= head <= last.head):
-            what = f"ablate must be layer.head from 0.0 to {last} (got {layer}.{head})"
-            raise UserError(what, fix=f"use a head from 0.0 to {last}", code="interpret.head", setting="ablate")
+            what = (
+                f"ablate must be LAYER.HEAD of the model, which has layers 0 to {last.layer} with heads 0 to {last.head} "
+                f"(got {layer}.{head})"
+            )
+            raise UserError(what, fix="use a head of the model, such as 0.0", code="interpret.head", setting="ablate")
     if not heads:
         what = "ablate must have at least one head (got none)"
         raise UserError(what, fix="give a head, such as 0.0", code="interpret.head", setting="ablate")

@@ -43,7 +43,7 @@ class Norm(Choice):
 def two_dims(config: Config) -> list[Conflict]:
     if config.model.dim >= 2:
         return []
-    what = "the unbiased standard deviation requires model.dim 2 or more (got 1)"
+    what = "the unbiased standard deviation requires a model.dim of at least 2 (got 1)"
     return [Conflict("model.dim", what, "set a larger model.dim or another model.norm")]
 
 

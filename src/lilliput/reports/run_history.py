@@ -81,7 +81,11 @@ def is_test_loss(key: str) -> bool:
 
 def heading(key: str) -> str:
     split, _, metric = key.rpartition(".")
-    plain = {"seconds": "time, s", "seconds_since": "since last, s", "batch_loss": "loss of the last batch"}
+    plain = {
+        "seconds": "time, s",
+        "seconds_since": "since previous evaluation, s",
+        "batch_loss": "loss of the last batch",
+    }
     return f"{split} {metric}" if split else plain.get(key, key)
 
 

@@ -102,9 +102,9 @@ def sample_blocks(found: dict[str, Any], request: SampleRequest = USUAL, shown: 
     prompts = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
     own, other = format_perplexity(overlap["perplexity"]), format_perplexity(overlap["reference_perplexity"])
     about = (
-        f"The model continues {counted(count, 'prompt')} of {request.set_name} ({overlap['different_prompts']} distinct; "
-        f"{prompts}) by up to {counted(task['tokens'], 'token')}, with the run's generate.* settings. The reference is the "
-        f"text that follows in the document, up to {counted(task['tokens'], 'token')}. {generated_by(overlap)}"
+        f"The model continues {counted(count, 'prompt')} of {request.set_name} ({overlap['different_prompts']} distinct) "
+        f"by up to {counted(task['tokens'], 'token')}, with the run's generate.* settings. Prompts: {prompts}. The reference is "
+        f"the text that follows in the document, up to {counted(task['tokens'], 'token')}. {generated_by(overlap)}"
         f"Over all {count}: perplexity {own} of the generated texts and {other} of the references, BLEU-4 {bleu['4']:.2f}."
     )
     note = (

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.settings.recipes import Layer, target_layers
+from lilliput.settings.requirements import allowed, requirement
 from lilliput.settings.rules import conflicts
 from lilliput.settings.tree import BUDGETS, TIME_LIMIT, Config
 from lilliput.storage.dotted_names import flatten
@@ -209,39 +210,22 @@ def wrong_values(error: ValidationError, layer: Layer) -> list[UserError]:
 def wrong_value(name: str, details: list[ErrorDetails], layer: Layer) -> UserError:
     """Return the error of one setting. A text that is not among the names of a choice has a code of its own."""
     value, where = layer[name] if name in layer else (details[0]["input"], None)
-    requirements = dict.fromkeys(sentence(detail["msg"]) for detail in details)
     close, subject = None, name
-    if all(len(detail["loc"]) > 2 and isinstance(detail["loc"][-1], int) for detail in details):
+    inside = all(len(detail["loc"]) > 2 and isinstance(detail["loc"][-1], int) for detail in details)
+    if inside and all(detail["type"] != "missing" for detail in details):
         subject, value = f"each value of {name}", details[0]["input"]  # of a list
     is_choice = isinstance(value, str) and all(detail["type"] in ("literal_error", "choice") for detail in details)
     if is_choice:
         names = [name for detail in details for name in re.findall(r"'([^']*)'", detail["ctx"]["expected"])]
         close = nearest(value, names, 0.8)
-    if subject == name and admits_none(setting_types().get(name)):
-        requirements["must be none"] = None
+    off = subject == name and admits_none(setting_types().get(name))
     return UserError(
-        f"{subject} {' or '.join(requirements).replace(' or must be ', ' or ')} (got {value!r})",
+        f"{subject} {requirement(details, off)} (got {value!r})",
         where,
-        fix=f"set {subject} to {close or valid_values(list(requirements))}",
+        fix=f"set {subject} to {close or allowed(details, off) or 'a valid value'}",
         code="setting.choice" if is_choice else "setting.value",
         setting=name,
     )
-
-
-def valid_values(requirements: list[str]) -> str:
-    """Return the values that requirements of the form "must be ..." allow, for the text of a fix."""
-    if not all(requirement.startswith("must be ") for requirement in requirements):
-        return "a valid value"
-    values = [requirement.removeprefix("must be ") for requirement in requirements]
-    return " or ".join(f"a value {value}" if value.startswith(("greater", "less")) else value for value in values)
-
-
-def sentence(message: str) -> str:
-    """Return pydantic's message as a phrase that follows the name of a setting: "must be greater than 0"."""
-    message = re.sub(r"^(Input|Value|Tuple|List|String) |,? (unable to|got a|after validation).*", "", message)
-    message = message.replace("should", "must").replace("a valid integer", "an integer")
-    message = message.replace("a valid boolean", "true or false").replace("a valid ", "a ")
-    return message.replace("a tuple", "a list").replace("Field required", "must have more values")
 
 
 def admits_none(kind: Any) -> bool:

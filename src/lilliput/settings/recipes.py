@@ -6,9 +6,12 @@ schema of a recipe. Does not own: merging and checking the layers (`loading`).
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import shlex
 import tomllib
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,11 @@ TOML_STRINGS = re.compile(
     r"""\"{3}(?:\\.|[^\\])*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
 )
 
+# Keys that only one kind of TOML file has; those of recipes are the settings.
+KEYS = {
+    "study": {"seeds", "measure", "axes", "question"},
+    "reproduction": {"report", "items", "runs", "studies", "doubts", "minutes"},
+}
 Layer = dict[str, tuple[Any, str]]  # dotted name -> (value, place of the value for error messages)
 
 
@@ -51,6 +59,7 @@ def recipe_layers(path: Path, seen: tuple[Path, ...]) -> list[Layer]:
         chain = " -> ".join(str(p.name) for p in (*seen, path))
         raise UserError("the base recipes form a cycle", chain, fix="remove one `base`", code="recipe.cycle")
     text, settings = read_toml(path, "recipe")
+    refuse_other_kind(path, settings, "recipe")
     base = settings.pop("base", None)
     layer = {name: (value, f"{path.name}, line {line_of(text, name)}") for name, value in flatten(settings).items()}
     for name in INPUT_PATHS:
@@ -77,10 +86,26 @@ def read_toml(path: Path, what: str) -> tuple[str, dict[str, Any]]:
         where = f"{path}, byte {error.start}"
         raise UserError(f"the {what} is not UTF-8", where, fix=fix, code="file.not-utf8") from None
     except ValueError as error:
-        raise UserError(f"the {what} is not valid TOML: {error}", str(path), fix=fix, code="file.syntax") from None
+        # Before Python 3.14 the line is only in the text of the error.
+        place = re.search(r"at line (\d+)", str(error))
+        where, fix = (f"{path}, line {place[1]}", f"{fix} in line {place[1]}") if place else (str(path), fix)
+        raise UserError(f"the {what} is not valid TOML: {error}", where, fix=fix, code="file.syntax") from None
     except OSError as error:
         what = f"cannot read the {what}: {error.strerror}"
         raise UserError(what, str(path), fix="check its path and permissions", code="file.unreadable") from None
+
+
+def refuse_other_kind(path: Path, content: Mapping[str, Any], wanted: str) -> None:
+    """Raise if a TOML file has the keys of another kind of file, and none of the wanted kind only."""
+    own = {"recipe": {"base", "name", "seed", *(field.name for field in dataclasses.fields(Config))}} | KEYS
+    if own[wanted] & content.keys():
+        return
+    for kind, keys in own.items():
+        if keys & content.keys():
+            command = {"recipe": "train"}.get(kind, kind.replace("reproduction", "reproduce"))
+            here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            what, fix = f"{path.name} is a {kind}, not a {wanted}", f"run lilliput {command} {shlex.quote(str(here))}"
+            raise UserError(what, str(here), fix=fix, code="file.kind")
 
 
 def line_of(text: str, name: str) -> int:

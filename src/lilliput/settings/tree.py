@@ -162,8 +162,7 @@ class ModelSettings:
     )
     context: Count = describe("context length in tokens", 256)
     window: Count | tuple[Count | None, ...] | None = describe(
-        "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none",
-        None,
+        "sliding attention window in tokens: none, 64, or a pattern over the layers such as 64,64,none", None
     )
     norm: Annotated[str, OneOf("model.norm")] = describe(
         "normalisation: layer (LayerNorm), layer-unbiased (divides by the unbiased standard deviation + 1e-6), rms (RMSNorm)",
@@ -193,7 +192,7 @@ class ModelSettings:
     bias_head: bool = describe("bias of the output head", False)
     initialisation: Annotated[str, OneOf("model.initialisation")] = describe(
         "xavier; gpt2: normal 0.02, residual projections scaled by depth; zero-residual: blocks start as the identity; "
-        "copying: as zero-residual, but in every layer except the first, attention starts as 0.5 x the attended values",
+        "copying: as zero-residual, but the output of attention after the first layer is half the weighted mean of its inputs",
         "zero-residual",
     )
     classes: Count | None = describe("number of labels (classifier, both; none: number in the training split)", None)
@@ -230,7 +229,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, times a linear fall (decay)",
+        "how the learning rate falls; inverse-sqrt: after the warm-up lr x sqrt(warmup / step) x the fall by schedule.decay",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
@@ -272,7 +271,8 @@ class TrainSettings:
     label_smoothing: Share = describe("probability spread evenly over all tokens or labels", 0.0)
     z_loss: NotNegative = describe("weight of the squared log-sum-exp of the token logits, which keeps them small", 0.0)
     pair_updates: Annotated[int, Field(ge=0)] = describe(
-        "steps before training that fit embedding and head to token pairs (their time is part of train.minutes)", 0
+        "extra steps before training: only embedding and head learn the bigram counts (their time counts in train.minutes)",
+        0,
     )
     language_weight: NotNegative = describe("weight of the next-token loss (model.task both)", 1.0)
     label_weight: NotNegative = describe("weight of the label loss (model.task both)", 1.0)
@@ -311,13 +311,10 @@ class GenerateSettings:
     min_tokens: Annotated[int, Field(ge=0)] = describe("minimum number of tokens (a stop string may come earlier)", 0)
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
     final_temperature: Positive | None = describe(
-        "temperature of the last token: it starts at generate.temperature and changes linearly over generate.tokens",
-        None,
+        "temperature at the last of generate.tokens; it changes linearly from generate.temperature to this value", None
     )
     entropy_temperature: Positive | None = describe(
-        "the temperature changes linearly with the entropy of the next token, from temperature at entropy 0 to this value at "
-        "the highest possible entropy, log(vocabulary size)",
-        None,
+        "temperature at the highest entropy of the next token, log(vocabulary size); linear from temperature at 0", None
     )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
     top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
@@ -327,7 +324,7 @@ class GenerateSettings:
         None,
     )
     mix_ngram: MixShare | None = describe(
-        "mix the model with n-grams of its training text: their share, or auto for the best one on validation", None
+        "share (0 to 1) of n-grams of the training text in a mixture with the model; auto: the best on validation", None
     )
     repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)
@@ -348,8 +345,8 @@ class GenerateSettings:
         "p in the beam score: log-probability / length ^ p", 1.0
     )
     early_stop: Literal["bound", "first", "never"] = describe(
-        "when a beam search stops; bound: no unfinished beam can win; first: as many texts are finished as there are beams; "
-        "never: only at the maximum length",
+        "when a beam search stops; bound: when no unfinished beam can win; first: when the number of finished texts "
+        "equals the number of beams; never: only at the maximum length",
         "bound",
     )
     beam_groups: Count = describe("number of beam groups; each is penalised for tokens of earlier groups", 1)
@@ -372,7 +369,9 @@ class LogSettings:
 
     folder: str = describe("folder of runs", "runs")
     every: Count = describe("steps between lines of metrics.jsonl", 10)
-    sample_seconds: Positive | None = describe("seconds between samples; the first after 15 (none: no samples)", 60.0)
+    sample_seconds: Positive | None = describe(
+        "seconds between samples at evaluations; the first: after 15 (none: off)", 60.0
+    )
     tensorboard: bool = describe("also write TensorBoard files to the run folder", False)
     trackio: bool = describe("also log to trackio", False)
     wandb: bool = describe("also log to Weights & Biases (offline without a network)", False)

@@ -244,7 +244,7 @@ def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run 
     there = next((place for place in places if os.path.exists(place)), None)
     if there is None:
         what = f"run or checkpoint {given!r} does not exist"
-        raise UserError(what, f"current folder and {runs}", fix=fix, code="run.missing")
+        raise UserError(what, f"the current folder and the folder {runs}", fix=fix, code="run.missing")
     if os.path.isfile(there):
         what = f"expected the folder of a run or a checkpoint (got the file {given})"
         raise UserError(what, str(there), fix=fix, code="run.missing")

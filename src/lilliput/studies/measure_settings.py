@@ -15,8 +15,19 @@ from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
 from lilliput.evaluation.overlap_settings import OverlapTask, PromptChoice
-from lilliput.settings.loading import sentence
+from lilliput.settings.requirements import allowed, requirement
 from lilliput.settings.tree import STRICT, Count
+
+# What each measure computes, for the plan of a study.
+MEASURE_TEXTS = {
+    "training": "loss, time, speed, compute and memory of the training",
+    "likelihood": "loss and perplexity of the evaluated split",
+    "accuracy": "accuracy and calibration of a classifier",
+    "overlap": "BLEU, chrF and diversity of continuations, and their speed",
+    "writing": "speed, time and memory of text generation",
+    "example": "the text that continues one prompt",
+    "stories": "share of generated stories that the storybook can produce",
+}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,8 +71,8 @@ def read_settings(settings: Mapping[str, Any]) -> MeasureSettings:
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
-            what = f"measure.{name} {sentence(detail['msg'])} (got {given[name]!r})"
-            fix = f"set measure.{name} to a valid value"
+            what = f"measure.{name} {requirement([detail])} (got {given[name]!r})"
+            fix = f"set measure.{name} to {allowed([detail]) or 'a valid value'}"
             errors.append(UserError(what, fix=fix, code="setting.value", setting=f"measure.{name}"))
     if errors:
         raise UserErrors(errors)

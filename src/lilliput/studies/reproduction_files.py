@@ -16,8 +16,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.loading import sentence
-from lilliput.settings.recipes import line_of, read_toml, shipped
+from lilliput.settings.recipes import line_of, read_toml, refuse_other_kind, shipped
+from lilliput.settings.requirements import allowed, requirement
 from lilliput.settings.tree import STRICT, Count, Positive, Seed
 from lilliput.studies.study_files import Amounts
 
@@ -321,6 +321,7 @@ def read_reproduction(name_or_path: str | Path) -> Reproduction:
     """Read a reproduction; raise all errors of its keys and types at once."""
     path = find_reproduction(str(name_or_path))
     text, content = read_toml(path, "reproduction")
+    refuse_other_kind(path, content, "reproduction")
     try:
         return TypeAdapter(Reproduction).validate_python(content)
     except ValidationError as error:
@@ -344,8 +345,8 @@ def describe_error(path: Path, text: str, detail: Any) -> UserError:
         what = f"{name} must be one of {', '.join(KINDS)} (got {given!r})"
         fix = f"use {close}" if close else "set kind to one of them"
     else:
-        what = f"{name} {sentence(detail['msg'])} (got {str(detail['input'])[:60]!r})"
-        fix = f"set {name} to a valid value"
+        what = f"{name} {requirement([detail])} (got {str(detail['input'])[:60]!r})"
+        fix = f"set {name} to {allowed([detail]) or 'a valid value'}"
     return UserError(what, where, fix=fix, code="reproduction.file", setting=name)
 
 

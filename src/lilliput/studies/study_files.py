@@ -16,8 +16,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.loading import sentence
-from lilliput.settings.recipes import line_of, read_toml, shipped
+from lilliput.settings.recipes import line_of, read_toml, refuse_other_kind, shipped
+from lilliput.settings.requirements import allowed, requirement
 from lilliput.settings.tree import STRICT, Seed
 
 Amounts = dict[Literal["steps", "tokens", "minutes", "epochs", "flops"], Annotated[int | float, Field(gt=0)]]
@@ -122,6 +122,7 @@ def find_study(name_or_path: str) -> Path:
 def read_study(path: Path) -> tuple[str, StudyFile]:
     """Return the text of the file and its content; raise all errors at once."""
     text, content = read_toml(path, "study")
+    refuse_other_kind(path, content, "study")
     try:
         return text, TypeAdapter(StudyFile).validate_python(content)
     except ValidationError as error:
@@ -138,10 +139,8 @@ def read_study(path: Path) -> tuple[str, StudyFile]:
                 what, fix = f"the study has no {name}", f"add {name}"
                 errors.append(UserError(what, path.name, fix=fix, code="study.file", setting=name))
             else:
-                what, fix = (
-                    f"{name} {sentence(detail['msg'])} (got {detail['input']!r})",
-                    f"set {name} to a valid value",
-                )
+                what = f"{name} {requirement([detail])} (got {detail['input']!r})"
+                fix = f"set {name} to {allowed([detail]) or 'a valid value'}"
                 errors.append(UserError(what, where, fix=fix, code="study.file", setting=name))
         raise UserErrors(errors) from None
 

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from lilliput.errors import UserError
+from lilliput.settings.tree import Config
 from lilliput.storage.run_folders import Run
 from lilliput.training.sharded_tensors import whole
-from lilliput.training.training_warnings import format_rows
+from lilliput.training.training_warnings import describe_rows
 
 
-def update_error(step: int, loss: float, model: nn.Module, rows: list[int], run: Run) -> UserError:
+def update_error(step: int, loss: float, model: nn.Module, rows: list[int], run: Run, config: Config) -> UserError:
     """Return the error for a step with a loss or gradient that is not finite. The step is not applied."""
     gradients = ((f"gradient of {name}", p.grad) for name, p in model.named_parameters() if p.grad is not None)
     # A bad weight makes every gradient bad, so weights come first. If all are finite, their sum of squares overflowed.
     tensor = bad_weight(model) or first_not_finite(gradients) or "norm of all gradients"
     what = f"loss is {loss}" if not math.isfinite(loss) else f"{tensor} is not finite"
-    where = f"first in {tensor}; training rows {format_rows(rows)}"
+    where = f"first in {tensor}; {describe_rows(config, rows)}"
     return not_finite(f"{what} at step {step}; the step was not applied", where, run)
 
 

@@ -21,6 +21,23 @@ FEWEST_BYTES = 20_000  # of training text; a smaller text is learnt by heart wit
 FEWEST_DOCUMENTS = 50  # of a classifier
 
 
+def text_notes(config: Config, prepared: Prepared) -> list[str]:
+    """Return notes about a training text from which little can be learned."""
+    return list(filter(None, (large_validation_note(config, prepared), small_text_note(config, prepared))))
+
+
+def large_validation_note(config: Config, prepared: Prepared) -> str | None:
+    """Return a note if more than half of the text is used for validation."""
+    data, splits = config.data, prepared.manifest["splits"]
+    train, validation = splits["train"]["bytes"], splits["validation"]["bytes"]
+    if data.validation_source is not None or data.validation_share <= 0.5 or validation <= train:
+        return None
+    return (
+        f"{validation / (train + validation):.0%} of the text is used for validation (data.validation_share "
+        f"{data.validation_share:g}); set data.validation_share to 0.1 to train on more of it"
+    )
+
+
 def small_text_note(config: Config, prepared: Prepared) -> str | None:
     """Return a note if the training text is too small to learn from."""
     found = prepared.manifest["splits"]["train"]

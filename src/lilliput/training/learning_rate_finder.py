@@ -83,7 +83,7 @@ def find_learning_rate(config: Config, start_from: str | None = None, report: Re
     ):
         trainer = session.trainer
         for note in session.notes:
-            report(f"note {note}", 0, 0)
+            report(note, 0, 0)
         trainer.model.train()
         peaks = [(group, group["peak"]) for group in trainer.optimizer.param_groups]
         diverged = False

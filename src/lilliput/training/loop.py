@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lilliput.data.batches import AnyBatch, Batches
 from lilliput.data.prepare.token_files import Prepared
-from lilliput.devices import known_flops, peak_memory
+from lilliput.devices import known_flops, peak_memory, remember_reached
 from lilliput.errors import UserError
 from lilliput.model.transformer import Transformer, weights
 from lilliput.settings.loading import config_to_dict
@@ -169,8 +169,17 @@ class Trainer(Generic[AnyBatch]):
             peak_memory(self.precision.device),
             clipped=norm is not None and clip is not None and norm > clip,
             skipped=norm is None,
-            share_of_peak=speed * self.operations / self.peak,
+            share_of_peak=self.share_of_peak(speed),
         )
+
+    def share_of_peak(self, speed: float) -> float:
+        """Return tokens per second as a share of the highest known speed, which is raised to a higher speed."""
+        reached = speed * self.operations
+        if reached > self.peak:
+            self.peak = reached
+            if self.world.first:
+                remember_reached(self.precision.device, self.precision.dtype, reached / self.world.processes)
+        return reached / self.peak
 
     def forward_backward(self, number: int, batch: AnyBatch, counts: list[int]) -> Tensor:
         """Run forward and backward of a micro-batch; return its nats (K,)."""
@@ -190,7 +199,7 @@ class Trainer(Generic[AnyBatch]):
         norm, clip = gradient_norm(self.model), self.config.optimizer.clip
         accepted, size = self.precision.accept(norm), norm.item()
         if not math.isfinite(loss) or (accepted and not math.isfinite(size)):
-            raise update_error(self.step, loss, self.model, self.rows, self.run)
+            raise update_error(self.step, loss, self.model, self.rows, self.run, self.config)
         if accepted:
             if clip is not None:
                 clip_gradients(self.model, norm, clip)

@@ -30,7 +30,7 @@ from lilliput.storage.run_folders import Run
 from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
 from lilliput.training.extension import extend, has_grown
-from lilliput.training.first_look import small_text_note, starting_notes
+from lilliput.training.first_look import starting_notes, text_notes
 from lilliput.training.interruption import INTERRUPT, listening
 from lilliput.training.loop import Trainer
 from lilliput.training.model_setup import ModelSetup, set_up_model
@@ -159,8 +159,7 @@ def first_notes(session: Session, claimed: ClaimedRun) -> list[str]:
     """Return what the user should know before the first step of a new run."""
     trainer, prepared = session.trainer, session.prepared
     if not claimed.has_weights:
-        note = small_text_note(trainer.config, prepared)
-        return [] if note is None else [note]
+        return text_notes(trainer.config, prepared)
     # Several processes exchange weights only when they train.
     return starting_notes(trainer, prepared, claimed.origin) if claimed.origin and trainer.world.processes == 1 else []
 

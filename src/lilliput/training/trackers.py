@@ -217,7 +217,7 @@ def need_trackers(settings: LogSettings) -> None:
 
 
 def note_on_stderr(text: str) -> None:
-    print(f"note {text}", file=sys.stderr)
+    print(f"note: {text}", file=sys.stderr)
 
 
 def build_trackers(

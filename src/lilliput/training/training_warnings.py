@@ -20,6 +20,7 @@ from lilliput.training.events import Evaluated, Event, Stepped, Warned
 
 RECENT = 50  # losses in the history
 KEYS = {"warned": "told"}  # fields whose key in checkpoints differs
+LEARNED = 0.8  # a training loss below this share of that of uniform guessing is far below it
 LEVEL = 20  # the median of this number of losses is the current level: a single loss is too noisy
 
 
@@ -93,7 +94,7 @@ class Spike(Rule):
             return None
         self.silent_until, self.silence = event.step + self.silence, 2 * self.silence
         return (
-            f"the loss jumped from {before:.3f} to {event.loss:.3f} on training rows {format_rows(rows)}; check their texts; "
+            f"the loss jumped from {before:.3f} to {event.loss:.3f} on {describe_rows(history.config, rows)}; check their texts; "
             "if the loss stays high, the learning rate is too high"
         )
 
@@ -249,10 +250,15 @@ class Uninformed(Rule):
         if self.warned:
             return None
         self.warned = True
-        return (
-            f"the validation loss ({event.loss:.3f}) is above that of uniform guessing ({guess:.3f}); if the training loss is "
-            f"far below it, add text or train for less time, else {lower_rates(history.config.optimizer)}"
-        )
+        what = f"the validation loss ({event.loss:.3f}) is above that of uniform guessing ({guess:.3f})"
+        training = median(history.losses[-LEVEL:]) if history.losses else None
+        if training is None or training > LEARNED * guess:
+            return f"{what}; {lower_rates(history.config.optimizer)}"
+        what += f", but the training loss ({training:.3f}) is far below it: the model repeats the training text"
+        data = history.config.data
+        if data.validation_source is None and data.validation_share > 0.5:
+            return f"{what}; data.validation_share {data.validation_share:g} leaves too little of it, set it to 0.1"
+        return f"{what}; add text or train for less time"
 
 
 def uniform_loss(config: Config) -> float | None:
@@ -275,6 +281,16 @@ def bits_below_floor(event: Evaluated) -> float:
     if event.floor is None or not event.bits_per_byte:
         return 0.0
     return event.loss * event.tokens / math.log(2) * (event.floor / event.bits_per_byte - 1.0)
+
+
+def describe_rows(config: Config, rows: Sequence[int]) -> str:
+    """Return which part of the training text the rows are."""
+    if config.model.task == "classifier":
+        return f"documents {format_rows(rows)} of the training split (0 is its first document)"
+    return (
+        f"sequences {format_rows(rows)} of the training text (0 is its first sequence; a sequence has up to "
+        f"{config.model.context:,} tokens)"
+    )
 
 
 def format_rows(rows: Sequence[int]) -> str:

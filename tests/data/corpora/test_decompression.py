@@ -130,6 +130,18 @@ def test_places_refer_to_the_decompressed_text(tmp_path: Path, form: str) -> Non
     assert refused_file(write(tmp_path, f"a.txt{form}", pack("text".encode("utf-16")))).code == "file.not-utf8"
 
 
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n", b"\xff\xd8\xff\xe0 a", b"\x7fELF", b"a\x01b\xff", b"a\x00b"])
+def test_files_that_are_not_text(tmp_path: Path, content: bytes) -> None:
+    error = refused_file(write(tmp_path, "a.txt", content))
+    assert error.code == "file.binary" and "iconv" not in error.fix and ".jsonl" in error.fix
+
+
+def test_control_bytes_of_terminals_are_text(tmp_path: Path) -> None:
+    assert refused_file(write(tmp_path, "a.txt", b"\x1b[1m caf\xe9")).code == "file.not-utf8"
+    write(tmp_path, "b.txt", b"a\x01 text")
+    assert open_corpus(DataSettings(source=str(tmp_path / "b.txt"))).size
+
+
 def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "a.txt.zst", COMPRESS[".zst"](b"text"))
     monkeypatch.setitem(sys.modules, "zstandard", None)

@@ -73,6 +73,8 @@ def test_mixture_rows() -> None:
     )
     assert fitted.name.startswith("mixture: ") and fitted.name.endswith("Kneser-Ney, order 2")
     assert fitted.nats is not None and np.array_equal(fitted.nats, halves.nats)
+    alone = mixed_baseline(model, row, evaluated, weight=1.0)
+    assert alone.no_gain and not given.no_gain and "0%" in alone.name
     assert fitted.figures["loss"] == pytest.approx(halves.nats.mean(), rel=1e-12)
 
 

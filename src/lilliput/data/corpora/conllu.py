@@ -154,8 +154,11 @@ def read_sentence(block: Block, where: str) -> tuple[list[Word], str, str]:
     ] = []  # first and last ID, form, MISC and line of each token
     for line, columns in block.rows:
         if len(columns) != COLUMNS:
-            fix = "use one tab between columns"
-            fail(f"a word must have {COLUMNS} columns (got {len(columns)})", where, line, fix)
+            what, fix = f"a word must have {COLUMNS} columns (got {len(columns)})", "use one tab between columns"
+            if len(columns) == 1:
+                what = f"not a CoNLL-U file: {what}"
+                fix = f"give a file with one word per line and {COLUMNS} columns separated by tabs (universaldependencies.org)"
+            fail(what, where, line, fix)
         id_, form, features, misc = columns[0], columns[1], columns[5], read_misc(columns[9])
         plain = id_.isdecimal()
         if not plain and re.fullmatch(r"\d+\.\d+", id_):

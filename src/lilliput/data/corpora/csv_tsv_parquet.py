@@ -135,14 +135,23 @@ def _read_rows(rows: Rows, path: Path, settings: DataSettings, labels: Labels) -
             if columns.header:
                 continue
         if len(cells) != columns.width:
-            what = f"the row must have {columns.width} columns, as the first row (got {len(cells)})"
-            fix = "write quotation marks around cells of a .csv file that contain the separator"
-            raise UserError(what, place(path, line), fix=fix, code="file.syntax")
+            found = f"{len(cells)} column{'' if len(cells) == 1 else 's'}"
+            what = f"line {line} has {found}, but the first row has {columns.width}"
+            raise UserError(
+                what, place(path, line), fix=_fix_width(rows, len(cells) < columns.width), code="file.syntax"
+            )
         text = cells[columns.text]
         if columns.label is not None and text.strip():
             yield Document(text, labels.take(cells[columns.label], functools.partial(place, path, line)))
         else:
             yield Document(text)
+
+
+def _fix_width(rows: Rows, is_short: bool) -> str:
+    """Return how to correct a row with too few or too many cells."""
+    if rows is csv_rows:
+        return "add the missing cells" if is_short else "write quotation marks around cells that contain a comma"
+    return "add the missing tab or cell (label TAB text)" if is_short else "remove the extra tabs"
 
 
 def _describe_rows(rows: Rows, files: list[Path], settings: DataSettings) -> str:

@@ -71,8 +71,20 @@ COMPRESSIONS = {
 }
 
 
+READABLE = "give a text file, or a .jsonl, .csv, .tsv or .parquet file"
+HEAD = 4096  # bytes in which a control byte marks a file that is not text
+CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\v\f\r\b\x1a\x1b")  # without those of text files and terminals
+
 # Files that are not text but may have no NUL byte near their start: first bytes, name, fix.
 CONTAINERS = (
+    (b"\x89PNG", "a PNG image", READABLE),
+    (b"\xff\xd8\xff", "a JPEG image", READABLE),
+    (b"GIF87a", "a GIF image", READABLE),
+    (b"GIF89a", "a GIF image", READABLE),
+    (b"\x7fELF", "a program", READABLE),
+    (b"OggS\0", "an audio file", READABLE),
+    *((b"ID3" + bytes([version]), "an audio file", READABLE) for version in (2, 3, 4)),
+    (b"SQLite format 3\0", "an SQLite database", "export its texts as .csv or .jsonl"),
     (b"%PDF-", "a PDF file", "save its text as .txt, for example with pdftotext"),
     (
         b"PK\x03\x04",
@@ -112,7 +124,7 @@ def _check_magic(path: Path, first: bytes, compression: Compression | None) -> N
             raise UserError(what, str(path), fix=f"rename it to {path.name}{suffix}", code="file.format")
     for magic, kind, fix in CONTAINERS:
         if first.startswith(magic):
-            raise UserError(f"the file must be text (got {kind})", str(path), fix=fix, code="file.binary")
+            raise UserError(f"the file is not a text file (got {kind})", str(path), fix=fix, code="file.binary")
 
 
 def _decompress(path: Path, parts: Iterable[bytes], codec: Codec) -> Iterator[bytes]:
@@ -145,8 +157,8 @@ def read_chunks(path: Path) -> Iterator[bytes]:
             what, where = "the file must be UTF-8 (got UTF-16)", place(path, offset=0)
             raise UserError(what, where, fix=_convert(path, "utf-16"), code="file.not-utf8")
         if (zero := chunk.find(b"\0")) >= 0:
-            what, where = "the file must be text (got binary data: a NUL byte)", place(path, offset=position + zero)
-            raise UserError(what, where, fix="give a UTF-8 text file", code="file.binary")
+            what, where = "the file is not a text file (got a NUL byte)", place(path, offset=position + zero)
+            raise UserError(what, where, fix=READABLE, code="file.binary")
         yield chunk
         position += len(chunk)
 
@@ -212,6 +224,9 @@ def decode(path: Path, piece: Piece) -> str:
         text = (raw[skip:] if skip else raw).decode("utf-8")
     except UnicodeDecodeError as error:
         offset = start + skip + error.start
+        if controls := CONTROLS.intersection(next(read_bytes(path), b"")[:HEAD]):
+            what = f"the file is not a text file (got the control byte 0x{min(controls):02x})"
+            raise UserError(what, str(path), fix=READABLE, code="file.binary") from error
         what = f"the file must be UTF-8 (got the invalid byte 0x{raw[skip + error.start]:02x})"
         where = place(path, line_at(path, offset), offset)
         fix = f"{_convert(path, 'latin1')} (if the file is Latin-1)"

@@ -178,7 +178,12 @@ def format_of(path: Path) -> Format:
 def endings() -> str:
     """Return the supported file types as a phrase."""
     known = list(FORMATS)
-    return f"{', '.join(known[:-1])} or {known[-1]} (or one of them with {', '.join(COMPRESSIONS)})"
+    return f"{', '.join(known[:-1])} or {known[-1]}"
+
+
+def compressed() -> str:
+    """Return the supported compressions as a phrase that follows the file types."""
+    return f"(they may be compressed: {', '.join(COMPRESSIONS)})"
 
 
 def text_size(path: Path) -> int:

@@ -8,9 +8,11 @@ Files stay in huggingface_hub's cache.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from lilliput.errors import UserError
 TINYSTORIES = "tinystories"
 TINYSTORIES_ON_HUB = "roneneldan/TinyStories"
 LISTING_SECONDS = 5.0
+# Errors of the system if the hub cannot be reached.
+UNCONNECTED = (socket.gaierror, ConnectionError, TimeoutError)
+UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 # The published forms of TinyStories, the hub's first, because a copy of the data set contains all of them.
 PUBLISHED = tuple(
@@ -140,7 +145,7 @@ class DataSet:
     def _download(self, names: list[str]) -> Path:
         library = _library()
         try:
-            with _bar_on_terminals(library):
+            with _quiet(library):
                 # The main branch, not the listed commit: otherwise the cache is not found offline.
                 patterns = [glob.escape(name) for name in names]
                 return Path(library.snapshot_download(self.name, repo_type="dataset", allow_patterns=patterns))
@@ -153,14 +158,17 @@ class DataSet:
 
 
 @contextlib.contextmanager
-def _bar_on_terminals(library: Any) -> Iterator[None]:
-    """Disable the library's progress bar if stderr is not a terminal."""
+def _quiet(library: Any) -> Iterator[None]:
+    """Disable the library's messages about retries, and its progress bar if stderr is not a terminal."""
+    level = library.utils.logging.get_verbosity()
+    library.utils.logging.set_verbosity_error()
     hide = not sys.stderr.isatty() and not library.utils.are_progress_bars_disabled()
     if hide:
         library.utils.disable_progress_bars()
     try:
         yield
     finally:
+        library.utils.logging.set_verbosity(level)
         if hide:
             library.utils.enable_progress_bars()
 
@@ -211,7 +219,15 @@ def _unreachable(name: str, error: Exception) -> UserError:
     return UserError(what, "not a file or folder, and not in the hub's cache", fix=fix, code="hub.offline")
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
+    """Return why a request failed. The causes of a failed connection are errors of the system, which are not printed."""
+    if isinstance(error, _library().errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UNCONNECTED) or (isinstance(cause, OSError) and cause.errno in UNREACHABLE):
+            return "there is no connection"
+        cause = cause.__cause__ or cause.__context__
     return next(iter(str(error).splitlines()), type(error).__name__)[:120]
 
 

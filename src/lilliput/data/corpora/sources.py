@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lilliput.data.corpora.decompression import is_text
 from lilliput.data.corpora.documents import Document, Labels, Notice, Reading, ignore, without_empty
-from lilliput.data.corpora.formats import ending_of, endings, format_of, text_size
+from lilliput.data.corpora.formats import compressed, ending_of, endings, format_of, text_size
 from lilliput.data.corpora.hub import TINYSTORIES, TINYSTORIES_ON_HUB, find_data_set, folder_splits, local_tinystories
 from lilliput.data.corpora.loaders import as_loader, open_loader
 from lilliput.errors import UserError, nearest
@@ -108,7 +108,8 @@ def find_files(source: str, settings: DataSettings) -> tuple[list[Path], list[Pa
         if not files:
             others = sorted({file.suffix for file in found if file.suffix})[:5]
             what = "the folder contains no text file" + (f" (got {', '.join(others)})" if others else "")
-            raise UserError(what, source, fix=f"give a folder of text, {endings()} files", code="file.format")
+            fix = f"give a folder with {endings()} files {compressed()}"
+            raise UserError(what, source, fix=fix, code="file.format")
         return files, sorted(set(found) - set(files))
     if not path.exists():
         raise _missing(source, path)
@@ -139,7 +140,7 @@ def _missing(source: str, path: Path) -> UserError:
     if meant := nearest(path.name, BUILT_IN_CORPORA):
         return UserError(f"unknown source {path.name}", source, fix=f"use {meant}", code="data.source")
     close = nearest_path(path)
-    fix = f"give the path of a text, {endings()} file, a folder of them, or {STORYBOOK}"
+    fix = f"give the path of a {endings()} file, of a folder with such files, or {STORYBOOK}"
     fix = f"correct the path, for example to {close}" if close else fix
     return UserError("the file or folder does not exist", source, fix=fix, code="file.missing")
 

@@ -26,10 +26,12 @@ from lilliput.storage.atomic_files import parse_json
 LARGEST_FILE = 50 * 1000 * 1000
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 HUB_NAME = "openai-community/gpt2"
+HUB_SECONDS = 5.0  # for the first answer of the hub
 RANKS = 50_256  # files of ranks in tiktoken's cache with another length belong to other models
 LAST_PIECE = "Ġgazed"  # GPT-2's last merge: no other vocabulary has it at this id
 WAYS = (
-    "set tokenizer.path to a folder with encoder.json and vocab.bpe, or set TIKTOKEN_CACHE_DIR, or run it once online"
+    "set tokenizer.path to a folder with encoder.json and vocab.bpe, or set TIKTOKEN_CACHE_DIR, or run this command once with "
+    "an internet connection"
 )
 
 _CACHE_NAME = re.compile(r"[0-9a-f]{40}")  # tiktoken names a file by the SHA-1 of its URL
@@ -104,13 +106,18 @@ def _from_tiktoken(folder: Path) -> library.Tokenizer | None:
 
 def _from_hub() -> library.Tokenizer:
     try:
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import HfApi, hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError as error:
         what = "GPT-2's tokenizer is not on this machine, and huggingface_hub is not installed"
         fix = f'run pip install "lilliput[data]", or {WAYS}'
         raise UserError(what, None, fix=fix, code="package.missing", setting="tokenizer.path") from error
     try:
-        vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name)) for name in PAIRS[1])
+        try:  # files in the cache need no connection
+            vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name, local_files_only=True)) for name in PAIRS[1])
+        except LocalEntryNotFoundError:
+            HfApi().model_info(HUB_NAME, timeout=HUB_SECONDS)  # one attempt: a download would be tried again for 22 s
+            vocabulary, merges = (Path(hf_hub_download(HUB_NAME, name)) for name in PAIRS[1])
     except Exception as error:  # network, hub or cache: the fix is the same
         what = "GPT-2's tokenizer is not on this machine, and the hub cannot be reached"
         raise UserError(what, HUB_NAME, fix=WAYS, code="hub.offline", setting="tokenizer.path") from error

@@ -49,6 +49,7 @@ class Baseline:
     nats: Floats | None = None  # of each prediction, in the order of the file
     right: NDArray[np.bool_] | None = None  # of each document, whether its label is predicted correctly
     chosen: bool = False  # the n-gram order that is best on held-out training data
+    no_gain: bool = False  # a mixture without n-grams: the model itself
 
 
 def language_baselines(
@@ -84,8 +85,10 @@ def mixed_baseline(model: Floats, other: Baseline, test: TokenFile, weight: floa
         nats, weight = cross_mix(model, other.nats, document)
     else:
         nats = mix(model, other.nats, weight)
-    name = f"mixture: {weight:.0%} this model + {1 - weight:.0%} {other.name}"
-    return Baseline(name, likelihood_figures(nats, test), nats)
+    figures, share = likelihood_figures(nats, test), f"{1 - weight:.0%}"
+    if share == "0%":
+        return Baseline(f"mixture: no gain (n-gram share {share})", figures, nats, no_gain=True)
+    return Baseline(f"mixture: {weight:.0%} this model + {share} {other.name}", figures, nats)
 
 
 def likelihood_figures(nats: Floats, test: TokenFile) -> dict[str, float | None]:
