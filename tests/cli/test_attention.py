@@ -198,6 +198,12 @@ def test_functions_of_heads_on_a_conllu_file(home: Path) -> None:
     ]
     result = lilliput(*words)
     assert result.code == 0 and "functions of heads over annotated documents of s.conllu" in result.out
+    table = dict(line.split(maxsplit=1) for line in result.out.splitlines() if " " in line)
+    assert table["head"].split() == ["0.0", "0.1"], "no column is truncated"
+    for name, score in expected[0].scores.items():
+        shown = "-" if score is None else f"{score.score:.3f}" + "*" * score.significant
+        assert table[name].split()[0] == shown
+    assert f"0.0 {expected[0].pattern}" in result.out
     result = lilliput(
         "attention", "mine", "A bee.", "--conllu", "storybook", "--documents", "2", "--pictures", "none", "--json"
     )

@@ -35,6 +35,9 @@ EXAMPLES = """
 """
 
 
+HEADS_OF_A_TABLE = 6  # fit into 80 columns
+
+
 class AttentionResult(NamedTuple):
     """`attention` of the text, if one was given; `tally` of the scores over the text or the documents; `functions` of
     --conllu."""
@@ -242,19 +245,23 @@ def print_functions(found: Sequence[HeadFunctions], source: str) -> None:
 
     from lilliput.interpret.head_score_definitions import FUNCTIONS
 
-    stdout_console().print(f"functions of heads over annotated documents of {source}", markup=False)
-    table = Table("head", "pattern", box=None, pad_edge=False, collapse_padding=True)
-    for name in FUNCTIONS:
-        table.add_column(name, justify="right")
-    for one in found:
-        scores = (
-            "-" if score is None else f"{score.score:.3f}{'*' * score.significant}" for score in one.scores.values()
-        )
-        table.add_row(str(one.head), one.pattern, *scores)
-    stdout_console().print(table)
-    stdout_console().print(
-        "head: LAYER.HEAD; pattern: the highest score that is significantly (*) above two baselines: equal weights on all "
-        "visible tokens, and the head's mean weight by distance; functions.csv has the baselines and intervals; -: no example",
+    console = stdout_console()
+    console.print(f"functions of heads over annotated documents of {source}", markup=False)
+    for start in range(0, len(found), HEADS_OF_A_TABLE):
+        heads = found[start : start + HEADS_OF_A_TABLE]
+        table = Table("head", *(str(one.head) for one in heads), box=None, pad_edge=False)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for name in FUNCTIONS:
+            scores = [one.scores[name] for one in heads]
+            table.add_row(name, *("-" if one is None else f"{one.score:.3f}{'*' * one.significant}" for one in scores))
+        console.print(table)
+    patterns = ", ".join(f"{one.head} {one.pattern}" for one in found)
+    console.print(f"patterns: {patterns}", markup=False)
+    console.print(
+        "head: LAYER.HEAD; *: significantly above two baselines, which are equal weights on all visible tokens and the "
+        "head's mean weight by distance; pattern: the highest score with *; -: no example; functions.csv has the "
+        "baselines and intervals",
         style="dim",
     )
 
