@@ -19,7 +19,14 @@ from lilliput.exporting.comparison_texts import COUNT, find_texts
 from lilliput.exporting.export import MARK, ExportRequest, check_destination, export_run
 from lilliput.storage.run_folders import Run
 
-FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+FILES = {
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "README.md",
+}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +126,10 @@ def test_a_changed_file_is_found_and_nothing_is_left(tmp_path: Path, monkeypatch
 def test_texts_are_excerpts_of_the_validation_split_if_it_is_present(tmp_path: Path) -> None:
     writer = load(trained() / "runs" / "mine")
     texts, source = find_texts(writer, lambda *_: None)
-    assert len(texts) == COUNT and source in ("built-in texts", "15 excerpts of the validation split and 5 built-in texts")
+    assert len(texts) == COUNT and source in (
+        "built-in texts",
+        "15 excerpts of the validation split and 5 built-in texts",
+    )
     assert any("<|endoftext|>" in text for text in texts) and "" in texts and any(not text.isascii() for text in texts)
     assert len(writer.tokenizer.encode(texts[0])) >= writer.model.settings.context
 
@@ -130,7 +140,9 @@ def test_each_comparison_finds_a_difference() -> None:
     logits = compute_logits(model, [256, 1, 2])
     assert largest_difference(logits, logits.clone(), "test") == 0.0
     wrong = [logits + 2e-4, logits * torch.nan, logits[:, :-1]]
-    assert all(refused(lambda one=one: largest_difference(logits, one, "test")).code == "export.different" for one in wrong)
+    assert all(
+        refused(lambda one=one: largest_difference(logits, one, "test")).code == "export.different" for one in wrong
+    )
     assert refused(lambda: compare_ids(["a"], [[256, 97]], [[97]], "test")).code == "export.different"
     assert refused(lambda: compare_ids(["a"], [[256, 97]], [[256]], "test")).code == "export.different"
     prompt, greedy = [256, 1, 2], list[int]()

@@ -28,7 +28,9 @@ from lilliput.settings.tree import GenerateSettings, TokenizerSettings
 BYTES = {"vocab_size": 257}
 
 
-def write(folder: Path, model: Transformer, precision: Precision = "f32", kind: str = "byte") -> tuple[Any, dict[str, Any]]:
+def write(
+    folder: Path, model: Transformer, precision: Precision = "f32", kind: str = "byte"
+) -> tuple[Any, dict[str, Any]]:
     from gguf import GGUFReader
 
     file = folder / "model.gguf"

@@ -20,7 +20,7 @@ SHIPPED = {
     "word-vectors": (None, "tokenizer.kind"),
     "speech-lm": ("model.bias_head", "model.feed_forward"),
     "speech-classifier": ("model.task", "model.task"),
-    "published-gpt2": ("model.norm_placement", "model.norm_placement"),
+    "published-gpt2": ("model.final_norm", "model.norm_placement"),
 }
 
 

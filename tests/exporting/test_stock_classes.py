@@ -13,7 +13,6 @@ from helpers.exported_models import BY_CLASS, Case, case_name, cases, exact_mode
 from helpers.tiny_models import tiny_model
 from helpers.user_errors import refused
 from lilliput.exporting.portability import choose_class
-from lilliput.exporting.requirements import obstacles
 from lilliput.exporting.stock_classes import STOCK_CLASSES
 from lilliput.model.transformer import Transformer
 from lilliput.settings.tree import VectorSettings
@@ -33,7 +32,8 @@ def load_stock(model: Transformer, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     stock = choose_class(model)
-    config = AutoConfig.for_model(stock.model_type, **stock.config(model))
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = AutoConfig.for_model(stock.model_type, **ids, **stock.config(model))
     kind = AutoModelForCausalLM._model_mapping[type(config)]
     assert kind.__name__ == stock.architecture
     tensors = {name: tensor.contiguous().clone() for name, tensor in stock.tensors(model).items()}
@@ -58,17 +58,21 @@ def test_logits_of_the_stock_class(name: str, case: Case) -> None:
 
 
 def test_every_class_and_every_part_of_its_row_is_tested() -> None:
+    assert {stock.name for stock in STOCK_CLASSES} == BY_CLASS.keys()
     for stock in STOCK_CLASSES:
-        held = [model for case in BY_CLASS[stock.name] if not obstacles(model := exact_model(case), stock)]
-        assert {type(model.positions) for model in held} >= {*stock.positions}, stock.name
-        kinds = {type(model.blocks[0].feed_forward.inner) for model in held}  # type: ignore[union-attr]
-        assert kinds >= {*stock.feed_forwards} or stock.norm_placement.__name__ != "PreNorm" or not stock.final_norm
+        models = [exact_model(case) for case in BY_CLASS[stock.name]]
+        blocks: list[Any] = [model.blocks[0] for model in models]
+        assert {type(model.positions) for model in models} == {*stock.positions}, stock.name
+        assert {type(block.feed_forward.inner) for block in blocks} == {*stock.feed_forwards}, stock.name
+        assert stock.norm_placement in {type(block.attention) for block in blocks}, stock.name
 
 
 def test_greedy_decoding_with_a_cache_of_windows() -> None:
     model = exact_model(BY_CLASS["Qwen3"][0])
     other, ids = load_stock(model, torch.float32), torch.tensor([[3, 1, 4]])
-    found = other.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=18, do_sample=False, eos_token_id=None)
+    found = other.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=18, do_sample=False, eos_token_id=None
+    )
     with torch.inference_mode():
         for _ in range(18):
             ids = torch.cat((ids, model(ids)[:, -1:].argmax(dim=-1)), dim=1)
@@ -108,10 +112,16 @@ def test_a_refusal_names_the_settings(changes: Case, names: set[str]) -> None:
 
 def test_the_settings_of_the_fix_make_the_model_portable() -> None:
     """Change what the error names, until nothing is refused."""
-    changes: Case = {"norm": "layer-unbiased", "positions": "rotary", "soft_cap": 2.0, "bias_head": True, "qk_norm": True}
+    changes: Case = {
+        "norm": "layer-unbiased",
+        "positions": "rotary",
+        "soft_cap": 2.0,
+        "bias_head": True,
+        "qk_norm": True,
+    }
     error = refused(lambda: choose_class(tiny_model(**changes)))
     values: dict[str, Any] = {"none": None, "true": True, "false": False}
-    for part in error.fix.removeprefix("train with ").partition(" (")[0].split(", "):
+    for part in error.fix.removeprefix("set ").partition(", and train")[0].split(", "):
         name, _, value = part.partition(" to ")
         value = value.partition(" or ")[0]
         changes[name.removeprefix("model.")] = values.get(value, value)

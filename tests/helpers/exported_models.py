@@ -22,7 +22,8 @@ FEED_FORWARD = {"bias_feed_forward": True}
 BY_CLASS: dict[str, list[Case]] = {
     "Apertus": [
         RMS | {"qk_norm": True, "feed_forward": "relu2"},
-        RMS | {"qk_norm": True, "feed_forward": "relu2", "tied": True, "kv_heads": 2, "head_dim": 6, "rotary_base": 500.0},
+        RMS
+        | {"qk_norm": True, "feed_forward": "relu2", "tied": True, "kv_heads": 2, "head_dim": 6, "rotary_base": 500.0},
         RMS | {"qk_norm": True, "feed_forward": "gelu", "bias_attention_output": True, "kv_heads": 1},
         RMS | {"qk_norm": True, "feed_forward": "relu", "window": 24, "bias_attention_input": True},
     ],
@@ -66,6 +67,7 @@ BY_CLASS: dict[str, list[Case]] = {
     "Starcoder2": [
         LAYER | {"positions": "rotary", "feed_forward": "gelu", "window": 4, "kv_heads": 2},
         LAYER | {"positions": "rotary", "feed_forward": "relu", "head_dim": 6, "tied": True} | FEED_FORWARD,
+        LAYER | {"positions": "rotary", "feed_forward": "relu2", "window": 24, "head_dim": 2, "kv_heads": 1},
     ],
     "OPT": [
         LAYER | {"positions": "learned", "feed_forward": "relu", "norm_placement": "post", "final_norm": False},
@@ -74,6 +76,7 @@ BY_CLASS: dict[str, list[Case]] = {
         | {"kv_heads": 2, "bias_attention_output": True}
         | FEED_FORWARD,
         LAYER | {"positions": "learned", "feed_forward": "relu2", "final_norm": False, "tied": True},
+        LAYER | {"positions": None, "feed_forward": "relu", "norm_placement": "post", "final_norm": False},
     ],
 }
 BY_ARCHITECTURE: dict[str, list[Case]] = {
@@ -107,11 +110,6 @@ def case_name(value: object) -> str:
 def exact_model(case: Case, **changes: Any) -> Transformer:
     """Return a float32 model with random weights."""
     return tiny_model(3, **case | changes).float()
-
-
-def same_in_double(model: Transformer) -> Transformer:
-    """Return the model in float64, with the same (float32) values."""
-    return model.double()
 
 
 TOKENIZERS: dict[str, TokenizerSettings] = {

@@ -75,7 +75,9 @@ class GgufModel:
     def feed_forward(self, at: str, x: Array, layer: int) -> Array:
         up = self.affine(f"{at}.ffn_up", x)
         if self.arch == "apertus":
-            alpha_n, alpha_p, beta, eps = (self.metadata[f"xielu.{k}"][layer] for k in ("alpha_n", "alpha_p", "beta", "eps"))
+            alpha_n, alpha_p, beta, eps = (
+                self.metadata[f"xielu.{k}"][layer] for k in ("alpha_n", "alpha_p", "beta", "eps")
+            )
             # ggml_xielu stores beta + softplus(alpha_n) and softplus(alpha_p) as float32.
             negative, positive = float(np.float32(beta + softplus(alpha_n))), float(np.float32(softplus(alpha_p)))
             below = (np.expm1(np.minimum(up, eps)) - up) * negative + beta * up

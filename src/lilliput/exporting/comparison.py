@@ -45,7 +45,7 @@ class Comparison:
 
 def different(what: str, where: str) -> UserError:
     """Return the error of an export that differs from its run. Nothing is left of it."""
-    fix = "report this as a defect of Lilliput, with the settings of the run; nothing was written"
+    fix = "write an issue for Lilliput with the settings of the run; the export was removed"
     return UserError(f"the export differs from the run: {what}", where, fix=fix, code="export.different")
 
 
@@ -56,7 +56,9 @@ def read_in_child(reader: str, request: Mapping[str, Any], out: Path) -> dict[st
     command = [sys.executable, "-P", str(Path(__file__).with_name(reader)), str(question), str(out)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, errors="replace")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env=environment, errors="replace"
+        )
     except subprocess.TimeoutExpired:
         raise different(f"the consumer did not end within {SECONDS:,} seconds", reader) from None
     if done.returncode != 0:
@@ -88,13 +90,16 @@ def room(model: Transformer, ids: Sequence[int]) -> int:
     return max(0, min(GREEDY_TOKENS, model.settings.context - len(ids)))
 
 
-def compare_ids(texts: Sequence[str], expected: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str) -> None:
+def compare_ids(
+    texts: Sequence[str], expected: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str
+) -> None:
     for text, ours, theirs in zip(texts, expected, found, strict=True):
         if list(ours) != list(theirs):
             pairs = zip([*ours, None], [*theirs, None], strict=False)
             at = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
             raise different(
-                f"token {at} of the text {text[:40]!r} is {theirs[at : at + 1]} (expected {list(ours[at : at + 1])})", where
+                f"token {at} of the text {text[:40]!r} is {theirs[at : at + 1]} (expected {list(ours[at : at + 1])})",
+                where,
             )
 
 

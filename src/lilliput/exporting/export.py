@@ -142,7 +142,9 @@ def position_limit(writer: Writer) -> str:
 def common_limits(writer: Writer) -> list[str]:
     limits = [position_limit(writer), "It is a small model of its training text: it has no knowledge of facts."]
     if writer.tokenizer.lossy:
-        limits.append("The tokenizer does not keep every text unchanged (lossy): decoded text may differ from the input.")
+        limits.append(
+            "The tokenizer does not keep every text unchanged (lossy): decoded text may differ from the input."
+        )
     limits.append("Names of special tokens in a text, such as <|endoftext|>, are text and not special tokens.")
     return limits
 
@@ -204,9 +206,7 @@ def write_gguf(folder: Path, place: Path, writer: Writer, request: ExportRequest
     report("reading the file back in another process", 0, 0)
     texts, source = find_texts(writer, report)
     with torch.inference_mode():
-        result = compare_file(
-            model, writer.tokenizer, architecture, request.precision, file, metadata, texts, source
-        )
+        result = compare_file(model, writer.tokenizer, architecture, request.precision, file, metadata, texts, source)
     limits = common_limits(writer)
     if architecture.tanh_gelu:
         limits.append(
@@ -219,7 +219,12 @@ def write_gguf(folder: Path, place: Path, writer: Writer, request: ExportRequest
         f"{result.rounding_difference:.1e}. llama.cpp itself was not run."
     )
     usage = "\n".join(
-        ["```console", f'$ llama-completion -m {file.name} -p "Once upon a time" -no-cnv', f"$ ollama create {name}", "```"]
+        [
+            "```console",
+            f'$ llama-completion -m {file.name} -p "Once upon a time" -no-cnv',
+            f"$ ollama create {name}",
+            "```",
+        ]
     )
     facts = CardFacts(
         title=name,

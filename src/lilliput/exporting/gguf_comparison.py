@@ -110,7 +110,9 @@ def described_model(model: Transformer, precision: Precision) -> Transformer:
 
     rounded = copy.deepcopy(model)
     for name, weight in rounded.named_parameters():
-        kind = tensor_type("position_embd.weight" if name.startswith("positions.") else name, weight.detach(), precision)
+        kind = tensor_type(
+            "position_embd.weight" if name.startswith("positions.") else name, weight.detach(), precision
+        )
         if kind != "f32":
             data, number = stored(weight.detach(), kind)
             weight.copy_(torch.from_numpy(np.array(quants.dequantize(data, number))))

@@ -36,7 +36,7 @@ class TokenArrays:
 
 def unsupported(found: str, setting: str, change: str) -> UserError:
     what = f"no tokenizer of llama.cpp encodes text as this one does: {found}"
-    fix = f"train with {change}, or use --to huggingface"
+    fix = f"set {change} and train again, or use --to huggingface"
     return UserError(what, fix=fix, code="export.tokenizer", setting=setting)
 
 
@@ -46,10 +46,10 @@ def check_settings(settings: TokenizerSettings) -> None:
         check_tokenizer(make_tokenizer(settings, []))
         return
     if settings.kind not in HELD:
-        raise unsupported(f"tokenizer.kind {settings.kind}", "tokenizer.kind", "tokenizer.kind bpe or byte")
+        raise unsupported(f"tokenizer.kind {settings.kind}", "tokenizer.kind", "tokenizer.kind to bpe or byte")
     for name in NORMALISATION:
         if getattr(settings, name):
-            raise unsupported(f"tokenizer.{name} true", f"tokenizer.{name}", f"tokenizer.{name} false")
+            raise unsupported(f"tokenizer.{name} true", f"tokenizer.{name}", f"tokenizer.{name} to false")
 
 
 def check_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -57,17 +57,24 @@ def check_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
     parts: dict[str, Any] = json.loads(tokenizer.to_json())
     model, before = parts["model"], parts["pre_tokenizer"] or {}
     if not tokenizer.byte_level:
-        raise unsupported(f"tokenizer.kind {tokenizer.kind}", "tokenizer.kind", "tokenizer.kind bpe or byte")
+        raise unsupported(f"tokenizer.kind {tokenizer.kind}", "tokenizer.kind", "tokenizer.kind to bpe or byte")
     if parts["normalizer"] is not None:
-        changes = ", ".join(f"tokenizer.{name} false" for name in NORMALISATION)
+        changes = ", ".join(f"tokenizer.{name} to false" for name in NORMALISATION)
         raise unsupported("it changes the text before it is split", "tokenizer.lowercase", changes)
-    plain = {"ignore_merges", "byte_fallback", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix", "unk_token"}
+    plain = {
+        "ignore_merges",
+        "byte_fallback",
+        "fuse_unk",
+        "continuing_subword_prefix",
+        "end_of_word_suffix",
+        "unk_token",
+    }
     odd = sorted(name for name in plain if model.get(name))
     if odd or (not before.get("use_regex") and model["merges"]):
         found = f"its model sets {', '.join(odd)}" if odd else "it splits text by another pattern than GPT-2's"
-        raise unsupported(found, "tokenizer.path", "tokenizer.kind bpe")
+        raise unsupported(found, "tokenizer.path", "tokenizer.kind to bpe")
     if any(not token["special"] for token in parts["added_tokens"]):
-        raise unsupported("it has added tokens that are not special", "tokenizer.path", "tokenizer.kind bpe")
+        raise unsupported("it has added tokens that are not special", "tokenizer.path", "tokenizer.kind to bpe")
     return parts
 
 

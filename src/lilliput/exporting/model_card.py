@@ -39,7 +39,9 @@ class CardFacts:
 
 def write_card(writer: Writer, facts: CardFacts) -> str:
     """Return the text of README.md."""
-    run = None if writer.checkpoint is None or writer.checkpoint.run_folder is None else Run(writer.checkpoint.run_folder)
+    run = (
+        None if writer.checkpoint is None or writer.checkpoint.run_folder is None else Run(writer.checkpoint.run_folder)
+    )
     events = run.metrics() if run is not None and run.metrics_path.is_file() else []
     parts = [
         front_matter(facts),
@@ -131,10 +133,8 @@ def baselines_of(evaluation: Mapping[str, Any] | None) -> list[tuple[str, float]
 
 def sample_blocks(writer: Writer) -> list[str]:
     """Return generated texts, as quoted blocks."""
-    settings = writer.checked(
-        None, {"generate.engine": "torch", "generate.quantise": None, "generate.tokens": SAMPLE_TOKENS}
-    )
-    settings = writer.checked(settings, {"generate.mix_ngram": None, "generate.min_tokens": 0})
+    changes = {"engine": "torch", "quantise": None, "tokens": SAMPLE_TOKENS, "min_tokens": 0, "mix_ngram": None}
+    settings = writer.checked(None, changes)
     prompt = settings.prompt
     texts = [prompt + one.text for one in writer.samples([prompt] * SAMPLES, SEED, settings)]
     return [fenced(text) for text in texts]

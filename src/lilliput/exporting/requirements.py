@@ -55,6 +55,8 @@ SETTINGS: dict[str, tuple[str, dict[Part, str]]] = {
     "head": ("model.task", {LanguageHead: "language", LanguageAndLabelHead: "both", ClassifierHead: "classifier"}),
     "bound of the logits": ("model.soft_cap", {nn.Identity: "none"}),
 }
+# A fix that changes none of these is preferred: they matter more to a model than a bias or a window.
+PARTS = {SETTINGS[role][0] for role in ("positions", "norm placement", "norm", "query-key norm", "feed-forward")}
 # The same in every format: the embedding is written as one matrix, so every kind of it is supported.
 COMMON: Supported = {
     "embedding": (LearnedEmbedding, PretrainedEmbedding, PatchedEmbedding),
@@ -191,7 +193,7 @@ def choose_format(model: Transformer, formats: Sequence[Format], noun: str) -> F
     for found, one in by_format:
         if not found:
             return one
-    found, closest = min(by_format, key=lambda item: len(item[0]))
+    found, closest = min(by_format, key=lambda item: (len(item[0]), sum(one.setting in PARTS for one in item[0])))
     what = f"{noun} cannot hold this model: no supported format has {', '.join(map(str, found))}"
-    fix = f"train with {', '.join(one.change for one in found)} (then {closest.name} holds the model)"
+    fix = f"set {', '.join(one.change for one in found)}, and train again (then {closest.name} holds the model)"
     raise UserError(what, fix=fix, code="export.unsupported", setting=found[0].setting)

@@ -15,11 +15,12 @@ from lilliput.data.tokenizers import Tokenizer
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the special tokens by the names of transformers. Without a padding token, the end token is used."""
+    """Return the special tokens by the names of transformers. Without a padding token, the end token is used.
+
+    The unknown token is not listed: transformers would omit it from decoded text, which would then look complete.
+    """
     names = {"bos_token": tokenizer.start, "eos_token": tokenizer.end}
     names["pad_token"] = tokenizer.end if tokenizer.pad is None else tokenizer.pad
-    if tokenizer.unknown is not None:
-        names["unk_token"] = tokenizer.unknown
     vocabulary = {number: token for token, number in vocabulary_of(tokenizer).items()}
     return {name: vocabulary[number] for name, number in names.items()}
 
@@ -56,10 +57,10 @@ def forged_words(tokenizer: Tokenizer, parts: dict[str, Any]) -> dict[str, Any] 
     """
     if parts["model"]["type"] != "WordLevel" or tokenizer.unknown is None:
         return None
-    names = special_names(tokenizer)
-    forged = {names[kind] for kind in ("bos_token", "eos_token", "pad_token")} - {names["unk_token"]}
+    unknown = str(parts["model"]["unk_token"])
+    forged = {*special_names(tokenizer).values()} - {unknown}
     pattern = rf"(?<!\S)(?:{'|'.join(re.escape(name) for name in sorted(forged))})(?!\S)"
-    step = {"type": "Replace", "pattern": {"Regex": pattern}, "content": names["unk_token"]}
+    step = {"type": "Replace", "pattern": {"Regex": pattern}, "content": unknown}
     before = parts["normalizer"]
     return step if before is None else {"type": "Sequence", "normalizers": [before, step]}
 
