@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,24 @@ FILES = {
 }
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text("utf-8")
+COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^\$ (lilliput .*)$", PAGE, re.MULTILINE)]
+
+
+def demo(folder: Path) -> Path:
+    """Return a copy of the trained run with the name that the guide uses."""
+    return (copy_of_trained(folder) / "runs" / "mine").rename(folder / "runs-demo")
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A run exported by the command, and what it printed."""
-    folder = copy_of_trained(tmp_path_factory.mktemp("exports"))
-    result = lilliput("export", str(folder / "runs" / "mine"), "--to", "huggingface", "--licence", "mit", "--json")
+    """A run exported by the first command of the guide, and what it printed."""
+    run = demo(tmp_path_factory.mktemp("exports"))
+    command, name, *flags = COMMANDS[0]
+    assert (command, name) == ("export", "demo")
+    result = lilliput(command, str(run), *flags, "--licence", "mit", "--json")
     assert result.code == 0, result.err
-    return folder / "runs" / "mine" / "huggingface", json.loads(result.out)
+    return run / "huggingface", json.loads(result.out)
 
 
 def test_the_command_compares_the_folder_in_another_process(exported: tuple[Path, dict[str, Any]]) -> None:
@@ -95,15 +108,15 @@ def test_a_damaged_tensor_is_found_and_nothing_is_left(tmp_path: Path, monkeypat
 
 def test_export_to_gguf(tmp_path: Path) -> None:
     out = tmp_path / "file"
-    result = lilliput(
-        "export", str(trained() / "runs" / "mine"), "--to", "gguf", "--precision", "f16", "--out", str(out), "--json"
-    )
+    command, name, *flags = COMMANDS[1]
+    assert (command, name) == ("export", "demo")
+    result = lilliput(command, str(trained() / "runs" / "mine"), *flags, "--out", str(out), "--json")
     assert result.code == 0, result.err
     found = json.loads(result.out)
-    assert {path.name for path in out.iterdir()} == {"mine-f16.gguf", "Modelfile", "README.md", MARK}
+    assert {path.name for path in out.iterdir()} == {"mine-q8_0.gguf", "Modelfile", "README.md", MARK}
     assert found["format"] == "apertus" and found["comparison"]["tensors"] == 3 + 2 * 10
     assert 0.0 < found["comparison"]["rounding_difference"] < 0.1
-    assert "FROM ./mine-f16.gguf" in (out / "Modelfile").read_text()
+    assert "FROM ./mine-q8_0.gguf" in (out / "Modelfile").read_text()
     assert "llama.cpp itself was not run" in " ".join((out / "README.md").read_text().split())
 
 

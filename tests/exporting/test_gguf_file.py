@@ -78,7 +78,7 @@ def test_metadata(tmp_path: Path) -> None:
         "tokenizer.ggml.add_eos_token": False,
     }
     assert {key: found[key] for key in expected} == expected
-    assert found["xielu.alpha_p"] == [32.0] * 3 and found["xielu.beta"] == [0.0] * 3
+    assert found["xielu.alpha_p"] == [64.0] * 3 and found["xielu.beta"] == [0.0] * 3
     assert found["tokenizer.ggml.tokens"][256] == "<|endoftext|>" and found["tokenizer.ggml.token_type"][256] == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,11 @@ def test_train_refuses_before_anything_is_written(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == [text.name]
     both = ("--portable", "gguf", "--portable", "huggingface")
     assert lilliput("train", str(text), *FLAGS, *both, "--dry-run").code == 0
+
+
+def test_the_command_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "exporting.md").read_text("utf-8")
+    (words,) = re.findall(r"^\$ lilliput (train .*)$", page, re.MULTILINE)
+    assert lilliput(*words.split()).code == 0

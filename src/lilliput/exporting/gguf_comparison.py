@@ -28,9 +28,9 @@ from lilliput.model.layers import GeluFeedForward
 from lilliput.model.transformer import Transformer
 
 READER = "gguf_file_reader.py"
-# Largest error of a weight by type, relative to the largest weight of its block: half a step of rounding, and the scale of a
-# block of q8_0 is itself a float16.
-ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "q8_0": 0.5 / 127 + 2.0**-10}
+# Largest error of a weight by type: relative to the largest weight of the tensor, and absolute. Half a step of rounding; the scale
+# of a block of q8_0 is a float16, whose smallest step is 2^-24.
+ROUNDING = {"f32": (0.0, 0.0), "f16": (2.0**-11, 2.0**-25), "q8_0": (0.5 / 127 + 2.0**-10, 127 * 2.0**-25)}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def compare_tensor(
         raise different(f"tensor {name} is {kind} {found.shape} (expected {wanted} {values.shape})", where)
     if not np.array_equal(found, quants.dequantize(data, number)):
         raise different(f"the values of tensor {name} are not those that were written", where)
-    if np.abs(found - values).max(initial=0.0) > ROUNDING[wanted] * np.abs(values).max(initial=0.0):
+    relative, absolute = ROUNDING[wanted]
+    if np.abs(found - values).max(initial=0.0) > relative * np.abs(values).max(initial=0.0) + absolute:
         raise different(f"the values of tensor {name} are not those of the model", where)
 
 

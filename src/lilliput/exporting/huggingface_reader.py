@@ -20,8 +20,9 @@ def read(request: dict[str, Any], out: Path) -> dict[str, Any]:
     from safetensors.torch import save_file
     from transformers import pipeline
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    log: Any = transformers.utils.logging
+    log.set_verbosity_error()
+    log.disable_progress_bar()
     # A pipeline loads AutoModelForCausalLM and AutoTokenizer; trust_remote_code is off by default.
     pipe: Any = pipeline("text-generation", model=request["folder"], dtype=torch.float32, device="cpu")
     tokenizer, model = pipe.tokenizer, pipe.model.eval()
@@ -32,7 +33,7 @@ def read(request: dict[str, Any], out: Path) -> dict[str, Any]:
             inputs = tokenizer(text, return_tensors="pt", truncation=True)  # at the maximum length of the folder
             logits = model(**inputs).logits[0].float().contiguous()
             save_file({"logits": logits}, out / f"logits-{number}.safetensors")
-        greedy = []
+        greedy: list[list[int]] = []
         for prompt, count in zip(request["prompts"], request["new_tokens"], strict=True):
             inputs = tokenizer(prompt, return_tensors="pt")
             if count == 0:

@@ -73,8 +73,8 @@ def affine(part: Any) -> Affine:
 
 def rows(whole: Affine, sizes: list[int]) -> list[Affine]:
     """Split the outputs of a linear layer."""
-    biases = [None] * len(sizes) if whole.bias is None else whole.bias.split(sizes)
-    return [Affine(*pair) for pair in zip(whole.weight.split(sizes), biases, strict=True)]
+    biases = [None] * len(sizes) if whole.bias is None else torch.split(whole.bias, sizes)
+    return [Affine(*pair) for pair in zip(torch.split(whole.weight, sizes), biases, strict=True)]
 
 
 @torch.no_grad()
