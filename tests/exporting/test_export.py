@@ -19,6 +19,7 @@ from lilliput.exporting import gguf_file, huggingface
 from lilliput.exporting.comparison import TOLERANCE, compare_greedy, compare_ids, compute_logits, largest_difference
 from lilliput.exporting.comparison_texts import COUNT, find_texts
 from lilliput.exporting.export import MARK, ExportRequest, check_destination, export_run
+from lilliput.exporting.model_card import figures_text
 from lilliput.storage.run_folders import Run
 
 FILES = {
@@ -79,6 +80,20 @@ def test_the_model_card(exported: tuple[Path, dict[str, Any]]) -> None:
     assert all(len(line) <= 100 for line in card.splitlines() if not line.startswith("|"))
 
 
+def test_figures_of_an_evaluation_with_intervals_and_baselines() -> None:
+    evaluation = {
+        "set": "validation",
+        "loss": 1.5,
+        "perplexity": 4.48,
+        "bits_per_byte": 0.7,
+        "interval": {"loss": [1.4, 1.6]},
+        "baselines": [{"name": "unigram", "bits_per_byte": 2.25}],
+    }
+    lines = figures_text([], evaluation).splitlines()
+    assert lines[2] == "| validation | 1.5000 | 4.48 | 0.7000 | 1.4000 to 1.6000 |"
+    assert lines[3].startswith("| baseline: unigram | ") and "2.2500" in lines[3]
+
+
 def test_an_existing_folder_is_replaced_only_on_request(exported: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = exported
     error = refused(lambda: check_destination(folder, overwrite=False))
@@ -118,6 +133,10 @@ def test_export_to_gguf(tmp_path: Path) -> None:
     assert 0.0 < found["comparison"]["rounding_difference"] < 0.1
     assert "FROM ./mine-q8_0.gguf" in (out / "Modelfile").read_text()
     assert "llama.cpp itself was not run" in " ".join((out / "README.md").read_text().split())
+    again = ExportRequest(to="gguf", out=out, overwrite=True)
+    assert export_run(trained() / "runs" / "mine", again).comparison["rounding_difference"] == 0.0
+    assert {path.name for path in out.iterdir()} == {"mine-f32.gguf", "Modelfile", "README.md", MARK}
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_changed_file_is_found_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

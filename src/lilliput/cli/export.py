@@ -95,6 +95,6 @@ def print_result(done: Exported) -> None:
     else:
         line("tensors", f"{found['tensors']}, metadata and ids equal; llama.cpp itself was not run")
         line("logits", f"changed by at most {found['rounding_difference']:.1e} by the format")
-    for limit in done.limits:
-        line("note", limit)
+    for note in done.notes:
+        line("note", note)
     line("export", f"{shlex.quote(str(done.folder))}  ({sum(done.files.values()):,} bytes)")

@@ -22,6 +22,7 @@ from lilliput.errors import UserError
 from lilliput.exporting.comparison_texts import find_texts
 from lilliput.exporting.gguf_tokenizer import check_tokenizer
 from lilliput.exporting.portability import choose_architecture, choose_class
+from lilliput.exporting.requirements import Requirements
 from lilliput.storage import atomic_files as files
 
 Target = Literal["huggingface", "gguf"]
@@ -31,7 +32,10 @@ MARK = "lilliput-export.json"  # only a folder with this file is overwritten
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the format (class or architecture), the result of the comparison, and the files with their bytes."""
+    """What was written: the format (class or architecture), the result of the comparison, and the files with their bytes.
+
+    `notes`: how the export differs from the run in form or, for gelu in GGUF, in value.
+    """
 
     to: Target
     folder: Path
@@ -39,10 +43,10 @@ class Exported:
     checkpoint: str
     comparison: dict[str, Any]
     files: dict[str, int]
-    limits: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"folder": str(self.folder), "limits": list(self.limits)}
+        return asdict(self) | {"folder": str(self.folder), "notes": list(self.notes)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +143,17 @@ def position_limit(writer: Writer) -> str:
     )
 
 
-def common_limits(writer: Writer) -> list[str]:
+def shape_notes(writer: Writer, required: Requirements) -> list[str]:
+    """Return notes on weights that the format stores in another form."""
+    settings, notes = writer.model.settings, list[str]()
+    if required.kv_heads == "repeated" and settings.kv_heads != settings.heads:
+        notes.append(
+            f"Key-value heads are repeated ({settings.kv_heads} became {settings.heads}): the format has one per query head."
+        )
+    return notes
+
+
+def card_limits(writer: Writer) -> list[str]:
     limits = [position_limit(writer), "It is a small model of its training text: it has no knowledge of facts."]
     if writer.tokenizer.lossy:
         limits.append(
@@ -178,18 +192,18 @@ def write_huggingface(folder: Path, place: Path, writer: Writer, request: Export
             "```",
         ]
     )
-    limits = tuple(common_limits(writer))
+    notes = shape_notes(writer, stock)
     facts = CardFacts(
         title=name_of(writer),
         format=f"a Hugging Face folder of class {stock.architecture}",
         usage=usage,
         checked=checked,
-        limits=limits,
+        limits=[*notes, *card_limits(writer)],
         licence=request.licence,
         evaluation=request.evaluation,
     )
     files.write_flushed(folder / "README.md", write_card(writer, facts).encode("utf-8"))
-    return finished(folder, place, writer, "huggingface", stock.architecture, asdict(result), limits)
+    return finished(folder, place, writer, "huggingface", stock.architecture, asdict(result), notes)
 
 
 def write_gguf(folder: Path, place: Path, writer: Writer, request: ExportRequest, report: Report) -> Exported:
@@ -207,11 +221,13 @@ def write_gguf(folder: Path, place: Path, writer: Writer, request: ExportRequest
     texts, source = find_texts(writer, report)
     with torch.inference_mode():
         result = compare_file(model, writer.tokenizer, architecture, request.precision, file, metadata, texts, source)
-    limits = common_limits(writer)
+    notes = shape_notes(writer, architecture)
     if architecture.tanh_gelu:
-        limits.append(
+        notes.append(
             "llama.cpp computes gelu in its tanh form for this architecture; the model was trained with the exact form."
         )
+    if result.float16_instead:
+        notes.append(f"{result.float16_instead} matrices are float16: rows of q8_0 must be a multiple of 32.")
     checked = (
         f"Read back by {result.consumer} in another process: metadata and {result.tensors} tensors are those of the run, and "
         f"the ids of {result.texts} texts ({source}), computed from the tokens and merges in the file, are equal. Rounded "
@@ -231,12 +247,13 @@ def write_gguf(folder: Path, place: Path, writer: Writer, request: ExportRequest
         format=f"a GGUF file of architecture {architecture.name} ({request.precision})",
         usage=usage,
         checked=checked,
-        limits=limits,
+        limits=[*notes, *card_limits(writer)],
         licence=request.licence,
         evaluation=request.evaluation,
+        library="gguf",
     )
     files.write_flushed(folder / "README.md", write_card(writer, facts).encode("utf-8"))
-    return finished(folder, place, writer, "gguf", architecture.name, asdict(result), tuple(limits))
+    return finished(folder, place, writer, "gguf", architecture.name, asdict(result), notes)
 
 
 def finished(
@@ -246,7 +263,7 @@ def finished(
     to: Target,
     kind: str,
     comparison: dict[str, Any],
-    limits: tuple[str, ...],
+    notes: list[str],
 ) -> Exported:
     assert writer.checkpoint is not None
-    return Exported(to, place, kind, writer.checkpoint.name, comparison, sizes(folder), limits)
+    return Exported(to, place, kind, writer.checkpoint.name, comparison, sizes(folder), tuple(notes))

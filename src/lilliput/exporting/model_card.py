@@ -35,6 +35,7 @@ class CardFacts:
     limits: Sequence[str]
     licence: str | None
     evaluation: Mapping[str, Any] | None = None
+    library: str = "transformers"
 
 
 def write_card(writer: Writer, facts: CardFacts) -> str:
@@ -71,7 +72,7 @@ def write_card(writer: Writer, facts: CardFacts) -> str:
 
 
 def front_matter(facts: CardFacts) -> str:
-    lines = ["library_name: transformers", "pipeline_tag: text-generation", "tags:", "- lilliput"]
+    lines = [f"library_name: {facts.library}", "pipeline_tag: text-generation", "tags:", "- lilliput"]
     if facts.licence is not None:
         lines.append(f"license: {facts.licence}")
     return "\n".join(["---", *lines, "---"])
@@ -90,9 +91,10 @@ def bullets(texts: Sequence[str]) -> str:
 
 def data_text(writer: Writer) -> str:
     data, tokenizer = writer.config.data, writer.tokenizer
-    validation = data.validation_source or f"a share of {data.validation_share:g} of the documents"
+    own = data.validation_source
+    validation = f"{data.validation_share:.0%} of the documents" if own is None else f"`{own}`"
     return (
-        f"Trained on `{data.source}`; validation: `{validation}`. The tokenizer is of kind {tokenizer.kind}, with "
+        f"Trained on `{data.source}`; validation: {validation}. The tokenizer is of kind {tokenizer.kind}, with "
         f"{tokenizer.vocab_size:,} tokens. In training, every document begins with the token {tokenizer.start} "
         f"(`{tokenizer.token(tokenizer.start)}`); the exported tokenizer puts it before every text."
     )
@@ -113,8 +115,9 @@ def figures_text(events: list[dict[str, Any]], evaluation: Mapping[str, Any] | N
         return "The run has no recorded evaluation."
     for name, value in baselines_of(evaluation):
         rows.append((f"baseline: {name}", "", "", f"{value:.4f}", ""))
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], f"|{'---|' * len(rows[0])}", *lines[1:]])
+    columns = len(rows[0]) if any(row[-1] for row in rows[1:]) else len(rows[0]) - 1
+    lines = [f"| {' | '.join(row[:columns])} |" for row in rows]
+    return "\n".join([lines[0], f"|{'---|' * columns}", *lines[1:]])
 
 
 def figures(found: Mapping[str, Any]) -> tuple[str, str, str]:
