@@ -71,6 +71,13 @@ def test_the_files_set_the_start_token_and_the_maximum_length(exported: tuple[Pa
     assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 32
 
 
+def test_auto_model_loads_the_trunk(exported: tuple[Path, dict[str, Any]]) -> None:
+    from transformers import AutoModel
+
+    trunk, info = AutoModel.from_pretrained(exported[0], output_loading_info=True)
+    assert type(trunk).__name__ == "ApertusModel" and not info["missing_keys"]
+
+
 def test_the_model_card(exported: tuple[Path, dict[str, Any]]) -> None:
     card = (exported[0] / "README.md").read_text("utf-8")
     assert "license: mit" in card.split("---")[1]
@@ -140,7 +147,7 @@ def test_export_to_gguf(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_found_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_file, out = gguf_file.write_file, tmp_path / "out"
+    write_file, out = gguf_file.write_file, tmp_path / "new" / "out"
 
     def write_and_damage(path: Path, *rest: Any) -> dict[str, Any]:
         metadata = write_file(path, *rest)

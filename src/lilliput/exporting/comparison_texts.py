@@ -5,7 +5,7 @@ Owns: the built-in texts, and the choice and length of excerpts. Does not own: t
 
 from __future__ import annotations
 
-from itertools import islice
+import numpy as np
 
 from lilliput.data.progress import Report
 from lilliput.decoding.run_data import open_prepared
@@ -14,7 +14,7 @@ from lilliput.errors import UserError
 
 COUNT = 20
 EXCERPT = 300  # characters; one excerpt is as long as the context
-LONGEST = 20_000  # characters of the long one, before it is cut to the context
+SEARCHED = 200  # documents
 
 # Part of every comparison: each has found a difference between tokenizers.
 EDGE_CASES = (
@@ -45,7 +45,7 @@ BUILT_IN = (
 
 
 def find_texts(writer: Writer, report: Report) -> tuple[list[str], str]:
-    """Return 20 texts and the name of their source. The first is longer than the context."""
+    """Return 20 texts and the name of their source. The first reaches the end of the context, if any document does."""
     excerpts = validation_excerpts(writer, report)
     needed = COUNT - len(EDGE_CASES)
     if len(excerpts) < needed:
@@ -59,15 +59,14 @@ def validation_excerpts(writer: Writer, report: Report) -> list[str]:
         prepared = open_prepared(writer, report, build=False)
     except UserError:
         return []
-    file, tokenizer, found = prepared.split("validation"), writer.tokenizer, list[str]()
-    context = writer.model.settings.context
-    for number in islice(range(file.documents), 10 * COUNT):
+    file, context, found = prepared.split("validation"), writer.model.settings.context, list[str]()
+    lengths = np.minimum(np.diff(file.offsets[: SEARCHED + 1]), context)
+    longest = int(lengths.argmax())
+    for number in (longest, *(number for number in range(len(lengths)) if number != longest)):
         start, end = int(file.offsets[number]), int(file.offsets[number + 1])
         # Twice the context: the text is cut, so its tokens may differ at the end.
-        text = tokenizer.decode(file.tokens[start : min(end, start + 2 * context)].tolist())
-        if len(found) == 0:
-            text = text[:LONGEST]
-        elif len(text) > EXCERPT:
+        text = writer.tokenizer.decode(file.tokens[start : min(end, start + 2 * context)].tolist())
+        if found and len(text) > EXCERPT:
             text = text[:EXCERPT].rpartition(" ")[0] or text[:EXCERPT]
         if text.strip():
             found.append(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,9 +110,10 @@ def check_destination(place: Path, overwrite: bool) -> None:
 
 
 def put_in_place(place: Path, fill: Callable[[Path], Exported]) -> Exported:
-    """Fill a temporary folder and rename it; remove it if that fails."""
+    """Fill a temporary folder and rename it; remove it, and the folders made for it, if that fails."""
     place = place.resolve() if place.is_symlink() else place
     new = files.temporary_path(place.absolute())
+    created = [folder for folder in new.parents if not folder.exists()]
     try:
         new.mkdir(parents=True)
         done = fill(new)
@@ -123,6 +125,9 @@ def put_in_place(place: Path, fill: Callable[[Path], Exported]) -> Exported:
     finally:
         shutil.rmtree(new, ignore_errors=True)
         files.clean_leftovers(place.absolute().parent, place.name)
+        with suppress(OSError):  # a folder with content stays
+            for folder in created:
+                folder.rmdir()
     return done
 
 
