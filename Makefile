@@ -34,7 +34,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) torch
-	@$(INSTALL) -e ".[baselines,data,vectors]"
+	@$(INSTALL) -e ".[baselines,data,export,vectors]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.runtime

@@ -36,6 +36,7 @@ COMMANDS = {
     "reproduce": "repeat a published report: its tables and figures",
     "report": "write the HTML and Markdown report of a run or study",
     "prepare": "tokenise a corpus and print its statistics",
+    "export": "write a run for transformers, or for llama.cpp and Ollama",
 }
 
 HELP = f"""\

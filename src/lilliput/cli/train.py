@@ -33,6 +33,7 @@ EXAMPLES = """
     lilliput train runs/mytext --resume --train.minutes 20    extend a run to a larger budget
     lilliput train letters.txt --from demo                    fine-tune the weights of a run
     lilliput train demo --dry-run                             print parameters, memory and time only
+    lilliput train demo --portable gguf --name portable       refuse settings that export cannot write as GGUF
     lilliput train demo --find-lr                             find a learning rate
 """
 
@@ -49,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print parameters, length, memory and time; do not train"
+    )
+    parser.add_argument(
+        "--portable",
+        action="append",
+        default=[],
+        choices=("huggingface", "gguf"),
+        help="refuse settings that lilliput export cannot write in this format, before training (repeatable)",
     )
     parser.add_argument("--verbose", action="store_true", help="with --dry-run: print all settings too")
     parser.add_argument(
@@ -118,7 +126,13 @@ def requested_start(arguments: argparse.Namespace) -> RunStart:
     from lilliput.training.run_start import CommandSettings, resolve_start
 
     command = CommandSettings(arguments.target, arguments.settings, arguments.size)
-    return resolve_start(command, resume, overwrite, start_from)
+    start = resolve_start(command, resume, overwrite, start_from)
+    if arguments.portable:
+        from lilliput.exporting.portability import check_portable
+
+        for target in arguments.portable:
+            check_portable(start.config, target)
+    return start
 
 
 def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
