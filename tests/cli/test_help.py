@@ -129,7 +129,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "prompts.txt").write_text("Once\nA bee\n")
     for command in ("info", "prepare", "generate", "chat"):
         for words in examples(command):
-            words = [word.replace("step-000500", "step-000008") for word in words]
+            words = [word.replace("step-003000", "step-000008") for word in words]
             monkeypatch.setattr(sys, "stdin", io.StringIO("Once\n/help\n"))  # input of a chat
             result = lilliput(*words, *(["--data.documents", "12"] if command == "prepare" else []))
             assert result.code == 0, result.err

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from helpers.tiny_models import draw_ids, tiny_model
 from helpers.user_errors import refused
+from lilliput.devices import device_memory
 from lilliput.settings.loading import load_config, replace
 from lilliput.settings.tree import Config, OptimizerSettings
-from lilliput.training.cost_estimate import assume_data, expected_seconds
+from lilliput.training.cost_estimate import assume_data, expected_seconds, refuse_too_large
 from lilliput.training.optimizers import build_optimizer
 from lilliput.training.training_choices import OPTIMIZERS
 
@@ -51,3 +53,14 @@ def test_a_time_limit_limits_the_estimate() -> None:
     )
     assert 0.0 < (expected_seconds(few) or 0.0) < 180
     assert expected_seconds(replace(many, {"train.minutes": 2.0, "train.max_minutes": 3.0})) == 120
+
+
+def test_a_model_larger_than_the_memory_is_refused() -> None:
+    cpu, config = torch.device("cpu"), Config()
+    fitting = replace(config, {"model.vocab_size": 300})
+    refuse_too_large(fitting, cpu)
+    memory = device_memory(cpu)
+    assert memory is not None
+    rows = memory // (8 * config.model.dim) + 1  # of an embedding whose weights and gradients fill the memory
+    error = refused(lambda: refuse_too_large(replace(config, {"model.vocab_size": rows}), cpu))
+    assert error.code == "memory.short" and f"{memory / 1e9:,.0f} GB" in error.what

@@ -55,7 +55,8 @@ def print_costs(config: Config, processes: int, as_json: bool, verbose: bool) ->
     console.print("parameters  " + ", ".join(f"{part} {n:,}" for part, n in vars(counted.parameters).items()))
     recomputed = f", plus {readable(again)} to recompute" if again else ""
     console.print(
-        f"FLOPs       {readable(counted.flops_per_token)} per token{recomputed}; {tokens_per_step:,} tokens per step"
+        f"FLOPs       {readable(counted.flops_per_token)} per token{recomputed}; {tokens_per_step:,} tokens per step, "
+        "padding included"
     )
     console.print(f"length      {describe_length(found)}")
     more = ", plus the masks of dropout" if config.model.dropout else ""
@@ -76,8 +77,10 @@ def print_costs(config: Config, processes: int, as_json: bool, verbose: bool) ->
 def describe_length(found: RunEstimate) -> str:
     if found.steps is None or found.tokens is None:
         return "depends on the length of the text"
-    epochs = "" if found.epochs is None else f", {found.epochs:.3g} epochs"
-    return f"{found.steps:,} steps, {readable(found.tokens)} tokens{epochs}"
+    length = f"{found.steps:,} steps, {readable(found.tokens)} tokens"
+    if found.epochs is None:
+        return length
+    return f"{length}, {found.epochs:,.0f} epochs" if found.epochs >= 100 else f"{length}, {found.epochs:.3g} epochs"
 
 
 def describe_time(found: RunEstimate) -> str:

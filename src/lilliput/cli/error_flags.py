@@ -54,7 +54,8 @@ def with_typed_flags(error: UserError, flags: Collection[str]) -> UserError:
                 text = re.sub(pattern.format("|".join(map(re.escape, known))), lambda found: flag(found[1]), text)
         return text
 
-    return with_fields(error, what=renamed(error.what), fix=renamed(error.fix))
+    fix = re.sub(r"\bset (--[\w-]+) to true\b", r"add \1", renamed(error.fix))
+    return with_fields(error, what=renamed(error.what), fix=fix)
 
 
 def rename_argument(error: UserError, name: str, shown: str) -> UserError:

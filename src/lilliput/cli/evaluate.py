@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overlapping",
         action="store_true",
         help="overlapping windows: also compute the mean loss and perplexity over windows that start at every token, as with "
-        "data.windows overlapping (not the group overlap below)",
+        "data.windows overlapping (different from --overlap below)",
     )
     parser.add_argument(
         "--by",

@@ -30,7 +30,8 @@ ONLY = {
 MOST_CLASSES = 12  # of a printed confusion matrix
 MOST_SAMPLES = 10  # in a printed table
 PERPLEXITY_OF_TEXTS = (
-    "perplexity under the model: exp(mean nats per token over all texts) after the prompts, before logit processors"
+    "perplexity under the model: exp(mean nats per token) of the tokens after the prompts, by the probabilities "
+    "before logit processors"
 )
 NAMES = {
     "loss": "loss (nats/token)",

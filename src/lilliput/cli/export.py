@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evaluation",
         metavar="FILE",
-        help="output of lilliput evaluate RUN --json, for figures with intervals and baselines in the model card",
+        help="file with the output of lilliput evaluate RUN --json; its values are added to the model card",
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 

@@ -43,7 +43,7 @@ EXAMPLES = """
     lilliput generate demo --mix-ngram 0.3                      mix the model with n-grams of its training text
     lilliput generate demo --prompts prompts.txt --batch 32     one prompt per line (- for stdin)
     lilliput generate demo --tokens 5 --alternatives 3          probabilities of the most likely tokens
-    lilliput generate runs/demo/checkpoints/step-000500 --temperature 0 --tokens 50
+    lilliput generate runs/demo/checkpoints/step-003000 --temperature 0 --tokens 50
 """
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="RECIPE|RUN",
-        help="run (folder, or name in runs/) or recipe; a name of both means the run, or the recipe if a setting is given",
+        help="run (folder, or name in runs/) or recipe; if both have this name: the run, or the recipe if you give a setting",
     )
     parser.add_argument("--html", metavar="FILE", help="also write an .html page with pictures")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

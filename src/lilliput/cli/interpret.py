@@ -275,7 +275,11 @@ def describe_ablation(heads: Sequence[Head] | None, kind: str) -> str:
 
 def describe_story(story: StoryCheck) -> str:
     if story.valid or story.unfinished:
-        return "a valid story: the storybook can produce it" if story.valid else "valid up to its end, but unfinished"
+        return (
+            "a valid story: the storybook can produce it"
+            if story.valid
+            else "no error, but unfinished: a story of the storybook can begin so"
+        )
     expected = ", ".join(repr(one.strip()) if one else "the end" for one in story.expected[:3])
     more = ", ..." if len(story.expected) > 3 else ""
     got = repr(story.got) if story.got else "the end"

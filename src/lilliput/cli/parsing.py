@@ -206,7 +206,7 @@ def unknown_argument(command: str, word: str, flags: list[str], takes_settings: 
     meant = [f"--{flag}" for flag in (close, *longer) if flag]
     fix = f"use {' or '.join(meant)}" if meant else f"run lilliput {command} --help to list the flags"
     if bare in ("step", "checkpoint") and not meant:
-        fix = f"give the folder of a checkpoint, as in lilliput {command} runs/demo/checkpoints/step-000500"
+        fix = f"give the folder of a checkpoint, as in lilliput {command} runs/demo/checkpoints/step-003000"
     return UserError(f"unknown flag {name}", None, fix=fix, code="flag.unknown")
 
 

@@ -21,7 +21,7 @@ EXAMPLES = """
     lilliput reproduce speeches --quick              run a short version (at most 6 minutes on two cores)
     lilliput reproduce speeches                      run it, or resume it
     lilliput reproduce speeches --minutes 10         scale the budgets of its runs to 10 minutes in total
-    lilliput reproduce mine.toml --folder elsewhere  run your own in elsewhere/reproduce-mine
+    lilliput reproduce paper.toml --folder results   run your own file; its runs are in results/reproduce-paper
 """
 
 

@@ -157,7 +157,9 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
             "checkpoint.damaged": "replace --resume with --overwrite to train the run again",
         }
     if arguments.resume and named is not None and looks_like_run(folder):
-        fixes["run.missing"] = f"remove --name to continue {folder}, or remove --resume to start a new run {named}"
+        fixes["run.missing"] = (
+            f"remove --name to continue {folder}, or remove --resume to start a new run named {named!r}"
+        )
     if arguments.start_from is not None:
         fixes |= {"checkpoint.mismatch": "train on documents with the same labels, or remove --from"}
     if error.code not in fixes:

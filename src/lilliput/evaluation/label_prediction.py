@@ -43,9 +43,9 @@ def find_classifier(run: str | Path) -> Classifier:
     labels = checkpoint.labels()
     if labels is None:
         raise UserError(
-            f"predict requires a run with model.task classifier or both (got {config.model.task})",
+            f"predict requires a run with model.task 'classifier' or 'both' (got {config.model.task!r})",
             str(checkpoint.folder),
-            fix="use lilliput generate, or train a run with data.labelled true and model.task classifier or both",
+            fix="use lilliput generate, or train a run with data.labelled true and model.task 'classifier' or 'both'",
             code="model.task",
             setting="model.task",
         )

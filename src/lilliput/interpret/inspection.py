@@ -206,7 +206,9 @@ def cached(model: Transformer, ids: Tensor) -> Check:
         model(ids[:, at : at + 1], cache=cache) for at in range(half, ids.shape[1])
     ]
     difference = (torch.cat(parts, dim=1) - whole).abs().max().item()
-    return Check("cache equals no cache", difference, ROUNDING, "largest difference of a logit")
+    return Check(
+        "cache equals no cache", difference, ROUNDING, "largest difference of a logit with and without KV cache"
+    )
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def language_rules(config: Config) -> list[Conflict]:
     return [
         Conflict(
             name,
-            f"{name} requires model.task classifier or both (got language)",
+            f"{name} requires model.task 'classifier' or 'both' (got 'language')",
             f"set model.task to classifier or both, or remove {name}",
         )
         for name, value in (

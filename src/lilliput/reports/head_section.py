@@ -135,8 +135,8 @@ def head_blocks(writer: Writer, sample: Sample, measured: dict[str, Any] | None 
     fewer = f"The {LISTED} of {len(heads)} heads with the lowest entropy. " if len(kept) < len(heads) else ""
     note = (
         f"{fewer}The scores from entropy to induction are measured on the first {len(attention.tokens)} tokens of sample 1. "
-        "Entropy is in bits, distance in tokens, the others are mean weights; docs/attention.md defines them. The last rows, "
-        "“uniform”, have the scores of equal weights on all visible tokens. A dash means that no token could be scored. The "
+        "Entropy is in bits, distance in tokens, the others are mean weights; docs/attention.md defines them. Rows named "
+        "“uniform” have the scores of equal weights on all visible tokens. A dash means that no token could be scored. The "
         "scores describe where a head attends; they do not prove its function."
     )
     titles = ["head", *columns, *(score.title for score in SCORES.values())]
@@ -205,8 +205,8 @@ def measured_blocks(measured: dict[str, Any] | None) -> list[Block]:
         note = (
             f"Scores over {stories} of the storybook; docs/interpret.md defines the functions. An asterisk marks a score that is "
             "significantly higher than the scores of two comparison heads: one with equal weights on all visible tokens, and one "
-            "that attends to each distance as much as this head does on average. Previous token and first token are compared "
-            "with the first of them only. The pattern is the function with the highest marked score."
+            "that attends to each distance as much as this head does on average. The scores for previous token and first token "
+            "are compared with the head of equal weights only. The pattern is the function with the highest marked score."
         )
         titles = ["head", "pattern", *(function.title for function in FUNCTIONS.values())]
         blocks.append(Table(titles, rows, caption="Functions of heads", note=note))

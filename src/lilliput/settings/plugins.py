@@ -28,7 +28,10 @@ def load_plugin(path: str | Path) -> None:
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise UserError(
-            f"the plugin {what}", str(path), fix="name a Python file that calls lilliput.register", code="file.missing"
+            f"the plugin {what}",
+            str(path),
+            fix="give the path of a Python file that calls lilliput.register",
+            code="file.missing",
         )
     spec = importlib.util.spec_from_file_location(f"lilliput_plugin_{len(LOADED)}_{file.stem}", file)
     if spec is None or spec.loader is None:

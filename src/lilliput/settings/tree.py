@@ -192,7 +192,7 @@ class ModelSettings:
     bias_head: bool = describe("bias of the output head", False)
     initialisation: Annotated[str, OneOf("model.initialisation")] = describe(
         "xavier; gpt2: normal 0.02, residual projections scaled by depth; zero-residual: blocks start as the identity; "
-        "copying: as zero-residual, but the output of attention after the first layer is half the weighted mean of its inputs",
+        "copying: as zero-residual, but in every layer except the first, attention adds half the weighted mean of what it reads",
         "zero-residual",
     )
     classes: Count | None = describe("number of labels (classifier, both; none: number in the training split)", None)
@@ -229,7 +229,7 @@ class ScheduleSettings:
     """Learning rate schedule, relative to the budget."""
 
     kind: Annotated[str, OneOf("schedule.kind")] = describe(
-        "how the learning rate falls; inverse-sqrt: after the warm-up lr x sqrt(warmup / step) x the fall by schedule.decay",
+        "how the learning rate falls; inverse-sqrt: lr x sqrt(warmup / step) after the warm-up, and the fall of schedule.decay",
         "cosine",
     )
     decay: Annotated[float, Field(ge=0.0, le=1.0)] = describe(
@@ -311,10 +311,13 @@ class GenerateSettings:
     min_tokens: Annotated[int, Field(ge=0)] = describe("minimum number of tokens (a stop string may come earlier)", 0)
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
     final_temperature: Positive | None = describe(
-        "temperature at the last of generate.tokens; it changes linearly from generate.temperature to this value", None
+        "temperature at the last token of a text of generate.tokens tokens; it changes linearly from generate.temperature",
+        None,
     )
     entropy_temperature: Positive | None = describe(
-        "temperature at the highest entropy of the next token, log(vocabulary size); linear from temperature at 0", None
+        "temperature where the entropy of the next token is highest, log(vocabulary size); it changes linearly with the entropy, "
+        "from generate.temperature where the entropy is zero",
+        None,
     )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
     top_p: Probability | None = describe("sample from the most likely tokens with this total probability", None)
@@ -324,7 +327,8 @@ class GenerateSettings:
         None,
     )
     mix_ngram: MixShare | None = describe(
-        "share (0 to 1) of n-grams of the training text in a mixture with the model; auto: the best on validation", None
+        "share (0 to 1) of an n-gram model of the training text in a mixture with the model; auto: the best on validation",
+        None,
     )
     repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)
@@ -370,7 +374,7 @@ class LogSettings:
     folder: str = describe("folder of runs", "runs")
     every: Count = describe("steps between lines of metrics.jsonl", 10)
     sample_seconds: Positive | None = describe(
-        "seconds between samples at evaluations; the first: after 15 (none: off)", 60.0
+        "minimum seconds between two printed sample texts; the first follows after 15 seconds (none: no samples)", 60.0
     )
     tensorboard: bool = describe("also write TensorBoard files to the run folder", False)
     trackio: bool = describe("also log to trackio", False)

@@ -52,7 +52,7 @@ class Run:
         )
         if old and not overwrite:
             fix = "resume it, overwrite it or choose another name"
-            raise UserError(f"run {run.name} exists already", str(folder), fix=fix, code="run.exists")
+            raise UserError(f"a run named {run.name!r} exists already", str(folder), fix=fix, code="run.exists")
         if old and run.is_locked():
             raise locked_error(folder / LOCK)
         # A config.json alone may belong to another program; only a folder that is certainly a run is removed.

@@ -111,11 +111,11 @@ def find_study(name_or_path: str) -> Path:
         raise UserError(
             f"a study must be a .toml file (got {name_or_path})",
             str(path),
-            fix="run `lilliput study` to list the shipped studies",
+            fix="run lilliput study to list the shipped studies",
             code="study.file",
         )
     close = nearest(path.stem, known)
-    fix = f"use {close}" if close else "run `lilliput study` to list the shipped studies"
+    fix = f"use {close}" if close else "run lilliput study to list the shipped studies"
     raise UserError(f"study {name_or_path!r} does not exist", fix=fix, code="study.missing")
 
 

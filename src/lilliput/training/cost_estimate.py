@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from lilliput.model.counting import Count
     from lilliput.settings.tree import Config
 
@@ -58,6 +60,23 @@ def flops_seconds(config: Config, flops: float) -> float:
 
     device = choose_device(config.train.device)
     return flops / (REACHED * known_flops(device, choose_precision(config.train.precision, device).dtype))
+
+
+def refuse_too_large(config: Config, device: torch.device) -> None:
+    """Raise if the weights and gradients alone exceed the memory of the device; the operating system would kill the run."""
+    from lilliput.devices import device_memory
+    from lilliput.model.counting import count
+
+    memory, parameters = device_memory(device), count(config.model, config.vectors).parameters.total
+    needed = parameters * (16 if config.train.precision == "float64" else 8)
+    if memory is not None and needed > memory:
+        raise UserError(
+            f"the model does not fit into memory (weights and gradients take {needed / 1e9:,.0f} GB, there are "
+            f"{memory / 1e9:,.0f} GB)",
+            f"{parameters:,} parameters",
+            fix="reduce model.dim, model.layers, model.hidden, model.context or the vocabulary",
+            code="memory.short",
+        )
 
 
 def assume_data(config: Config) -> Config:

@@ -31,7 +31,7 @@ from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import save_checkpoint
 from lilliput.storage.run_folders import Run
 from lilliput.storage.state_format import take_apart
-from lilliput.training.cost_estimate import may_time_steps, tensor_bytes, token_seconds
+from lilliput.training.cost_estimate import may_time_steps, refuse_too_large, tensor_bytes, token_seconds
 from lilliput.training.estimate_data import EstimateData
 from lilliput.training.objectives import Split
 from lilliput.training.process_group import World
@@ -82,6 +82,7 @@ def estimate_run(data: EstimateData, device: torch.device, processes: int, repor
     config, world = data.config, World()
     prepare_machine(config.train.threads)
     if processes == 1:
+        refuse_too_large(config, device)
         choice = choose_speed(Work(config, data.objective, data.splits["train"], device), world, report)
     else:
         choice = choose_by_products(config, device, world, config.train.threads)

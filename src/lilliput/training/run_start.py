@@ -158,7 +158,7 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
         config = load_config(*command, origin="command line")
         folder = run_folder(config)
         if not looks_like_run(folder):
-            what, fix = f"run {folder} does not exist", "check the name, or start a new run"
+            what, fix = f"there is no run named {str(folder)!r}", "check the name, or start a new run"
             raise UserError(what, fix=fix, code="run.missing", setting="name")
     settings = flatten(config_to_dict(config))
     names = [*command.overrides, *(f"model.{name}" for name in SIZES.get(command.size or "", {}))]

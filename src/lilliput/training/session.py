@@ -27,6 +27,7 @@ from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config
 from lilliput.storage.environment import describe_hardware, describe_versions
 from lilliput.storage.run_folders import Run
+from lilliput.training.cost_estimate import refuse_too_large
 from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
 from lilliput.training.extension import extend, has_grown
@@ -123,6 +124,8 @@ def start_session(start: RunStart | None, report: Report, world: World) -> Itera
         device = world.device(claimed.config.train.device)
         prepare_machine(threads_of(claimed, world))
         data = load_training_data(claimed, world, report)
+        if world.processes == 1:  # several may share the model
+            refuse_too_large(data.config, device)
         if not claimed.resumed:
             data = choose_for_run(claimed, data, device, world, report)
         setup = set_up_model(claimed, data, device, world, report)
