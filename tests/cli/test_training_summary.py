@@ -14,13 +14,13 @@ from rich.console import Console
 from helpers.small_runs import FLAGS, lilliput, write_text
 from lilliput.cli import train
 from lilliput.cli.training_summary import print_limit, print_warnings
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Evaluated, Event, Saved, Stepped
 from torture import outcome
 
 
 def test_warnings_are_printed_again(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "mine", {}, overwrite=False)
+    run = RunFolder.create(tmp_path / "mine", {}, overwrite=False)
     warned: list[dict[str, Any]] = [
         {"event": "warning", "step": 1350, "kind": "overfitting", "text": "overfitting since step 900: more [text]"},
         {"event": "step", "step": 1400},
@@ -40,7 +40,7 @@ def test_warnings_are_printed_again(tmp_path: Path) -> None:
 )
 def test_the_time_limit_is_printed_if_it_ended_the_run(tmp_path: Path, ended: dict[str, Any], shown: bool) -> None:
     """Older logs do not have the key."""
-    run = Run.create(tmp_path / "mine", {}, overwrite=False)
+    run = RunFolder.create(tmp_path / "mine", {}, overwrite=False)
     run.metrics_path.write_text(
         json.dumps({"event": "finished", "step": 5, "tokens": 9, "seconds": 1.0, **ended}) + "\n"
     )

@@ -24,7 +24,7 @@ from lilliput.evaluation.baseline_comparison import with_verdict
 from lilliput.evaluation.evaluate import open_evaluation
 from lilliput.evaluation.unknown_words import fit_speller
 from lilliput.settings.loading import replace
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Path:
 def event(run: Path, kind: str, name: str | None = None) -> dict[str, Any]:
     return next(
         one
-        for one in Run(run).metrics()
+        for one in RunFolder(run).metrics()
         if one["event"] == kind and one.get("whole", True) and one.get("name") in (None, name)
     )
 

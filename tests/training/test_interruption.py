@@ -10,7 +10,7 @@ import pytest
 
 import lilliput
 from helpers.small_runs import small_config, train_small
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Event, Stepped
 from lilliput.training.interruption import INTERRUPT, listening
 from torture import outcome
@@ -39,7 +39,7 @@ def test_an_interrupt_saves_the_step(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         lilliput.train(config, observers=[Presser(5)])
     assert signal.getsignal(signal.SIGINT) is before
-    run = Run(tmp_path / "runs" / "mine")
+    run = RunFolder(tmp_path / "runs" / "mine")
     assert run.last is not None and run.last.step == 5  # train.save_every is 2
     assert outcome(lilliput.train(config, resume=True).folder) == outcome(expected.folder)
 
@@ -47,7 +47,7 @@ def test_an_interrupt_saves_the_step(tmp_path: Path) -> None:
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         lilliput.train(small_config(tmp_path), observers=[Presser(5, times=2)])
-    run = Run(tmp_path / "runs" / "mine")
+    run = RunFolder(tmp_path / "runs" / "mine")
     assert run.last is not None and run.last.step == 4
     assert not run.is_locked()
 

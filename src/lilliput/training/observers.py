@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lilliput.evaluation.metric_format import format_figures, format_limit, format_perplexity
 from lilliput.storage.atomic_files import cannot_write
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import (
     Evaluated,
     EvaluationFigures,
@@ -44,7 +44,7 @@ class Observer(Protocol):
 class MetricsFile:
     """Write one JSON object per line, flushed before the next event."""
 
-    def __init__(self, run: Run, every: int) -> None:
+    def __init__(self, run: RunFolder, every: int) -> None:
         self.every, self.path = every, run.metrics_path
         try:
             self.file: IO[str] = self.path.open("a", encoding="utf-8")

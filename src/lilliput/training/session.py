@@ -26,7 +26,7 @@ from lilliput.model.transformer import Transformer
 from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config
 from lilliput.storage.environment import describe_hardware, describe_versions
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
 from lilliput.training.extension import extend, has_grown
@@ -47,7 +47,7 @@ from lilliput.training.training_data import TrainingData, load_training_data
 class Session:
     """A run about to train. `notes` are sentences for the user."""
 
-    run: Run
+    run: RunFolder
     trainer: Trainer[Any]
     prepared: Prepared
     notes: list[str]
@@ -187,7 +187,7 @@ def refuse_mixture(config: Config, world: World) -> None:
         )
 
 
-def build_trainer(run: Run, data: TrainingData, setup: ModelSetup, world: World) -> Trainer[Any]:
+def build_trainer(run: RunFolder, data: TrainingData, setup: ModelSetup, world: World) -> Trainer[Any]:
     trainer = Trainer(
         data.config,
         world,
@@ -207,17 +207,17 @@ def build_trainer(run: Run, data: TrainingData, setup: ModelSetup, world: World)
 def create_run(session: Session, claimed: ClaimedRun, stack: ExitStack) -> None:
     """Create and lock the run's folder. If the weights are another run's, save them first: the other run may be deleted."""
     trainer, world = session.trainer, session.trainer.world
-    save: Callable[[Run], None] = trainer.save if claimed.has_weights else lambda _: None
+    save: Callable[[RunFolder], None] = trainer.save if claimed.has_weights else lambda _: None
     if not world.first:
         save(session.run)  # all processes gather the weights
         return
 
-    def fill(new: Run) -> None:
+    def fill(new: RunFolder) -> None:
         save_launches(new, world.launches())
         save(new)
 
     folder, config = session.run.folder, config_to_dict(trainer.config)
-    trainer.run = session.run = Run.create(folder, config, claimed.overwrite, fill)
+    trainer.run = session.run = RunFolder.create(folder, config, claimed.overwrite, fill)
     stack.enter_context(session.run.lock())
 
 
@@ -242,7 +242,7 @@ def resume_training(session: Session, claimed: ClaimedRun) -> None:
         trainer.best = None
 
 
-def best_verifies(run: Run, notes: list[str]) -> bool:
+def best_verifies(run: RunFolder, notes: list[str]) -> bool:
     """Return whether the best checkpoint is intact or missing; add a note if it is damaged."""
     try:
         if run.best:
@@ -259,7 +259,7 @@ def train(
     overwrite: bool = False,
     start_from: str | None = None,
     observers: list[Observer] | None = None,
-) -> Run:
+) -> RunFolder:
     """Train a run to its end: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, all processes call this.
 
     Ctrl-C ends the current step, saves, and raises KeyboardInterrupt; a second one stops at once. `resume=True` continues.
