@@ -2,7 +2,7 @@
 
 Owns: which jobs are left, the events reported to the caller, the handling of failed processes. Does not own: processes
 (`subprocesses`), their command lines (`job_plan`), the study's folder (`study_results`), the estimated time
-(`time_estimate`), the console (`cli.study`), the report.
+(`time_estimate`), the console (`api.study_progress`), the report.
 
 Each run and each measurement is a separate process, so that its peak memory can be measured.
 """

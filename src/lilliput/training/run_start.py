@@ -54,11 +54,13 @@ ADOPTED = ("model.", "tokenizer.", "vectors.")  # settings that are taken from t
 
 
 class CommandSettings(NamedTuple):
-    """The settings of a command line: a target (recipe, text or run), dotted settings, and a size."""
+    """The settings of a command or a call: a target (recipe, text or run), dotted settings, a size, and their place in
+    error messages."""
 
     target: str
-    overrides: Mapping[str, str]
+    overrides: Mapping[str, Any]
     size: str | None = None
+    origin: str = "command line"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def resolve_start(
     if resume and isinstance(requested, CommandSettings):
         run, named = find_run_to_resume(requested)
         return RunStart(resumed_config(run, named), True, overwrite, None)
-    config = requested if isinstance(requested, Config) else load_config(*requested, origin="command line")
+    config = requested if isinstance(requested, Config) else load_config(*requested)
     origin: Checkpoint | None = None
     if start_from is not None:
         if isinstance(requested, CommandSettings):
@@ -153,9 +155,9 @@ def find_run_to_resume(command: CommandSettings) -> tuple[RunFolder, dict[str, A
             what = "settings of a resumed run cannot be changed, except a larger budget"
             fix = "remove them, or start a new run from this one"
             raise UserError(what, str(folder), fix=fix, code="setting.changed", setting=changed)
-        config = load_config(None, free, origin="command line")
+        config = load_config(None, free, origin=command.origin)
     else:
-        config = load_config(*command, origin="command line")
+        config = load_config(*command)
         folder = run_folder(config)
         if not looks_like_run(folder):
             what, fix = f"run {folder} does not exist", "check the name, or start a new run"

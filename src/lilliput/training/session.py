@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -31,11 +30,10 @@ from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
 from lilliput.training.extension import extend, has_grown
 from lilliput.training.first_look import small_text_note, starting_notes
-from lilliput.training.interruption import INTERRUPT, listening
 from lilliput.training.loop import Trainer
 from lilliput.training.model_setup import ModelSetup, set_up_model
 from lilliput.training.observers import MetricsFile, Observer
-from lilliput.training.process_group import World, open_world
+from lilliput.training.process_group import World
 from lilliput.training.run_start import ClaimedRun, RunStart, claim_run, resolve_start
 from lilliput.training.speed_choice import choose_speed
 from lilliput.training.step_timing import Work
@@ -251,31 +249,3 @@ def best_verifies(run: RunFolder, notes: list[str]) -> bool:
         notes.append(f"{error.what}; the best of the next checkpoints will replace it")
         return False
     return True
-
-
-def train(
-    config: Config,
-    resume: bool = False,
-    overwrite: bool = False,
-    start_from: str | None = None,
-    observers: list[Observer] | None = None,
-) -> RunFolder:
-    """Train a run to its end: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, all processes call this.
-
-    Ctrl-C ends the current step, saves, and raises KeyboardInterrupt; a second one stops at once. `resume=True` continues.
-    """
-    received: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        session.trainer.stop()
-        if len(received) > 1 and world.launch is None:
-            raise KeyboardInterrupt
-
-    with open_world() as world, open_session(config, resume, overwrite, start_from, world=world) as session:
-        with listening(on_signal, INTERRUPT):
-            for _ in session.events(observers or [] if world.first else []):
-                pass
-        if received:
-            raise KeyboardInterrupt
-    return session.run
