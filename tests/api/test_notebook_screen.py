@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,13 @@ def test_a_training_in_a_notebook(tmp_path: Path) -> None:
     pages = Pages()
     screen = pages.screen()
     output = ProgressOutput(screen.console, screen)
-    with output.reporting() as report, open_session(small_config(tmp_path), report=report) as session:
+    with ExitStack() as stack:
+        with output.reporting() as report:
+            session = stack.enter_context(open_session(small_config(tmp_path), report=report))
+        assert "<progress" in "".join(pages) and "<progress" not in pages[-1], "the bar of the data"
         assert follow(session, output, "again") is None
-    shares = [float(share) for page in pages for share in re.findall(r'value="([\d.]+)"', page)]
+    training = [page for page in pages if "14,480 parameters" in page]
+    shares = [float(share) for page in training for share in re.findall(r'value="([\d.]+)"', page)]
     assert shares and shares == sorted(shares) and shares[-1] <= 1.0
     assert "14,480 parameters" in pages[-1] and pages[-1].count("validation loss") == 2
     assert "step      1" not in pages[-1], "the bar has the steps"

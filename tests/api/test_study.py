@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import doctest
-import importlib
 import re
+import types
 import typing
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def test_a_study_returns_its_table() -> None:
     place = workspace() / "runs" / "window-quick"
     outcome = lilliput.study(workspace() / "window.toml", quick=True, folder=place.parent, progress=False)
     (row,) = outcome.table
-    (line,) = csv.DictReader((place / "table.csv").open(newline=""))
+    (line,) = csv.DictReader((place / "table.csv").read_text("utf-8").splitlines())
     assert (row["window"], row["seed"], row["run"]) == ("full", 1, line["run"])
     assert {name: f"{value}" for name, value in row.items()} == line
     assert (outcome.folder, outcome.name, outcome.finished, outcome.missing) == (place, "window", True, [])
@@ -137,11 +137,7 @@ def test_the_examples_of_docstrings(name: str, here: Path) -> None:
 
 
 def test_every_public_function_is_listed_here() -> None:
-    functions = {
-        name
-        for name in lilliput.__all__
-        if importlib.import_module("types").FunctionType is type(getattr(lilliput, name))
-    }
+    functions = {name for name in lilliput.__all__ if isinstance(getattr(lilliput, name), types.FunctionType)}
     assert functions == {*FUNCTIONS, "load_config", "register"}
     public = {name for name in vars(Run) if not name.startswith("_")}
     assert {*METHODS} <= public

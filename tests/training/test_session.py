@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import lilliput
 from helpers.labelled_corpora import labelled_changes, write_labelled
 from helpers.small_runs import (
     MEMORY,
@@ -40,7 +41,7 @@ from lilliput.training.events import Evaluated, Finished, Saved, Stepped
 from lilliput.training.precision import Precision
 from lilliput.training.process_group import World
 from lilliput.training.run_start import ClaimedRun, run_folder
-from lilliput.training.session import open_session, threads_of, train
+from lilliput.training.session import open_session, threads_of
 from lilliput.training.training_data import fit_labels
 from torture import outcome
 
@@ -587,11 +588,11 @@ def test_train_from_python(tmp_path: Path) -> None:
         def close(self) -> None:
             calls.append("closed")
 
-    run = train(config, observers=[Recorder()])
+    run = lilliput.train(config, observers=[Recorder()], progress=False)
     assert calls.count("Stepped") == 8
     assert calls[-2:] == ["Finished", "closed"]
     assert outcome(run.folder)["weights"] == outcome(trained() / "runs" / "mine")["weights"]
-    assert outcome(train(config, resume=True).folder) == outcome(run.folder)
+    assert outcome(train_small(config, resume=True)[0].folder) == outcome(run.folder)
 
 
 def test_observers_are_closed_after_an_exception(tmp_path: Path) -> None:
@@ -606,7 +607,7 @@ def test_observers_are_closed_after_an_exception(tmp_path: Path) -> None:
             closed.append(True)
 
     with pytest.raises(RuntimeError, match="error of an observer"):
-        train(small_config(tmp_path), observers=[Failing()])
+        lilliput.train(small_config(tmp_path), observers=[Failing()], progress=False)
     assert closed == [True]
     train_small(small_config(tmp_path), resume=True)
 
