@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import doctest
+import os
 import re
+import signal
+import threading
+import time
 import types
 import typing
 from pathlib import Path
@@ -18,6 +22,7 @@ from lilliput.api.arguments import GENERATE_KEYWORDS
 from lilliput.api.generate_keywords import GenerateKeywords
 from lilliput.api.run import Run
 from lilliput.settings.tree import GenerateSettings
+from lilliput.studies.runner import LOCK
 from lilliput.studies.study_results import read_result
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +69,24 @@ def test_a_study_returns_its_table() -> None:
     assert outcome.table == [
         {**one.cell, "seed": one.seed, "run": one.run, **one.figures} for one in read_result(place).rows
     ]
+
+
+def test_an_interrupted_study_returns_what_is_measured(tmp_path: Path) -> None:
+    place = tmp_path / "window-quick"
+
+    def press() -> None:
+        while not (place / LOCK).exists():  # it is created after the handlers
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before, thread = signal.getsignal(signal.SIGINT), threading.Thread(target=press)
+    thread.start()
+    outcome = lilliput.study(workspace() / "window.toml", quick=True, folder=tmp_path, progress=False)
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (outcome.finished, outcome.table, outcome.folder) == (False, [], place)
+    assert outcome.missing == [{"cell": {"window": "full"}, "seed": 1}]
+    assert repr(outcome) == "StudyOutcome('window', 0 measurements, 1 missing)" and "<table>" in outcome._repr_html_()
 
 
 @pytest.mark.parametrize(
