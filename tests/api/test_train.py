@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lilliput
@@ -67,7 +68,14 @@ def test_progress_is_on_stderr(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_keywords_sizes_and_budgets(here: Path) -> None:
-    keywords: dict[str, Any] = {"size": "nano", "dim": 32, "context": 16, "batch": 2, "seed": 3, "folder": "mine"}
+    keywords: dict[str, Any] = {
+        "size": "nano",
+        "dim": np.int64(32),
+        "context": 16,
+        "batch": 2,
+        "seed": 3,
+        "folder": "mine",
+    }
     settings = {name: value for name, value in SMALL.items() if not name.startswith(("model.", "train.batch"))}
     run = lilliput.train("mytext.txt", tokens=64, settings=settings, progress=False, **keywords)
     config = run.config

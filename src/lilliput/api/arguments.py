@@ -18,12 +18,13 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from lilliput.errors import UserError, UserErrors, nearest
-from lilliput.settings.loading import check_values, sentence, setting_types
+from lilliput.settings.loading import check_values, sentence, setting_types, valid_values
 from lilliput.settings.tree import GenerateSettings
 
 ORIGIN = "Python arguments"  # the place of settings in error messages
 GENERATE = "generate."
 EXAMPLES = {"target": "mytext.txt", "csv": "documents.csv", "name": "window"}
+LONGEST = 60  # characters of a value in a message
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 # The keywords of `train` and `prepare` that are settings.
@@ -95,13 +96,11 @@ def checked(name: str, value: object, kind: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        details = dict.fromkeys(sentence(detail["msg"]) for detail in error.errors(include_url=False))
-        raise UserError(
-            f"{name} {' or '.join(details)} (got {value!r})",
-            fix=f"set {name} to a valid value",
-            code="argument.value",
-            setting=name,
-        ) from None
+        details = list(dict.fromkeys(sentence(detail["msg"]) for detail in error.errors(include_url=False)))
+        shown = repr(value) if len(repr(value)) <= LONGEST else f"{repr(value)[:LONGEST]}..."
+        what = f"{name} {' or '.join(details).replace(' or must be ', ' or ')} (got {shown})"
+        fix = f"set {name} to {valid_values(details)}"
+        raise UserError(what, fix=fix, code="argument.value", setting=name) from None
 
 
 def check_device(device: str) -> str:
@@ -157,8 +156,10 @@ def check_mapping(settings: object) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a path as text; None is what TOML writes as "none"."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    """Return a path as text, and a scalar of NumPy or torch as a number."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def generate_values(given: Mapping[str, Any], settings: Mapping[str, Any] | None) -> dict[str, Any]:
