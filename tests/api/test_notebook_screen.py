@@ -11,8 +11,12 @@ import pytest
 from helpers.small_runs import small_config
 from lilliput.api.consoles import ProgressOutput, choose_output
 from lilliput.api.notebook_screen import MOST_LINES, NotebookScreen
+from lilliput.api.study_progress import showing
 from lilliput.api.training_progress import follow
 from lilliput.errors import UserError, UserErrors
+from lilliput.settings.tree import Config
+from lilliput.studies.job_plan import Training
+from lilliput.studies.runner import Began, Failed, Going
 from lilliput.training.session import open_session
 
 
@@ -63,6 +67,18 @@ def test_a_training_in_a_notebook(tmp_path: Path) -> None:
     assert "14,480 parameters" in pages[-1] and pages[-1].count("validation loss") == len(samples)
     assert "step      1" not in pages[-1], "the bar has the steps"
     assert "<progress" not in pages[-1]
+
+
+def test_a_study_in_a_notebook() -> None:
+    pages = Pages()
+    screen = pages.screen()
+    job = Training("full-1", 1, {}, Config())
+    with showing(ProgressOutput(screen.console, screen)) as report:
+        report(Began(job, 1, 2))
+        report(Going(0.5, 120.0))
+        assert 'value="0.5000"' in pages[-1] and "50%  2 min left" in pages[-1]
+        report(Failed(job, ["error: <what>"]))
+    assert "error: &lt;what&gt;" in pages[-1] and "<progress" not in pages[-1]
 
 
 def test_outputs(capsys: pytest.CaptureFixture[str]) -> None:
