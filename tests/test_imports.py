@@ -14,7 +14,7 @@ SOURCE = Path(lilliput.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 # A package imports only itself and the packages before it (docs/architecture.md). `cli` and top-level modules come last.
 ORDER = ["errors", "storage", "settings", "devices", "kernels", "data", "model", "decoding", "evaluation", "training"]
-ORDER += ["interpret", "reports", "studies", "page", "exporting", "serving", "cli"]
+ORDER += ["interpret", "reports", "studies", "page", "exporting", "serving", "api", "cli"]
 
 
 def package_of(path: Path) -> str:

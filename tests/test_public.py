@@ -18,8 +18,8 @@ def python(code: str, *options: str) -> str:
 
 
 def test_every_public_name_is_there() -> None:
-    functions = ["evaluate", "load", "load_config", "predict", "prepare", "register", "study", "train"]
-    assert lilliput.__all__ == ["Config", "GenerateSettings", "UserError", *functions]
+    functions = ["evaluate", "load", "load_config", "predict", "prepare", "register", "runs", "study", "train"]
+    assert lilliput.__all__ == ["Config", "GenerateSettings", "Run", "UserError", *functions]
     for name in lilliput.__all__:
         assert getattr(lilliput, name).__name__ == name
         assert name in dir(lilliput)
@@ -40,16 +40,19 @@ def test_train_and_generate_from_python(tmp_path: Path, monkeypatch: pytest.Monk
     assert run.folder == Path("runs/mytext")
     text = lilliput.load("runs/mytext").generate("A bee", tokens=8, seed=1)
     assert text == lilliput.load("mytext").generate("A bee", tokens=8, seed=1), "a run's name is as good as its path"
-    assert lilliput.load(run.last.folder).generate("A bee", tokens=8, seed=1) if run.last else False
+    assert lilliput.load(run.checkpoint.folder).generate("A bee", tokens=8, seed=1) == text
     greedy = lilliput.GenerateSettings(tokens=8, temperature=0.0)
-    writer = lilliput.load("runs/mytext")
-    assert writer.generate("A bee", settings=greedy) == writer.generate("A bee", tokens=8, temperature=0.0)
+    assert run.generate("A bee", settings=greedy) == run.generate("A bee", tokens=8, temperature=0.0)
     assert refused(lambda: lilliput.load("yours")).code == "run.missing"
 
 
 def test_prepare_from_python(tmp_path: Path) -> None:
     prepared = lilliput.prepare(small_config(tmp_path))
-    assert prepared.report()["documents"] == {"train": 11, "validation": 1}
+    assert prepared.documents == {"train": 11, "validation": 1}
+
+
+def test_types_travel_with_the_package() -> None:
+    assert (Path(lilliput.__file__).parent / "py.typed").is_file()
 
 
 def test_settings_from_python() -> None:

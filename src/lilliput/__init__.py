@@ -3,9 +3,11 @@
 The public names, imported on first use, so that `import lilliput` is fast:
 
     import lilliput
-    writer = lilliput.load("runs/demo")
-    print(writer.generate("Once upon a time"))
-    print(writer.generate("Once upon a time", settings=lilliput.GenerateSettings(top_p=0.9, stop=("The end",))))
+    run = lilliput.train("mytext.txt", minutes=3)
+    print(run.generate("Once upon a time", top_p=0.9))
+    print(lilliput.load("runs/mytext").evaluate(baselines=True))
+
+docs/python.md describes them.
 """
 
 from __future__ import annotations
@@ -14,37 +16,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lilliput.data.prepare import prepare as prepare
-    from lilliput.decoding.writer import load as load
+    from lilliput.api.load import evaluate as evaluate
+    from lilliput.api.load import load as load
+    from lilliput.api.load import predict as predict
+    from lilliput.api.load import runs as runs
+    from lilliput.api.prepare import prepare as prepare
+    from lilliput.api.run import Run as Run
+    from lilliput.api.study import study as study
+    from lilliput.api.train import train as train
     from lilliput.errors import UserError as UserError
-    from lilliput.evaluation.evaluate import evaluate as evaluate
-    from lilliput.evaluation.label_prediction import predict as predict
     from lilliput.settings.choice_tables import register as register
     from lilliput.settings.loading import load_config as load_config
     from lilliput.settings.tree import Config as Config
     from lilliput.settings.tree import GenerateSettings as GenerateSettings
-    from lilliput.studies.runner import study as study
-    from lilliput.training.session import train as train
 
 __version__ = "0.2.0"
 
 _PLACES = {
     "Config": "lilliput.settings.tree",
     "GenerateSettings": "lilliput.settings.tree",
+    "Run": "lilliput.api.run",
     "UserError": "lilliput.errors",
-    "evaluate": "lilliput.evaluation.evaluate",
-    "load": "lilliput.decoding.writer",
+    "evaluate": "lilliput.api.load",
+    "load": "lilliput.api.load",
     "load_config": "lilliput.settings.loading",
-    "predict": "lilliput.evaluation.label_prediction",
-    "prepare": "lilliput.data.prepare",
+    "predict": "lilliput.api.load",
+    "prepare": "lilliput.api.prepare",
     "register": "lilliput.settings.choice_tables",
-    "study": "lilliput.studies.runner",
-    "train": "lilliput.training.session",
+    "runs": "lilliput.api.load",
+    "study": "lilliput.api.study",
+    "train": "lilliput.api.train",
 }
 
 __all__ = [
     "Config",
     "GenerateSettings",
+    "Run",
     "UserError",
     "evaluate",
     "load",
@@ -52,6 +59,7 @@ __all__ = [
     "predict",
     "prepare",
     "register",
+    "runs",
     "study",
     "train",
 ]

@@ -48,6 +48,10 @@ class UserError(Exception):
         """The text as a command prints it."""
         return f"error: {self}"
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback."""
+        return self.printed().splitlines()
+
 
 class UserErrors(UserError):
     """Several independent errors, reported at once, one line each."""

@@ -53,7 +53,7 @@ def test_saved_arrays_equal_the_weights_of_the_model(home: Path) -> None:
 
     assert lilliput("attention", "mine", "A bee.", "--layers", "1", "--heads", "1", "--pictures", "none").code == 0
     with np.load("attention/mine/attention.npz") as arrays:
-        found = capture_text(library.load("mine"), "A bee.")
+        found = capture_text(library.load("mine").writer, "A bee.")
         assert np.array_equal(arrays["layer_1"], found.weights[1][[1]])
         assert np.array_equal(arrays["visible_1"], found.mask(1))
         assert arrays["tokens"].tolist() == list(found.tokens)
@@ -188,7 +188,7 @@ def test_functions_of_heads_on_a_conllu_file(home: Path) -> None:
     result = lilliput(*words, "--json")
     assert result.code == 0, result.err
     found = json.loads(result.out)
-    expected = measure_functions(library.load("mine"), read_conllu("s.conllu"), 2, 1, [0])
+    expected = measure_functions(library.load("mine").writer, read_conllu("s.conllu"), 2, 1, [0])
     assert found["functions"] == [one.as_dict() for one in expected]
     assert (found["texts"], found["files"].keys()) == (0, {"functions.csv"})
     rows = list(csv.DictReader(Path("attention/mine/functions.csv").read_text().splitlines()))

@@ -49,7 +49,7 @@ def written(prompt: str, seed: int, *flags: str) -> str:
 
 
 def new_chat() -> Chat:
-    writer = library.load("mine", "cpu")
+    writer = library.load("mine", "cpu").writer
     return Chat(writer, writer.config.generate, Partner(), terminal=False)
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import lilliput
+from lilliput.api.evaluation_tables import format_generation, sentences, verdict_sentences
 from lilliput.cli.evaluate import EXAMPLES, OverlapFlags
-from lilliput.cli.evaluation_tables import format_generation, sentences, verdict_sentences
 from lilliput.settings.tree import GenerateSettings
 
 

@@ -35,7 +35,7 @@ def in_json(*words: str) -> dict[str, Any]:
 
 def test_the_lens_of_a_text(home: Path) -> None:
     found = in_json(TEXT, "--top", "2")
-    assert found["lens"] == lens(library.load("mine"), TEXT, 2).as_dict()
+    assert found["lens"] == lens(library.load("mine").writer, TEXT, 2).as_dict()
     assert found["run"] == "mine" and found["ablated_text"] is found["costs"] is None
     result = lilliput("interpret", "mine", TEXT)
     assert result.code == 0, result.err
@@ -46,12 +46,12 @@ def test_the_lens_of_a_text(home: Path) -> None:
 
 def test_ablation_in_a_text(home: Path) -> None:
     found = in_json(TEXT, "--ablate", "1.0", "--ablate", "0.1", "--ablation", "mean", "--generate", "5", "--seed", "2")
-    expected = ablate(library.load("mine"), TEXT, [(0, 1), (1, 0)], "mean", 5, 2).as_dict()
+    expected = ablate(library.load("mine").writer, TEXT, [(0, 1), (1, 0)], "mean", 5, 2).as_dict()
     assert found["ablated_text"] == expected and found["lens"] is None
     result = lilliput("interpret", "mine", TEXT, "--ablate", "1.0", "--temperature", "0", "--lens")
     assert result.code == 0 and f"{expected['loss']:.4f}" in result.out
     every = in_json(TEXT, "--ablate", "all")["costs"]
-    assert every == ablate_each(library.load("mine"), TEXT).as_dict()
+    assert every == ablate_each(library.load("mine").writer, TEXT).as_dict()
 
 
 def test_ablation_over_documents(home: Path) -> None:

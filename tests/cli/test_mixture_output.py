@@ -11,7 +11,7 @@ import pytest
 
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import FLAGS, copy_of_trained, lilliput, small_config, train_small
-from lilliput.cli.mixture_output import sentences
+from lilliput.api.mixture_tables import sentences
 from lilliput.decoding.mixture_weights import describe_mixture
 from lilliput.decoding.ngram_mixture import WEIGHTS
 

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.small_runs import FLAGS, SETTINGS, copy_of_trained, lilliput, trained
 from lilliput.settings.recipes import recipe_schema
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_json_of_a_run() -> None:
         output["parameters"][part] for part in ("embedding", "blocks", "norm", "head")
     )
     assert [checkpoint["verified"] for checkpoint in output["checkpoints"]] == [True] * len(output["checkpoints"])
-    whole = next(event for event in Run(Path("runs/mine")).metrics() if event.get("whole"))
+    whole = next(event for event in RunFolder(Path("runs/mine")).metrics() if event.get("whole"))
     assert output["validation"]["loss"] == whole["loss"]
 
 
@@ -54,7 +54,7 @@ def test_printed_output_of_a_run() -> None:
 def test_minutes_exclude_the_final_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluation of the whole split after training is not counted."""
     monkeypatch.chdir(copy_of_trained(tmp_path))
-    run = Run(Path("runs/mine"))
+    run = RunFolder(Path("runs/mine"))
     times = {"step": 60.0, "finished": 600.0}
     events = [
         event | ({"seconds": times[event["event"]]} if event["event"] in times else {}) for event in run.metrics()

@@ -18,7 +18,7 @@ from helpers.shared_data import DATA, needs_data
 from helpers.small_runs import FLAGS, SETTINGS, TEXT, lilliput, write_text
 from lilliput.settings.loading import SIZES
 from lilliput.settings.recipes import shipped_recipes
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from torture import outcome
 
 TRAIN_ONLY = [
@@ -275,7 +275,7 @@ def test_an_existing_run_is_an_error_with_three_fixes() -> None:
 def test_resuming_by_folder_name_or_command(words: list[str]) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS).code == 0
     before = outcome(Path("runs/mytext"))
-    run = Run(Path("runs/mytext"))
+    run = RunFolder(Path("runs/mytext"))
     assert run.last
     shutil.rmtree(run.last.folder)  # as after a kill before the last save
     code, _, err = lilliput("train", *words, "--resume")
@@ -343,7 +343,7 @@ def test_fine_tuning(here: Path) -> None:
     assert lilliput("train", "mytext.txt", *FLAGS, "--name", "base").code == 0
     (here / "letters.txt").write_text("The bees are well. " * 100)
     summary = as_json("train", "letters.txt", "--from", "base", *TRAIN_ONLY)
-    base, tuned = Run(Path("runs/base")), Run(Path("runs/letters"))
+    base, tuned = RunFolder(Path("runs/base")), RunFolder(Path("runs/letters"))
     assert summary["config"]["model"] == base.config()["model"]
     assert base.best and tuned.best
     assert tuned.best.tokenizer_json() == base.best.tokenizer_json()

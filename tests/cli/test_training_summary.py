@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from helpers.small_runs import FLAGS, lilliput, write_text
-from lilliput.cli import train
+from lilliput.api import training_progress
 from lilliput.cli.training_summary import print_limit, print_warnings
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Evaluated, Event, Saved, Stepped
 from torture import outcome
 
 
 def test_warnings_are_printed_again(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "mine", {}, overwrite=False)
+    run = RunFolder.create(tmp_path / "mine", {}, overwrite=False)
     warned: list[dict[str, Any]] = [
         {"event": "warning", "step": 1350, "kind": "overfitting", "text": "overfitting since step 900: more [text]"},
         {"event": "step", "step": 1400},
@@ -40,7 +40,7 @@ def test_warnings_are_printed_again(tmp_path: Path) -> None:
 )
 def test_the_time_limit_is_printed_if_it_ended_the_run(tmp_path: Path, ended: dict[str, Any], shown: bool) -> None:
     """Older logs do not have the key."""
-    run = Run.create(tmp_path / "mine", {}, overwrite=False)
+    run = RunFolder.create(tmp_path / "mine", {}, overwrite=False)
     run.metrics_path.write_text(
         json.dumps({"event": "finished", "step": 5, "tokens": 9, "seconds": 1.0, **ended}) + "\n"
     )
@@ -62,8 +62,8 @@ def show_samples_of_a_run(total: float, pace: float, every: float, seconds: floa
     """Simulate a run: steps of `pace` seconds, evaluations `every` seconds; return the times of its samples."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "time", clock)
-        samples, shown, evaluations = train.SampleTimes(seconds), list[float](), 0
+        patch.setattr(training_progress, "time", clock)
+        samples, shown, evaluations = training_progress.SampleTimes(seconds), list[float](), 0
         while clock.now < total:
             clock.now += pace
             step = round(clock.now / pace)
@@ -105,8 +105,8 @@ def test_the_first_sample_does_not_wait_for_an_evaluation(
 def test_a_sample_between_evaluations_does_not_change_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path)
-    monkeypatch.setattr(train, "FIRST_SAMPLE", 0.0)
-    monkeypatch.setattr(train, "SHORT_RUN", 0.0)
+    monkeypatch.setattr(training_progress, "FIRST_SAMPLE", 0.0)
+    monkeypatch.setattr(training_progress, "SHORT_RUN", 0.0)
     for name, seconds, samples in (("with", "1000", 1), ("without", "none", 0)):
         flags = ("--name", name, "--log.sample_seconds", seconds, "--model.dropout", "0.2")
         result = lilliput("train", "mytext.txt", *FLAGS, *flags)

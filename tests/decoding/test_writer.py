@@ -27,7 +27,7 @@ from lilliput.kernels.logit_statistics import STATISTICS
 from lilliput.model.transformer import build_model
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import GenerateSettings
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def writer() -> Writer:
 
 
 def test_a_checkpoint_is_self_contained(tmp_path: Path, writer: Writer) -> None:
-    best = Run(trained() / "runs" / "mine").best
+    best = RunFolder(trained() / "runs" / "mine").best
     assert best
     alone = Path(shutil.copytree(best.folder, tmp_path / "somewhere"))
     assert load(alone).generate("Once", seed=3) == writer.generate("Once", seed=3)
@@ -461,7 +461,7 @@ def test_a_classifier_cannot_generate(writer: Writer) -> None:
 
 def test_a_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
     folder = copy_of_trained(tmp_path) / "runs" / "mine"
-    best = Run(folder).best
+    best = RunFolder(folder).best
     assert best
     (best.folder / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json"):

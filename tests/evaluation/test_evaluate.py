@@ -16,15 +16,16 @@ import torch.nn.functional as F
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import copy_of_trained, small_config, train_small, trained
 from helpers.user_errors import refused
-from lilliput import UserError, evaluate, load
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import floor_bits_per_byte
 from lilliput.data.tokenizers.word_level import SPLITTERS
+from lilliput.decoding.writer import load
+from lilliput.errors import UserError
 from lilliput.evaluation.baseline_comparison import with_verdict
-from lilliput.evaluation.evaluate import open_evaluation
+from lilliput.evaluation.evaluate import evaluate, open_evaluation
 from lilliput.evaluation.unknown_words import fit_speller
 from lilliput.settings.loading import replace
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Path:
 def event(run: Path, kind: str, name: str | None = None) -> dict[str, Any]:
     return next(
         one
-        for one in Run(run).metrics()
+        for one in RunFolder(run).metrics()
         if one["event"] == kind and one.get("whole", True) and one.get("name") in (None, name)
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.small_runs import SETTINGS, small_config, trained
+from helpers.small_runs import SETTINGS, small_config, train_small, trained
 from lilliput.data.corpora import open_corpus
 from lilliput.data.prepare import prepare
 from lilliput.data.storybook import score, stories, validity
@@ -18,7 +18,6 @@ from lilliput.evaluation.generated_stories import check_story, measure_stories, 
 from lilliput.evaluation.text_statistics import measure_texts
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import GenerateSettings
-from lilliput.training.session import train
 
 
 def test_the_floor_is_the_exact_score_per_byte() -> None:
@@ -41,7 +40,7 @@ def test_story_validity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     config = load_config(
         "storybook", SETTINGS | {"data.documents": "10", "train.steps": "1", "train.precision": "float32"}
     )
-    writer = load(train(config).folder)
+    writer = load(train_small(config)[0].folder)
     found = story_validity(writer, 7, seed=1, batch=3)
     assert (found.count, found.share) == (7, 0.0)
     assert found == story_validity(writer, 7, seed=1, batch=7), "the batch does not matter"

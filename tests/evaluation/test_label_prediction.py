@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lilliput
 from helpers.evaluated_runs import judged_runs
 from helpers.user_errors import refused
 from lilliput.data.corpora.documents import Document
@@ -42,7 +41,7 @@ def test_only_the_context_of_a_long_text_is_read(task: str) -> None:
     context = find_classifier(run).config.model.context
     room = context - (task == "both")
     fits, cut, longer = "bee " * room, "bee " * room + "owl", "bee " * room + "moon " * 90
-    one, two, three = lilliput.predict(run, [fits, cut, longer], "cpu")["predictions"]
+    one, two, three = predict(run, [fits, cut, longer], "cpu")["predictions"]
     assert [each["truncated"] for each in (one, two, three)] == [False, True, True]
     assert [each["tokens"] for each in (one, two, three)] == [room, room + 1, room + 90]
     assert two["probabilities"] == pytest.approx(three["probabilities"], abs=1e-12)

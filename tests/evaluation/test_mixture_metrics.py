@@ -15,12 +15,11 @@ import pytest
 from helpers.evaluated_runs import judged_runs
 from helpers.small_runs import small_config, train_small
 from helpers.user_errors import refused
-from lilliput import evaluate
 from lilliput.data.ngrams.kneser_ney import Floats, NGrams, lay_out
 from lilliput.decoding.mixture_weights import cross_mix, fit_weight, mix
 from lilliput.decoding.ngram_mixture import WEIGHTS
 from lilliput.decoding.token_scores import score_tokens
-from lilliput.evaluation.evaluate import open_evaluation
+from lilliput.evaluation.evaluate import evaluate, open_evaluation
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.settings.tree import GenerateSettings, MixShare
 

@@ -20,7 +20,7 @@ from lilliput.exporting.comparison import TOLERANCE, compare_greedy, compare_ids
 from lilliput.exporting.comparison_texts import COUNT, find_texts
 from lilliput.exporting.export import MARK, ExportRequest, check_destination, export_run
 from lilliput.exporting.model_card import figures_text
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 FILES = {
     "config.json",
@@ -210,4 +210,4 @@ def test_errors_of_the_command(tmp_path: Path) -> None:
     assert lilliput("export", str(tmp_path / "none"), "--to", "gguf").errors[0].code == "run.missing"
     missing = lilliput("export", mine, "--to", "gguf", "--evaluation", str(tmp_path / "none.json"))
     assert missing.errors[0].code == "file.unreadable"
-    assert Run(Path(mine)).folder.is_dir()
+    assert RunFolder(Path(mine)).folder.is_dir()

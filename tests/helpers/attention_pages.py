@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Browser, Page, Playwright, expect
 
-import lilliput
 from helpers.small_runs import trained
-from lilliput.decoding.writer import Writer
+from lilliput.decoding.writer import Writer, load
 from lilliput.interpret import AttentionMaps
 from lilliput.model.transformer import build_model
 
@@ -50,7 +49,7 @@ def draw_attention(
 
 @functools.cache
 def load_small() -> Writer:
-    return lilliput.load(trained() / "runs" / "mine", "cpu")
+    return load(trained() / "runs" / "mine", "cpu")
 
 
 def small_writer(**changes: Any) -> Writer:

@@ -22,7 +22,7 @@ from lilliput.cli import run_command
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings.loading import load_config
 from lilliput.settings.tree import Config
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import TIMES, Event
 from lilliput.training.session import open_session
 
@@ -77,7 +77,7 @@ def small_config(folder: Path, name: str = "mine", **changes: str) -> Config:
     return load_config(str(text), SETTINGS | places | dotted)
 
 
-def train_small(config: Config, resume: bool = False, start_from: str | None = None) -> tuple[Run, list[Event]]:
+def train_small(config: Config, resume: bool = False, start_from: str | None = None) -> tuple[RunFolder, list[Event]]:
     with open_session(config, resume=resume, start_from=start_from) as session:
         return session.run, list(session.events([]))
 
@@ -91,7 +91,7 @@ def abandon(config: Config, after: int, resume: bool = False) -> bool:
     return found == after
 
 
-def timeless(run: Run) -> list[dict[str, Any]]:
+def timeless(run: RunFolder) -> list[dict[str, Any]]:
     """Return the log without sessions, times, speeds and memory, for comparison with a repeated run."""
     lines = [line for line in run.metrics() if line["event"] != "session" and line.get("kind") != "speed"]
     return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]

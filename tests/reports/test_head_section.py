@@ -18,11 +18,11 @@ from lilliput.reports import head_section
 from lilliput.reports.document import Table
 from lilliput.reports.head_section import RESULT, find_heads, head_blocks, save_heads
 from lilliput.reports.run_report import write_run_report
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 
 def test_costs_equal_those_of_ablation(tmp_path: Path) -> None:
-    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    run = RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
     found, evaluation = find_heads(run), open_evaluation(run.folder)
     assert found is not None and found["functions"] is None, "the text has no annotations"
     assert found["costs"] == ablate_documents(evaluation.writer, evaluation.file).as_dict()
@@ -30,7 +30,7 @@ def test_costs_equal_those_of_ablation(tmp_path: Path) -> None:
 
 
 def test_functions_of_a_run_with_another_text(tmp_path: Path) -> None:
-    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    run = RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
     save_heads(run, find_heads(run))
     found, writer = find_heads(run, functions=True), load(run.folder)
     assert found is not None and found["costs"] is not None
@@ -41,11 +41,11 @@ def test_functions_of_a_run_with_another_text(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def storybook() -> Run:
-    return Run(judged_runs() / "runs" / "storybook")
+def storybook() -> RunFolder:
+    return RunFolder(judged_runs() / "runs" / "storybook")
 
 
-def test_measurements_of_a_storybook_run(storybook: Run) -> None:
+def test_measurements_of_a_storybook_run(storybook: RunFolder) -> None:
     found = find_heads(storybook)
     assert found is not None and found["functions"]["documents"] == 40
     writer, evaluation = load(storybook.folder), open_evaluation(storybook.folder)
@@ -54,7 +54,7 @@ def test_measurements_of_a_storybook_run(storybook: Run) -> None:
     assert found["costs"] == json.loads(json.dumps(ablate_documents(writer, evaluation.file, documents=40).as_dict()))
 
 
-def test_the_table_has_patterns_and_costs(storybook: Run) -> None:
+def test_the_table_has_patterns_and_costs(storybook: RunFolder) -> None:
     found, writer = find_heads(storybook), load(storybook.folder)
     assert found is not None
     sample = writer.samples(["Once upon a time there was a fox."])[0]
@@ -70,8 +70,8 @@ def test_the_table_has_patterns_and_costs(storybook: Run) -> None:
     assert plain.columns[:2] == ["head", "entropy"]
 
 
-def test_the_file_is_written_once_and_read(tmp_path: Path, storybook: Run) -> None:
-    run = Run(Path(shutil.copytree(storybook.folder, tmp_path / "runs" / "storybook")))
+def test_the_file_is_written_once_and_read(tmp_path: Path, storybook: RunFolder) -> None:
+    run = RunFolder(Path(shutil.copytree(storybook.folder, tmp_path / "runs" / "storybook")))
     write_run_report(run)
     written = (run.folder / RESULT).read_bytes()
     changed = json.loads(written)
@@ -91,11 +91,11 @@ def test_missing_data_and_other_models(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "prepared")
     found = find_heads(run)
     assert found is not None and found["costs"] is None and found["functions"] is not None
-    assert find_heads(Run(judged_runs() / "runs" / "classifier")) is None
-    assert find_heads(Run(tmp_path / "runs" / "nobody")) is None
+    assert find_heads(RunFolder(judged_runs() / "runs" / "classifier")) is None
+    assert find_heads(RunFolder(tmp_path / "runs" / "nobody")) is None
 
 
-def test_large_work_is_reduced_or_skipped(storybook: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_work_is_reduced_or_skipped(storybook: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_section, "CAPTURED_WEIGHTS", 6 * 2 * 2 * 32**2)
     monkeypatch.setattr(head_section, "ABLATION_FLOPS", 1.0)
     found = head_section.measure_heads(storybook)

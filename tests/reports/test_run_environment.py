@@ -18,7 +18,7 @@ from lilliput.reports.document import Block, FactList, Paragraph
 from lilliput.reports.run_environment import training_blocks, training_parts
 from lilliput.reports.run_report import describe_run
 from lilliput.settings.loading import config_from_dict
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 SESSION: dict[str, Any] = {
     "event": "session",
@@ -47,13 +47,13 @@ def facts(block: Block) -> dict[str, str]:
     return dict(block.items)
 
 
-def section_facts(run: Run) -> dict[str, str]:
+def section_facts(run: RunFolder) -> dict[str, str]:
     (block,) = next(one for one in describe_run(run).sections if one.title == "Speed and machine").blocks
     return facts(block)
 
 
 def test_session_event_describes_this_machine() -> None:
-    run = Run(trained() / "runs" / "mine")
+    run = RunFolder(trained() / "runs" / "mine")
     event, *others = run.metrics()
     config = config_from_dict(run.config(), "config")
     assert (event["event"], event["step"]) == ("session", 0)
@@ -73,7 +73,7 @@ def test_session_event_describes_this_machine() -> None:
 
 
 def test_share_of_peak_is_model_flops_over_the_measured_peak() -> None:
-    session, *others = Run(trained() / "runs" / "mine").metrics()
+    session, *others = RunFolder(trained() / "runs" / "mine").metrics()
     assert session["peak_flops"] > 0
     for event in others:
         if event["event"] == "step":
@@ -82,7 +82,7 @@ def test_share_of_peak_is_model_flops_over_the_measured_peak() -> None:
 
 
 def test_facts_equal_the_log() -> None:
-    run = Run(trained() / "runs" / "mine")
+    run = RunFolder(trained() / "runs" / "mine")
     found, events = section_facts(run), run.metrics()
     steps = [event for event in events if event["event"] == "step"]
     speeds, peak = [one["tokens_per_second"] for one in steps], max(one["memory_bytes"] for one in steps)
@@ -98,7 +98,7 @@ def test_facts_equal_the_log() -> None:
 
 
 def test_facts_are_those_of_the_training_not_of_the_present_machine(tmp_path: Path) -> None:
-    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    run = RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
     events = run.metrics()
     events[0] = events[0] | {key: SESSION[key] for key in ("versions", "machine", "device_memory_bytes", "peak_flops")}
     run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -12,12 +12,12 @@ from helpers.small_runs import copy_of_trained, lilliput, small_config, write_te
 from lilliput.reports.run_history import SHOWN, history_csv, history_table, run_history
 from lilliput.reports.run_plots import draw_run
 from lilliput.settings.loading import replace
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.session import open_session
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("history")
     write_text(folder, "test.txt")
     changes = {
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return session.run
 
 
-def test_every_value_is_that_of_the_log(run: Run) -> None:
+def test_every_value_is_that_of_the_log(run: RunFolder) -> None:
     events = run.metrics()
     rows = run_history(events)
     evaluations = [event for event in events if event["event"] == "evaluation" and not event["whole"]]
@@ -48,13 +48,13 @@ def test_every_value_is_that_of_the_log(run: Run) -> None:
     assert not any(key.endswith("accuracy") for key in rows[0])
 
 
-def test_the_csv_has_full_precision(run: Run) -> None:
+def test_the_csv_has_full_precision(run: RunFolder) -> None:
     rows = run_history(run.metrics())
     read = list(csv.DictReader(history_csv(rows).decode().splitlines()))
     assert [{key: float(value) if value else None for key, value in row.items()} for row in read] == rows
 
 
-def test_the_table_shows_the_values_and_shortens_a_long_history(run: Run) -> None:
+def test_the_table_shows_the_values_and_shortens_a_long_history(run: RunFolder) -> None:
     rows = run_history(run.metrics())
     table = history_table(rows)
     assert [row[0] for row in table.rows] == ["0", "1", "2", "4"]
@@ -66,7 +66,7 @@ def test_the_table_shows_the_values_and_shortens_a_long_history(run: Run) -> Non
     assert len(shown.rows) <= SHOWN + 1 and shown.rows[-1][0] == f"{5 * SHOWN}" and shown.note
 
 
-def test_plots_and_files_of_the_report(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_and_files_of_the_report(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = {picture.name: picture for picture in draw_run(run.metrics())}
     rows = run_history(run.metrics())
     assert f"own from {rows[0]['own.perplexity']:.4g} to {rows[-1]['own.perplexity']:.4g}" in pictures["perplexity"].alt
@@ -80,7 +80,7 @@ def test_plots_and_files_of_the_report(run: Run, tmp_path: Path, monkeypatch: py
 def test_a_log_without_the_newer_fields(tmp_path: Path) -> None:
     """Runs of earlier versions have no epoch, seconds or batch loss in their evaluations."""
     folder = copy_of_trained(tmp_path)
-    events = Run(folder / "runs" / "mine").metrics()
+    events = RunFolder(folder / "runs" / "mine").metrics()
     old = [{key: value for key, value in event.items() if key not in NEWER} for event in events]
     rows = run_history(old)
     assert rows and list(rows[0])[:2] == ["step", "validation.loss"]

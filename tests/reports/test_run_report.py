@@ -25,13 +25,13 @@ from lilliput.reports.markdown import to_markdown
 from lilliput.reports.run_plots import draw_run, floor_in_nats
 from lilliput.reports.run_report import describe_run, write_run_report
 from lilliput.reports.sample_section import find_samples
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.studies.measures import measure_training
 
 
 @pytest.fixture(scope="module")
 def document() -> ReportDocument:
-    run = Run(trained() / "runs" / "mine")
+    run = RunFolder(trained() / "runs" / "mine")
     return describe_run(run, find_samples(run))
 
 
@@ -43,7 +43,7 @@ def test_sections_and_content(document: ReportDocument) -> None:
     assert document.title == "mine"
     assert document.lead == "A language model with 2 layers, dim 16, 2 heads, trained on mytext.txt."
     text = to_markdown(document, "figures")
-    best = [event for event in Run(trained() / "runs" / "mine").metrics() if event["event"] == "evaluation"][-1]
+    best = [event for event in RunFolder(trained() / "runs" / "mine").metrics() if event["event"] == "evaluation"][-1]
     for words in (
         f"- validation loss: {best['loss']:.4f}",
         f"- bits per byte: {best['bits_per_byte']:.4f}",
@@ -83,7 +83,7 @@ def test_samples_equal_those_of_training(document: ReportDocument) -> None:
 
 
 def test_report_files_are_complete_and_deterministic(tmp_path: Path) -> None:
-    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    run = RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
     page, markdown = write_run_report(run)
     assert (page, markdown) == (run.folder / "report.html", run.folder / "report.md")
     text = page.read_text("utf-8")
@@ -98,7 +98,7 @@ def test_report_files_are_complete_and_deterministic(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_just_started(tmp_path: Path) -> None:
-    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    run = RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
     shutil.rmtree(run.checkpoints_folder)
     run.metrics_path.write_text("")
     document = describe_run(run)
@@ -115,7 +115,7 @@ def test_the_step_of_the_evaluated_weights_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_training_time_equals_that_of_a_study(tmp_path: Path) -> None:
-    run = Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    run = RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
     events = run.metrics()
     events[-1]["seconds"] = 900.0  # most of it to evaluate the whole split
     run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -26,23 +26,23 @@ from lilliput.reports.sample_section import (
     sample_blocks,
     save_samples,
 )
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> RunFolder:
     """A copy: the run's settings name the original's prepared data by an absolute path."""
-    return Run(copy_of_trained(tmp_path) / "runs" / "mine")
+    return RunFolder(copy_of_trained(tmp_path) / "runs" / "mine")
 
 
-def test_the_samples_equal_those_of_evaluate(run: Run) -> None:
+def test_the_samples_equal_those_of_evaluate(run: RunFolder) -> None:
     found, expected = find_samples(run), evaluate(run.folder, overlap=OverlapTask(), samples=True)
     assert found is not None and found["samples"] == expected["samples"] and len(found["samples"]) > 0
     assert (found["checkpoint"], found["bleu"]) == (expected["checkpoint"], expected["bleu"])
     assert not (run.folder / SAMPLES).exists(), "only `save_samples` writes"
 
 
-def test_the_table_has_the_first_ten_rows(run: Run) -> None:
+def test_the_table_has_the_first_ten_rows(run: RunFolder) -> None:
     found = find_samples(run)
     assert found is not None
     row = found["samples"][0] | {"prompt": "a |\r\n<b>", "generated_perplexity": 7.25, "sentence_bleu": 1.5}
@@ -57,7 +57,7 @@ def test_the_table_has_the_first_ten_rows(run: Run) -> None:
     assert f"{found['overlap']['reference_perplexity']:.2f}" in about.text
 
 
-def test_a_request_has_its_own_set_task_and_generation(run: Run) -> None:
+def test_a_request_has_its_own_set_task_and_generation(run: RunFolder) -> None:
     task = OverlapTask(prompts=3, prompt_tokens=4, tokens=6, seed=2)
     request = SampleRequest(task, "train", {"generate.temperature": 0.0})
     save_samples(run, find_samples(run))
@@ -73,7 +73,7 @@ def test_a_request_has_its_own_set_task_and_generation(run: Run) -> None:
     assert "the training split" in about.text and len(table.rows) == 2
 
 
-def test_a_file_without_a_request_is_of_the_usual_one(run: Run) -> None:
+def test_a_file_without_a_request_is_of_the_usual_one(run: RunFolder) -> None:
     save_samples(run, find_samples(run))
     old = json.loads((run.folder / SAMPLES).read_text("utf-8"))
     assert old.pop("request")
@@ -101,7 +101,7 @@ def test_without_prepared_data_the_samples_come_from_the_file(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("damage", ["checkpoint", "format", "json", "list"])
-def test_an_outdated_or_damaged_file_is_replaced(run: Run, damage: str) -> None:
+def test_an_outdated_or_damaged_file_is_replaced(run: RunFolder, damage: str) -> None:
     save_samples(run, find_samples(run))
     right = json.loads((run.folder / SAMPLES).read_text("utf-8"))
     wrong = {"json": "{", "list": "[]"}.get(damage) or json.dumps(right | {damage: "other"})
@@ -112,14 +112,14 @@ def test_an_outdated_or_damaged_file_is_replaced(run: Run, damage: str) -> None:
     assert found is not None and found["samples"] == right["samples"]
 
 
-def test_a_classifier_and_a_run_without_checkpoint_have_none(run: Run) -> None:
-    assert find_samples(Run(judged_runs() / "runs" / "classifier")) is None
+def test_a_classifier_and_a_run_without_checkpoint_have_none(run: RunFolder) -> None:
+    assert find_samples(RunFolder(judged_runs() / "runs" / "classifier")) is None
     shutil.rmtree(run.checkpoints_folder)
     run.checkpoints_folder.mkdir()
     assert find_samples(run) is None
 
 
-def test_the_report_contains_the_table_and_writes_the_file(run: Run) -> None:
+def test_the_report_contains_the_table_and_writes_the_file(run: RunFolder) -> None:
     _, markdown = write_run_report(run)
     assert read_samples(run) is not None
     text = markdown.read_text("utf-8")
@@ -129,7 +129,7 @@ def test_the_report_contains_the_table_and_writes_the_file(run: Run) -> None:
     )
 
 
-def test_a_folder_that_cannot_be_written(run: Run) -> None:
+def test_a_folder_that_cannot_be_written(run: RunFolder) -> None:
     (run.folder / SAMPLES).mkdir()
     _, markdown = write_run_report(run)
     assert "## Samples with references" in markdown.read_text("utf-8")

@@ -28,13 +28,13 @@ from helpers.user_errors import refused
 from lilliput.storage import atomic_files as files
 from lilliput.storage import checkpoints as store
 from lilliput.storage.checkpoints import FILES, MANIFEST, Checkpoint, save_checkpoint
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.storage.state_format import take_apart
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and kill -9")
 
 
-def save(run: Run, step: int, value: float | None = None, elements: int = 4) -> Checkpoint:
+def save(run: RunFolder, step: int, value: float | None = None, elements: int = 4) -> Checkpoint:
     """Save a checkpoint with `value` in every part."""
     value = float(step) if value is None else value
     return save_checkpoint(
@@ -61,7 +61,7 @@ def not_written(action: Callable[[], object], path: Path) -> str:
     return error.what
 
 
-def leftovers(run: Run) -> list[str]:
+def leftovers(run: RunFolder) -> list[str]:
     return [path.name for path in run.folder.rglob(".*") if path.name != ".lock"]
 
 
@@ -76,14 +76,14 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(memory: Path) -> Run:
-    return Run.create(memory / "demo", {"model": {"dim": 4}}, overwrite=False)
+def run(memory: Path) -> RunFolder:
+    return RunFolder.create(memory / "demo", {"model": {"dim": 4}}, overwrite=False)
 
 
 # ---- round trips
 
 
-def test_round_trip_of_a_checkpoint(run: Run) -> None:
+def test_round_trip_of_a_checkpoint(run: RunFolder) -> None:
     table = torch.randn(5, 3, dtype=torch.float64)
     model = {
         "embedding": table,
@@ -129,7 +129,7 @@ dtypes = st.sampled_from(
         max_size=4,
     )
 )
-def test_round_trip_of_any_tensors(run: Run, kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
+def test_round_trip_of_any_tensors(run: RunFolder, kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
     model = {name: torch.randint(0, 2, shape).to(dtype) for name, (dtype, shape) in kinds.items()}
     saved = save_checkpoint(run, 1, model=model, state={}, state_json={}, config={}, tokenizer_json="")
     loaded = saved.load_model()
@@ -137,12 +137,12 @@ def test_round_trip_of_any_tensors(run: Run, kinds: dict[str, tuple[torch.dtype,
     assert all(torch.equal(loaded[name], model[name]) and loaded[name].dtype == model[name].dtype for name in model)
 
 
-def test_same_content_gives_same_bytes(run: Run) -> None:
+def test_same_content_gives_same_bytes(run: RunFolder) -> None:
     first = {path.name: path.read_bytes() for path in save(run, 1).folder.iterdir()}
     assert first == {path.name: path.read_bytes() for path in save(run, 1).folder.iterdir()}
 
 
-def test_the_labels_of_a_classifier_are_in_the_manifest(run: Run) -> None:
+def test_the_labels_of_a_classifier_are_in_the_manifest(run: RunFolder) -> None:
     """Labels are any text, in order; other models have no such key."""
     names = ["W. Bush", "naïve", "0", "日本"]
     weights = {"weight": torch.zeros(2)}
@@ -157,7 +157,7 @@ def test_the_labels_of_a_classifier_are_in_the_manifest(run: Run) -> None:
     assert is_damaged(named.labels, manifest)
 
 
-def test_the_manifest_has_the_documented_format(run: Run) -> None:
+def test_the_manifest_has_the_documented_format(run: RunFolder) -> None:
     folder = save(run, 7).folder
     text = (folder / MANIFEST).read_bytes()
     content = json.loads(text)
@@ -172,7 +172,7 @@ def test_the_manifest_has_the_documented_format(run: Run) -> None:
     assert content == {"files": files, "format": 1, "step": 7}
 
 
-def test_a_replaced_checkpoint_is_the_new_one(run: Run) -> None:
+def test_a_replaced_checkpoint_is_the_new_one(run: RunFolder) -> None:
     save(run, 3, value=1.0)
     save(run, 3, value=2.0)
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [3]
@@ -190,7 +190,7 @@ def flip(data: bytes, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
-def test_every_changed_bit_is_found(run: Run, name: str) -> None:
+def test_every_changed_bit_is_found(run: RunFolder, name: str) -> None:
     folder = save(run, 7).folder
     data = (folder / name).read_bytes()
     with open(folder / name, "r+b", buffering=0) as file:
@@ -216,7 +216,7 @@ LOADERS: list[Callable[[Checkpoint], object]] = [
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    run = Run.create(tmp_path_factory.mktemp("large") / "demo", {}, overwrite=False)
+    run = RunFolder.create(tmp_path_factory.mktemp("large") / "demo", {}, overwrite=False)
     return save(run, 12, elements=50_000)
 
 
@@ -234,7 +234,7 @@ def test_any_changed_bit_is_found_by_every_method(
         path.write_bytes(data)
 
 
-def test_the_parsed_bytes_are_the_hashed_bytes(run: Run) -> None:
+def test_the_parsed_bytes_are_the_hashed_bytes(run: RunFolder) -> None:
     checkpoint = save(run, 1)
     checkpoint.verify()
     path = checkpoint.folder / "model.safetensors"
@@ -258,14 +258,14 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_named(run: Run, kind: str) -> None:
+def test_damage_is_named(run: RunFolder, kind: str) -> None:
     damage, name = DAMAGES[kind]
     checkpoint = save(run, 7)
     damage(checkpoint.folder)
     assert is_damaged(checkpoint.verify, checkpoint.folder / name)
 
 
-def test_a_folder_with_the_name_of_another_step_is_damaged(run: Run) -> None:
+def test_a_folder_with_the_name_of_another_step_is_damaged(run: RunFolder) -> None:
     other = save(run, 7).folder.rename(run.folder / "checkpoints" / "step-000009")
     assert is_damaged(lambda: Checkpoint.open(other), other / MANIFEST)
     free = other.rename(run.folder / "mine")  # any name other than a step is allowed
@@ -273,7 +273,7 @@ def test_a_folder_with_the_name_of_another_step_is_damaged(run: Run) -> None:
     assert is_damaged(Checkpoint(free, 8).verify, free / MANIFEST)
 
 
-def test_a_newer_format_is_not_damage(run: Run) -> None:
+def test_a_newer_format_is_not_damage(run: RunFolder) -> None:
     checkpoint = save(run, 7)
     (checkpoint.folder / MANIFEST).write_bytes(store._seal(b'{"format":2}'))
     error = refused(checkpoint.verify)
@@ -281,7 +281,7 @@ def test_a_newer_format_is_not_damage(run: Run) -> None:
     assert "format" in error.what and "2" in error.what
 
 
-def test_parts_of_the_training_state(run: Run) -> None:
+def test_parts_of_the_training_state(run: RunFolder) -> None:
     machine = {"torch": "2.9", "threads": 2}
     skeleton, tensors = take_apart({"data": "abc", "machine": machine, "moment": torch.ones(2)})
     weights = {"weight": torch.ones(2)}
@@ -292,7 +292,7 @@ def test_parts_of_the_training_state(run: Run) -> None:
     assert checkpoint.machine() == machine
 
 
-def test_files_of_file_managers_are_ignored(run: Run) -> None:
+def test_files_of_file_managers_are_ignored(run: RunFolder) -> None:
     checkpoint = save(run, 7)
     (checkpoint.folder / ".DS_Store").touch()
     checkpoint.verify()
@@ -323,12 +323,12 @@ def reports(reading: int) -> list[float]:
 @needs_fork
 def test_a_kill_before_any_system_call_loses_nothing(memory: Path) -> None:
     """Kill before the n-th call that changes the disk, for every n of saving, replacing and pruning."""
-    start = Run.create(memory / "start", {}, overwrite=False)
+    start = RunFolder.create(memory / "start", {}, overwrite=False)
     save(start, 1, value=1.0)
     for moment in range(1000):
-        run = Run(shutil.copytree(start.folder, memory / "killed"))
+        run = RunFolder(shutil.copytree(start.folder, memory / "killed"))
 
-        def work(report: Callable[[float], None], run: Run = run, moment: int = moment) -> None:
+        def work(report: Callable[[float], None], run: RunFolder = run, moment: int = moment) -> None:
             calls = iter(range(10_000))
 
             def dying(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -375,7 +375,7 @@ def test_a_kill_before_any_system_call_loses_nothing(memory: Path) -> None:
 
 @needs_fork
 def test_the_newest_checkpoint_is_valid_after_twenty_random_kills(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "demo", {}, overwrite=False)  # on a real disk
+    run = RunFolder.create(tmp_path / "demo", {}, overwrite=False)  # on a real disk
     chance = random.Random(5)
 
     def work(report: Callable[[float], None]) -> None:
@@ -407,7 +407,7 @@ def test_the_newest_checkpoint_is_valid_after_twenty_random_kills(tmp_path: Path
     assert run.checkpoints()[-1].step > 20
 
 
-def test_everything_is_flushed_before_it_gets_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_flushed_before_it_gets_its_name(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power loss cannot be tested; the order of flushes and renames can."""
     calls: list[tuple[str, int | str]] = []
     flush, rename = os.fsync, os.rename
@@ -453,7 +453,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("when", ["before", "while writing"])
 def test_a_full_disk_keeps_the_old_checkpoint(disk: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.create(disk / "demo", {}, overwrite=False)
+    run = RunFolder.create(disk / "demo", {}, overwrite=False)
     save(run, 1)
     free = shutil.disk_usage(disk).free
     if when == "while writing":  # another program took the space after the check
@@ -475,7 +475,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(disk: Path, when: str, monkeypatch
 
 
 def test_a_full_disk_keeps_marks_and_logs(disk: Path) -> None:
-    run = Run.create(disk / "demo", {}, overwrite=False)
+    run = RunFolder.create(disk / "demo", {}, overwrite=False)
     first = save(run, 1)
     second = save(run, 2)
     run.metrics_path.write_text('{"event":"step","step":1}\n' * 500 + '{"event":"step","step":9}\n')
@@ -489,25 +489,25 @@ def test_a_full_disk_keeps_marks_and_logs(disk: Path) -> None:
     assert leftovers(run) == []
     assert "12 bytes" in not_written(lambda: run.mark_last(first), run.folder / "last")
     assert run.last == second
-    not_written(lambda: Run.create(run.folder, {"a": "b" * 9000}, overwrite=True), run.folder)
+    not_written(lambda: RunFolder.create(run.folder, {"a": "b" * 9000}, overwrite=True), run.folder)
     assert run.config() == {}
     assert run.newest_valid() == second
     assert sorted(os.listdir(disk)) == ["demo", "filler"]
 
 
 def test_a_read_only_disk(disk: Path) -> None:
-    run = Run.create(disk / "demo", {}, overwrite=False)
+    run = RunFolder.create(disk / "demo", {}, overwrite=False)
     saved = save(run, 1)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=120)
     not_written(lambda: save(run, 2), run.checkpoints_folder / "step-000002")
-    not_written(lambda: Run.create(disk / "new", {}, overwrite=False), disk / "new")
+    not_written(lambda: RunFolder.create(disk / "new", {}, overwrite=False), disk / "new")
     not_written(lambda: run.lock().__enter__(), run.folder / ".lock")
     assert run.newest_valid() == saved
     assert not run.is_locked()
 
 
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EIO])
-def test_other_write_errors(run: Run, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_other_write_errors(run: RunFolder, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     saved = save(run, 1)
 
     def refuse(path: Path, data: bytes) -> None:
@@ -520,12 +520,12 @@ def test_other_write_errors(run: Run, monkeypatch: pytest.MonkeyPatch, number: i
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_permission(run: Run) -> None:
+def test_a_folder_without_permission(run: RunFolder) -> None:
     run.checkpoints_folder.chmod(0o500)
     not_written(lambda: save(run, 2), run.checkpoints_folder / "step-000002")
 
 
-def test_a_failed_rename_restores_the_replaced_checkpoint(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rename_restores_the_replaced_checkpoint(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = save(run, 1, value=1.0)
     real = os.rename
 
@@ -540,14 +540,14 @@ def test_a_failed_rename_restores_the_replaced_checkpoint(run: Run, monkeypatch:
     assert leftovers(run) == []
 
 
-def test_a_file_where_the_folder_should_be(run: Run) -> None:
+def test_a_file_where_the_folder_should_be(run: RunFolder) -> None:
     run.checkpoints_folder.rmdir()
     run.checkpoints_folder.touch()
     what = not_written(lambda: save(run, 2), run.checkpoints_folder / "step-000002")
     assert str(run.checkpoints_folder) in what
 
 
-def test_an_interrupt_cleans_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_cleans_up(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(folder: Path) -> None:
         raise KeyboardInterrupt
 
@@ -566,12 +566,12 @@ def test_no_pickle_is_imported() -> None:
     assert "torch.save" not in source
 
 
-def test_verifying_and_listing_need_no_torch(run: Run) -> None:
+def test_verifying_and_listing_need_no_torch(run: RunFolder) -> None:
     save(run, 1)
     code = (
         "import sys; from pathlib import Path;"
-        "from lilliput.storage.run_folders import describe, list_runs, resolve_checkpoint, Run;"
-        f"d = Path({str(run.folder)!r}); describe(Run.open(d)); list_runs(d.parent); resolve_checkpoint(d).config();"
+        "from lilliput.storage.run_folders import describe, list_runs, resolve_checkpoint, RunFolder;"
+        f"d = Path({str(run.folder)!r}); describe(RunFolder.open(d)); list_runs(d.parent); resolve_checkpoint(d).config();"
         "assert not {'torch', 'safetensors', 'numpy', 'pydantic'} & set(sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -22,7 +22,7 @@ from lilliput.storage import atomic_files as files
 from lilliput.storage import checkpoints as store
 from lilliput.storage.checkpoints import Checkpoint, save_checkpoint
 from lilliput.storage.run_folders import (
-    Run,
+    RunFolder,
     describe,
     differences,
     find_run,
@@ -31,7 +31,7 @@ from lilliput.storage.run_folders import (
 )
 
 
-def save(run: Run, step: int) -> Checkpoint:
+def save(run: RunFolder, step: int) -> Checkpoint:
     weights = {"weight": torch.full((2,), float(step))}
     return save_checkpoint(
         run, step, model=weights, state=weights, state_json={"step": step}, config={}, tokenizer_json="{}"
@@ -43,7 +43,7 @@ def code_and_place(action: Callable[[], object]) -> tuple[str, str | None]:
     return error.code, error.where
 
 
-def log(run: Run, *events: dict[str, Any]) -> None:
+def log(run: RunFolder, *events: dict[str, Any]) -> None:
     run.metrics_path.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
@@ -55,38 +55,38 @@ def damage(checkpoint: Checkpoint) -> None:
     (checkpoint.folder / "state.json").write_text("{}")
 
 
-def names(run: Run) -> list[str]:
+def names(run: RunFolder) -> list[str]:
     return [checkpoint.name for checkpoint in run.checkpoints()]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "demo", {"model": {"dim": 4}}, overwrite=False)
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "demo", {"model": {"dim": 4}}, overwrite=False)
 
 
 # ---- creating
 
 
 def test_a_new_run(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "runs" / "demo", {"seed": 1, "window": (None, 2)}, overwrite=False)
+    run = RunFolder.create(tmp_path / "runs" / "demo", {"seed": 1, "window": (None, 2)}, overwrite=False)
     assert (run.name, run.config()) == ("demo", {"seed": 1, "window": [None, 2]})
-    assert Run.open(run.folder) == run
+    assert RunFolder.open(run.folder) == run
     assert (run.checkpoints(), run.last, run.best, run.newest_valid(), run.metrics()) == ([], None, None, None, [])
     assert os.listdir(run.folder.parent) == ["demo"]
 
 
-def test_an_existing_run_is_an_error(run: Run) -> None:
+def test_an_existing_run_is_an_error(run: RunFolder) -> None:
     saved = save(run, 1)
-    create = partial(Run.create, run.folder, {"other": 1}, overwrite=False)
+    create = partial(RunFolder.create, run.folder, {"other": 1}, overwrite=False)
     assert code_and_place(create) == ("run.exists", str(run.folder))
     assert run.newest_valid() == saved
     assert run.config() == {"model": {"dim": 4}}
 
 
-def test_overwriting_removes_the_old_run(run: Run, tmp_path: Path) -> None:
+def test_overwriting_removes_the_old_run(run: RunFolder, tmp_path: Path) -> None:
     save(run, 1)
     log(run, event("step", 1))
-    new = Run.create(run.folder, {"new": True}, overwrite=True)
+    new = RunFolder.create(run.folder, {"new": True}, overwrite=True)
     assert (new.config(), new.checkpoints(), new.metrics(), new.last) == ({"new": True}, [], [], None)
     assert os.listdir(tmp_path) == ["demo"]
 
@@ -99,25 +99,25 @@ def test_other_folders_are_never_overwritten(tmp_path: Path, content: str, overw
     (folder / content).write_text("{}")
     looks_like_a_run = content == "config.json" and not overwrite
     code = "run.exists" if looks_like_a_run else "run.name"
-    assert code_and_place(lambda: Run.create(folder, {}, overwrite)) == (code, str(folder))
+    assert code_and_place(lambda: RunFolder.create(folder, {}, overwrite)) == (code, str(folder))
     assert os.listdir(folder) == [content]
     assert os.listdir(tmp_path) == ["mine"]
 
 
-def test_a_checkpoint_is_never_overwritten(run: Run) -> None:
+def test_a_checkpoint_is_never_overwritten(run: RunFolder) -> None:
     saved = save(run, 1)
-    assert refused(lambda: Run.create(saved.folder, {}, overwrite=True)).code == "run.name"
+    assert refused(lambda: RunFolder.create(saved.folder, {}, overwrite=True)).code == "run.name"
     saved.verify()
 
 
 def test_an_empty_folder_may_become_a_run(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
-    assert Run.create(tmp_path / "demo", {}, overwrite=False).config() == {}
+    assert RunFolder.create(tmp_path / "demo", {}, overwrite=False).config() == {}
 
 
-def test_a_link_to_a_run_stays_a_link(run: Run, tmp_path: Path) -> None:
+def test_a_link_to_a_run_stays_a_link(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(run.folder)
-    Run.create(tmp_path / "link", {"new": True}, overwrite=True)
+    RunFolder.create(tmp_path / "link", {"new": True}, overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert run.config() == {"new": True}
 
@@ -125,17 +125,17 @@ def test_a_link_to_a_run_stays_a_link(run: Run, tmp_path: Path) -> None:
 def test_a_file_at_the_path_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "demo").touch()
     for folder in (tmp_path / "demo", tmp_path / "demo" / "deep" / "run"):
-        error = refused(partial(Run.create, folder, {}, overwrite=False))
+        error = refused(partial(RunFolder.create, folder, {}, overwrite=False))
         assert (error.code, error.where) == ("file.not-written", str(folder))
         assert f"{tmp_path / 'demo'} " in error.what  # the existing file
     assert os.listdir(tmp_path) == ["demo"]
 
 
-def test_a_run_is_restored_after_a_killed_overwrite(run: Run, tmp_path: Path) -> None:
+def test_a_run_is_restored_after_a_killed_overwrite(run: RunFolder, tmp_path: Path) -> None:
     run.folder.rename(tmp_path / f"{files.REPLACED}demo")
     (tmp_path / f"{files.WRITING}demo-0123abcd").mkdir()
     (tmp_path / f"{files.WRITING}demo-two-0123abcd").mkdir()  # of another run, which may be starting
-    assert refused(lambda: Run.create(run.folder, {}, overwrite=False)).code == "run.exists"
+    assert refused(lambda: RunFolder.create(run.folder, {}, overwrite=False)).code == "run.exists"
     assert sorted(os.listdir(tmp_path)) == [f"{files.WRITING}demo-two-0123abcd", "demo"]
     assert list_runs(tmp_path)[0]["name"] == "demo"
 
@@ -143,7 +143,7 @@ def test_a_run_is_restored_after_a_killed_overwrite(run: Run, tmp_path: Path) ->
 # ---- marks and pruning
 
 
-def test_marks(run: Run) -> None:
+def test_marks(run: RunFolder) -> None:
     first, second = save(run, 1), save(run, 2)
     assert (run.last, run.best) == (second, None)
     run.mark_best(first)
@@ -156,7 +156,9 @@ def test_marks(run: Run) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.integers(0, 30), min_size=1), st.integers(1, 4), st.data())
-def test_pruning_keeps_best_last_and_the_newest(run: Run, steps: set[int], keep: int, data: st.DataObject) -> None:
+def test_pruning_keeps_best_last_and_the_newest(
+    run: RunFolder, steps: set[int], keep: int, data: st.DataObject
+) -> None:
     for old in run.checkpoints_folder.iterdir():
         old.rmdir()
     made = [run.checkpoints_folder / store.step_name(step) for step in sorted(steps)]
@@ -174,13 +176,13 @@ def test_pruning_keeps_best_last_and_the_newest(run: Run, steps: set[int], keep:
     assert run.prune(keep) == []
 
 
-def test_steps_beyond_six_digits_are_in_order(run: Run) -> None:
+def test_steps_beyond_six_digits_are_in_order(run: RunFolder) -> None:
     for step in (1_000_000, 999_999, 5):
         save(run, step)
     assert names(run) == ["step-000005", "step-999999", "step-1000000"]
 
 
-def test_leftovers_are_not_listed_and_removed_by_training(run: Run) -> None:
+def test_leftovers_are_not_listed_and_removed_by_training(run: RunFolder) -> None:
     saved = save(run, 1)
     for name in (f"{files.WRITING}step-000002-0123abcd", f"{files.REMOVING}step-000000", "notes"):
         (run.checkpoints_folder / name).mkdir()
@@ -191,7 +193,7 @@ def test_leftovers_are_not_listed_and_removed_by_training(run: Run) -> None:
         assert sorted(os.listdir(run.folder)) == [".lock", "checkpoints", "config.json", "last"]
 
 
-def test_a_replaced_checkpoint_is_read_until_its_replacement_exists(run: Run) -> None:
+def test_a_replaced_checkpoint_is_read_until_its_replacement_exists(run: RunFolder) -> None:
     place = save(run, 1).folder
     away = place.rename(place.with_name(f"{files.REPLACED}step-000001"))
     assert run.last == run.newest_valid() == Checkpoint(away, 1)
@@ -200,7 +202,7 @@ def test_a_replaced_checkpoint_is_read_until_its_replacement_exists(run: Run) ->
     assert place.is_dir()
 
 
-def test_the_newest_valid_reports_the_damaged(run: Run) -> None:
+def test_the_newest_valid_reports_the_damaged(run: RunFolder) -> None:
     good = save(run, 1)
     damage(save(run, 2))
     damage(save(run, 3))
@@ -214,7 +216,7 @@ def test_the_newest_valid_reports_the_damaged(run: Run) -> None:
 # ---- the log
 
 
-def test_an_incomplete_last_line_is_ignored(run: Run) -> None:
+def test_an_incomplete_last_line_is_ignored(run: RunFolder) -> None:
     text = '{"event":"step","step":1}\n{"event":"evaluation","step":1,"loss":2.5}\n'
     for end in range(len(text)):
         run.metrics_path.write_text(text[:end])
@@ -228,7 +230,7 @@ def test_an_incomplete_last_line_is_ignored(run: Run) -> None:
 @pytest.mark.parametrize(
     "line", ["", "{", "[1]", "\0\0\0", '{"event":"step"}', '{"event":"step","step":"1"}', "\udcff"]
 )
-def test_damage_inside_the_log_is_reported(run: Run, tmp_path: Path, line: str) -> None:
+def test_damage_inside_the_log_is_reported(run: RunFolder, tmp_path: Path, line: str) -> None:
     events = '{"event":"step","step":1}\n'
     run.metrics_path.write_bytes(f"{events}{line}\n{events}".encode(errors="surrogateescape"))
     assert code_and_place(run.metrics) == ("file.damaged", f"{run.metrics_path}, line 2")
@@ -237,7 +239,7 @@ def test_damage_inside_the_log_is_reported(run: Run, tmp_path: Path, line: str) 
     assert len(run.metrics()) == 2
 
 
-def test_truncating_the_log(run: Run) -> None:
+def test_truncating_the_log(run: RunFolder) -> None:
     assert run.cut_metrics(5) == 0
     assert not run.metrics_path.exists()
     events = [
@@ -256,7 +258,7 @@ def test_truncating_the_log(run: Run) -> None:
     assert run.metrics_path.stat().st_ino == before
 
 
-def test_warnings_of_the_optimizer_step_stay(run: Run) -> None:
+def test_warnings_of_the_optimizer_step_stay(run: RunFolder) -> None:
     """Warnings of its evaluation are removed with the evaluation."""
     events = [event("warning", 4), event("step", 5), event("warning", 5), event("saved", 5), event("warning", 5)]
     log(run, *events)
@@ -266,7 +268,7 @@ def test_warnings_of_the_optimizer_step_stay(run: Run) -> None:
     assert run.metrics() == events[:1]
 
 
-def test_rewinding(run: Run) -> None:
+def test_rewinding(run: RunFolder) -> None:
     first, second = save(run, 1), save(run, 2)
     log(run, event("step", 1), event("step", 2))
     run.mark_best(second)
@@ -278,12 +280,12 @@ def test_rewinding(run: Run) -> None:
     assert names(run) == ["step-000001", "step-000002"]
 
 
-def test_a_log_that_cannot_be_read(run: Run) -> None:
+def test_a_log_that_cannot_be_read(run: RunFolder) -> None:
     run.metrics_path.mkdir()
     assert code_and_place(run.metrics) == ("file.unreadable", str(run.metrics_path))
 
 
-def test_damaged_settings(run: Run) -> None:
+def test_damaged_settings(run: RunFolder) -> None:
     (run.folder / "config.json").write_text("{\n  half")
     error = refused(run.config)
     assert (error.code, error.where) == ("file.damaged", str(run.folder / "config.json"))
@@ -293,19 +295,19 @@ def test_damaged_settings(run: Run) -> None:
 # ---- the lock
 
 HOLD = """
-import sys; from pathlib import Path; from lilliput.storage.run_folders import Run
-with Run(Path(sys.argv[1])).lock(): print(1, flush=True); input()
+import sys; from pathlib import Path; from lilliput.storage.run_folders import RunFolder
+with RunFolder(Path(sys.argv[1])).lock(): print(1, flush=True); input()
 """
 
 
-def test_a_second_training_is_an_error_until_the_first_ends(run: Run, tmp_path: Path) -> None:
+def test_a_second_training_is_an_error_until_the_first_ends(run: RunFolder, tmp_path: Path) -> None:
     save(run, 1)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", HOLD, str(run.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other:
         assert other.stdout
         assert other.stdout.readline() == b"1\n"
-        for action in (lambda: run.lock().__enter__(), lambda: Run.create(run.folder, {}, overwrite=True)):
+        for action in (lambda: run.lock().__enter__(), lambda: RunFolder.create(run.folder, {}, overwrite=True)):
             error = refused(action)
             assert (error.code, error.where) == ("run.locked", str(run.folder))
             assert str(other.pid) in error.what
@@ -324,23 +326,23 @@ def test_a_second_training_is_an_error_until_the_first_ends(run: Run, tmp_path: 
 # ---- finding
 
 
-def test_finding(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = save(run, 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").symlink_to(tmp_path)
     assert find_run(run.folder) == find_run(str(run.folder)) == run
-    assert find_run("demo") == Run(Path("demo"))
-    assert find_run("runs/demo") == Run(Path("runs/demo"))
+    assert find_run("demo") == RunFolder(Path("demo"))
+    assert find_run("runs/demo") == RunFolder(Path("runs/demo"))
     assert find_run(saved.folder) == saved
     monkeypatch.chdir("/")
     assert find_run("demo", tmp_path) == run
     assert find_run("demo/checkpoints/step-000003", tmp_path) == saved
     monkeypatch.chdir(run.folder)
-    assert isinstance(found := find_run("."), Run)
+    assert isinstance(found := find_run("."), RunFolder)
     assert found.name == "demo"
 
 
-def test_a_run_that_does_not_exist(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_exist(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for wrong in ("demmo", "runs/demmo", "a/b/demmo"):
         error = refused(partial(find_run, wrong, tmp_path))
@@ -357,17 +359,17 @@ def test_a_run_that_does_not_exist(run: Run, tmp_path: Path, monkeypatch: pytest
     assert code_and_place(lambda: find_run(config)) == ("run.missing", str(config))
     assert code_and_place(lambda: find_run(tmp_path)) == ("run.missing", str(tmp_path))
     assert str(run.folder) in (refused(lambda: find_run(tmp_path)).fix or "")
-    assert refused(lambda: Run.open(tmp_path)).code == "run.missing"
+    assert refused(lambda: RunFolder.open(tmp_path)).code == "run.missing"
 
 
-def test_a_checkpoint_without_a_manifest_is_not_a_run(run: Run) -> None:
+def test_a_checkpoint_without_a_manifest_is_not_a_run(run: RunFolder) -> None:
     saved = save(run, 3)
     (saved.folder / "manifest.json").unlink()
     expected = ("checkpoint.damaged", str(saved.folder / "manifest.json"))
     assert code_and_place(lambda: find_run(saved.folder)) == expected
 
 
-def test_the_checkpoint_of_a_run(run: Run, tmp_path: Path) -> None:
+def test_the_checkpoint_of_a_run(run: RunFolder, tmp_path: Path) -> None:
     assert code_and_place(lambda: resolve_checkpoint(run.folder)) == ("run.no-checkpoint", str(run.folder))
     first, second, third = save(run, 1), save(run, 2), save(run, 3)
     (run.folder / "last").unlink()
@@ -389,7 +391,7 @@ def evaluation(step: int, whole: bool, loss: float | None) -> dict[str, Any]:
     return event("evaluation", step, whole=whole, loss=loss, perplexity=9.0, bits_per_byte=step / 10, tokens=7)
 
 
-def test_the_metrics_of_test_sets(run: Run) -> None:
+def test_the_metrics_of_test_sets(run: RunFolder) -> None:
     """By name, in the order of the log; the last ones of a set that a resumed run evaluated again."""
     figures = {"loss": 0.5, "perplexity": None, "bits_per_byte": None, "accuracy": 0.75, "tokens": 90, "documents": 8}
     log(
@@ -403,7 +405,7 @@ def test_the_metrics_of_test_sets(run: Run) -> None:
     assert found["near"] == {**figures, "accuracy": 1.0, "step": 20, "weights": 20}
 
 
-def test_describing(run: Run, tmp_path: Path) -> None:
+def test_describing(run: RunFolder, tmp_path: Path) -> None:
     empty = describe(run)
     assert (empty["state"], empty["steps"], empty["tokens_seen"], empty["validation"]) == ("empty", 0, 0, None)
     first, second = save(run, 10), save(run, 20)
@@ -462,8 +464,8 @@ def test_describing(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_listing(run: Run, tmp_path: Path) -> None:
-    Run.create(tmp_path / "another", {}, overwrite=False)
+def test_listing(run: RunFolder, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "another", {}, overwrite=False)
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / "a-file").touch()
     save(run, 5)

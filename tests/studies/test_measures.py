@@ -23,7 +23,7 @@ from lilliput.evaluation.evaluate import evaluate, open_evaluation
 from lilliput.evaluation.overlap import measure_overlap
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.model.recompute import measure_kept
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.studies.measure_settings import MEASURE_TEXTS, read_settings
 from lilliput.studies.measures import MEASURES, Watched, held_out_prompts, main, measure
 from lilliput.studies.study_metrics import EXAMPLE, FIGURES, find_figure
@@ -43,7 +43,7 @@ def taken(name: str, settings: dict[str, Any] | None = None, run: Path | None = 
 
 
 def test_training_equals_the_log() -> None:
-    found, events = taken("training"), Run.open(run_of_all()).metrics()
+    found, events = taken("training"), RunFolder.open(run_of_all()).metrics()
     steps = [event for event in events if event["event"] == "step"]
     (whole,) = [event for event in events if event["event"] == "evaluation" and event["whole"]]
     assert found["updates"] == 8 and found["tokens"] == steps[-1]["tokens"]
@@ -109,7 +109,7 @@ def test_training_returns_metrics_of_every_test_set(tmp_path: Path) -> None:
 
 
 def test_run_without_steps_is_an_error(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "new", Run.open(run_of_all()).config(), overwrite=False)
+    run = RunFolder.create(tmp_path / "new", RunFolder.open(run_of_all()).config(), overwrite=False)
     assert refused(lambda: taken("training", run=run.folder)).code == "run.no-figures"
 
 

@@ -20,7 +20,7 @@ import pytest
 from helpers.small_runs import MEMORY
 from helpers.small_studies import timeless, write_study
 from lilliput.cli.study import print_outcome
-from lilliput.storage.run_folders import Run, list_runs
+from lilliput.storage.run_folders import RunFolder, list_runs
 from lilliput.studies.grid import load_study
 from lilliput.studies.runner import Event, Failed, Waiting, run_study, training_left
 from lilliput.studies.study_results import METRICS, PROCESSES, StudyResult, read_lines, read_result
@@ -147,7 +147,7 @@ def test_metrics_are_the_same_after_ctrl_c_and_kill(whole: Path, result: StudyRe
     out, err = stopped.communicate(timeout=PATIENCE)
     assert (stopped.returncode, out) == (130, "")
     assert err.splitlines()[-1].endswith("lilliput study broken.toml --quick")
-    last = Run(run).last
+    last = RunFolder(run).last
     assert last is not None and last.step < STEPS["steps"]
     lines = (run / METRICS).read_bytes().count(b"\n")
     killed = started(path, "--quick")
@@ -164,7 +164,7 @@ def test_metrics_are_the_same_after_ctrl_c_and_kill(whole: Path, result: StudyRe
 
 
 def test_study_waits_for_a_run_in_training_until_a_signal(whole: Path, result: StudyResult) -> None:
-    run, events = Run(result.folder / "full-seed1"), list[Event]()
+    run, events = RunFolder(result.folder / "full-seed1"), list[Event]()
 
     def report(event: Event) -> None:
         events.append(event)

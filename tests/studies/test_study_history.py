@@ -16,7 +16,7 @@ from helpers.study_results import make_result, make_study
 from lilliput.evaluation.metric_format import format_perplexity
 from lilliput.reports.document import Table
 from lilliput.settings.loading import replace
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.studies.study_history import example_tables, history_tables
 from lilliput.studies.study_report import describe_study
 from lilliput.studies.study_results import StudyResult
@@ -75,7 +75,7 @@ def test_one_seed_has_no_deviation(result: StudyResult) -> None:
 
 def test_only_steps_that_all_seeds_have(result: StudyResult, tmp_path: Path) -> None:
     shutil.copytree(result.folder, tmp_path / "runs")
-    shorter = Run(tmp_path / "runs" / "a-seed3")
+    shorter = RunFolder(tmp_path / "runs" / "a-seed3")
     shorter.metrics_path.write_text("".join(json.dumps(one) + "\n" for one in shorter.metrics() if one["step"] < 5))
     (table,) = history_tables(dataclasses.replace(result, folder=tmp_path / "runs"))
     assert [row[0] for row in table.rows] == ["1", "4"]

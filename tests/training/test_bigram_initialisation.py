@@ -12,7 +12,7 @@ import torch
 
 from helpers.small_runs import small_config
 from lilliput.data.prepare.token_files import TokenFile
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training import bigram_initialisation as pairs_module
 from lilliput.training.bigram_initialisation import count_pairs, descend, learn_pairs
 from lilliput.training.events import Stepped
@@ -129,6 +129,6 @@ def test_weights_of_another_run_are_not_initialised_again(tmp_path: Path) -> Non
     )
     with open_session(config, start_from=str(tmp_path / "runs" / "mine")) as session:
         assert not [note for note in session.notes if "bigram" in note]
-        best = Run(tmp_path / "runs" / "mine").best
+        best = RunFolder(tmp_path / "runs" / "mine").best
         assert best is not None
         assert torch.equal(session.trainer.model.head.project.weight, best.load_model()["head.project.weight"])

@@ -11,7 +11,7 @@ import pytest
 from helpers.small_runs import assert_equal_tensors, lilliput, small_config, timeless, train_small
 from helpers.user_errors import refused
 from lilliput.settings.tree import Config
-from lilliput.storage.run_folders import Run, describe
+from lilliput.storage.run_folders import RunFolder, describe
 from lilliput.training import budget
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped
 from lilliput.training.session import open_session
@@ -135,7 +135,9 @@ class Machine:
         self.patch, self.clock = monkeypatch, WorkClock()
         monkeypatch.setattr(budget, "time", self.clock)
 
-    def train(self, config: Config, *seconds: float, resume: bool = False, stop_at: int = 0) -> tuple[Run, list[Event]]:
+    def train(
+        self, config: Config, *seconds: float, resume: bool = False, stop_at: int = 0
+    ) -> tuple[RunFolder, list[Event]]:
         events, times = list[Event](), iter(seconds)
         with open_session(config, resume=resume) as session, self.patch.context() as patch:
             kind = type(session.trainer.objective)
@@ -263,4 +265,4 @@ def test_commands_report_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert code == 0 and "train.max_minutes 0.03, of which" in err, err
     code, out, err = lilliput("train", "mine", "--resume", "--train.steps", "201")
     assert code == 0 and "ended by" not in out + err, "a new budget has no limit"
-    assert Run(Path("runs/mine")).config()["train"]["max_minutes"] is None
+    assert RunFolder(Path("runs/mine")).config()["train"]["max_minutes"] is None

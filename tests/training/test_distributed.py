@@ -28,7 +28,7 @@ from helpers.small_runs import FLAGS, MEMORY, small_config, write_text
 from lilliput.model.counting import count
 from lilliput.settings.loading import config_from_dict
 from lilliput.settings.tree import ModelSettings, VectorSettings
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Evaluated, Stepped
 from lilliput.training.session import open_session
 from torture import outcome
@@ -138,7 +138,7 @@ def test_two_processes_equal_one(place: Path, of_two: dict[str, Any], case: str)
     for figures, reference in zip(found["figures"], expected["figures"], strict=True):
         assert figures == pytest.approx(reference, rel=0, abs=1e-12)
     assert found["sample"] == expected["sample"]
-    one, two = (Run(place / "runs" / f"{case}-{n}").last for n in (1, 2))
+    one, two = (RunFolder(place / "runs" / f"{case}-{n}").last for n in (1, 2))
     assert one and two
     assert_close_checkpoints(one, two)
     assert found["losses"]["1"] != found["losses"]["20"], "the loss did not change"
@@ -180,7 +180,7 @@ def test_each_process_holds_its_part(place: Path, of_two: dict[str, Any]) -> Non
     """As in docs/scale.md: sharded over P processes, each has 1/P of the rows of weights, gradients and moments, rounded up in
     the first; replicated, each has all."""
     for case, processes, moments in (("replicate", 1, 2), ("shard", 2, 2), ("shard-labels", 2, 1)):
-        last, held = Run(place / "runs" / f"{case}-2").last, of_two[case]["bytes"]
+        last, held = RunFolder(place / "runs" / f"{case}-2").last, of_two[case]["bytes"]
         assert last
         weights = [8 * -(-len(t) // processes) * math.prod(t.shape[1:]) for t in last.load_model().values()]
         assert (held["weights"], held["gradients"]) == (sum(weights), sum(weights)), case
@@ -190,7 +190,7 @@ def test_each_process_holds_its_part(place: Path, of_two: dict[str, Any]) -> Non
 
 
 def small_model_size(place: Path, case: str) -> int:
-    config = config_from_dict(Run(place / "runs" / f"{case}-2").config(), case)
+    config = config_from_dict(RunFolder(place / "runs" / f"{case}-2").config(), case)
     return count(config.model, config.vectors).parameters.total
 
 
@@ -272,7 +272,7 @@ def test_a_signal_to_one_process_saves_and_ends_all(place: Path, undisturbed: di
     _, err = agent.communicate(timeout=PATIENCE)
     assert time.monotonic() - began < 60
     assert agent.returncode == 0, err
-    last = Run(place / "runs" / name).last
+    last = RunFolder(place / "runs" / name).last
     assert last and last.step < 120
     assert f"step {last.step}" in err and "--resume" in err
     agent = torchrun(place, "-m", "lilliput", "train", f"runs/{name}", "--resume")

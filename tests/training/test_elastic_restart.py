@@ -6,7 +6,7 @@ from pathlib import Path
 
 from helpers.small_runs import small_config
 from helpers.user_errors import refused
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.elastic_restart import torchrun_name
 from lilliput.training.events import Stepped
 from lilliput.training.process_group import World
@@ -64,7 +64,7 @@ def test_a_job_overwrites_a_run_once(tmp_path: Path) -> None:
     assert train_job(tmp_path, "one", stop=5) == ["steps 1 to 5"]
     assert train_job(tmp_path, "two", overwrite=True) == ["steps 1 to 3"]
     assert train_job(tmp_path, "two", overwrite=True, stop=5) == ["steps 4 to 5"]
-    steps = [event["step"] for event in Run(tmp_path / "runs" / "mine").metrics() if event["event"] == "step"]
+    steps = [event["step"] for event in RunFolder(tmp_path / "runs" / "mine").metrics() if event["event"] == "step"]
     assert steps == [1, 2, 3, 4, 5]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers.small_runs import abandon, assert_equal_tensors, lilliput, small_config, train_small
 from helpers.user_errors import refused
 from lilliput.settings.tree import Config
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Evaluated, Event, Finished, Stepped
 from lilliput.training.extension import larger_budget
 from torture import outcome
@@ -21,7 +21,7 @@ def rates(events: list[Event]) -> list[tuple[int, float, float]]:
     return [(event.step, event.lr, event.loss) for event in events if isinstance(event, Stepped)]
 
 
-def weights_of(run: Run) -> dict[str, Tensor]:
+def weights_of(run: RunFolder) -> dict[str, Tensor]:
     assert run.last is not None
     return run.last.load_model()
 
@@ -111,7 +111,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         code, _, err = lilliput("train", target, "--resume", "--train.steps", steps)
         assert code == 0, err
         assert f"the budget is now train.steps {steps}" in err and "from step" in err
-    assert Run(Path("runs/mine")).config()["train"]["steps"] == 12
+    assert RunFolder(Path("runs/mine")).config()["train"]["steps"] == 12
     code, _, err = lilliput("train", "mine", "--resume", "--train.minutes", "0.01")
     assert code == 0, err
-    assert Run(Path("runs/mine")).config()["train"]["steps"] is None
+    assert RunFolder(Path("runs/mine")).config()["train"]["steps"] is None

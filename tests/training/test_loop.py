@@ -20,7 +20,7 @@ from lilliput.errors import UserError
 from lilliput.model.classifier_loss import classifier_logits, classifier_loss
 from lilliput.model.language_loss import batch_loss
 from lilliput.model.transformer import weights
-from lilliput.storage.run_folders import Run, describe
+from lilliput.storage.run_folders import RunFolder, describe
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.loop import Trainer
@@ -449,7 +449,7 @@ def test_a_huge_learning_rate_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_format_of_the_log() -> None:
-    run = Run.open(trained() / "runs" / "mine")
+    run = RunFolder.open(trained() / "runs" / "mine")
     kinds = {
         "session": "step versions machine device_memory_bytes peak_flops flops_per_token",
         "step": "step loss lr gradient_norm tokens progress seconds tokens_per_second memory_bytes clipped skipped "
@@ -493,7 +493,7 @@ def test_the_whole_split_scores_each_token_once_by_numpy() -> None:
                 logits = writer.model(torch.tensor([seen[:-1]]))[0].numpy()
             nats -= log_softmax(logits)[np.arange(len(seen) - 1), seen[1:]].sum()
             count += len(seen) - 1
-    found = next(event for event in Run(folder / "runs" / "mine").metrics() if event.get("whole"))
+    found = next(event for event in RunFolder(folder / "runs" / "mine").metrics() if event.get("whole"))
     assert found["tokens"] == count
     assert found["loss"] == pytest.approx(nats / count, rel=1e-12)
     assert found["perplexity"] == pytest.approx(math.exp(nats / count), rel=1e-12)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from helpers.small_runs import small_config
 from helpers.user_errors import refused
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
 from lilliput.training.observers import ConsoleObserver, MetricsFile, clock, format_tests
@@ -36,14 +36,14 @@ WARNED = Warned(260, "spike", "the loss jumped [from 2] to 9: look [/at] it", "l
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "mine", {}, overwrite=False)
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "mine", {}, overwrite=False)
 
 
 # ---- the log
 
 
-def test_the_log_has_every_nth_step_and_all_other_events(run: Run) -> None:
+def test_the_log_has_every_nth_step_and_all_other_events(run: RunFolder) -> None:
     log = MetricsFile(run, every=10)
     for step in range(1, 26):
         log(stepped(step, progress=step / 25))
@@ -71,7 +71,7 @@ def test_the_log_has_every_nth_step_and_all_other_events(run: Run) -> None:
     assert [list(event)[:2] for event in lines] == [["event", "step"]] * len(lines)
 
 
-def test_a_line_is_written_before_the_next_event(run: Run) -> None:
+def test_a_line_is_written_before_the_next_event(run: RunFolder) -> None:
     log = MetricsFile(run, every=1)
     for step in (1, 2, 3):
         log(stepped(step))
@@ -79,20 +79,20 @@ def test_a_line_is_written_before_the_next_event(run: Run) -> None:
     log.close()
 
 
-def test_an_interrupted_run_has_not_finished(run: Run) -> None:
+def test_an_interrupted_run_has_not_finished(run: RunFolder) -> None:
     log = MetricsFile(run, every=1)
     log(Finished(7, 7000, 1.0, interrupted=True, early=False))
     log.close()
     assert run.metrics() == []
 
 
-def test_a_log_that_cannot_be_opened_is_an_error(run: Run) -> None:
+def test_a_log_that_cannot_be_opened_is_an_error(run: RunFolder) -> None:
     run.metrics_path.mkdir()
     assert "metrics.jsonl" in refused(lambda: MetricsFile(run, every=1)).what
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device that is always full")
-def test_a_full_disk_is_an_error(run: Run) -> None:
+def test_a_full_disk_is_an_error(run: RunFolder) -> None:
     run.metrics_path.symlink_to("/dev/full")
     log = MetricsFile(run, every=1)
     cause = refused(lambda: log(stepped(1))).__cause__

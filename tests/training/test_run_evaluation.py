@@ -12,7 +12,7 @@ from helpers.small_runs import small_config, write_text
 from lilliput.decoding.writer import load
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.session import open_session
 
 
@@ -107,7 +107,7 @@ def test_a_run_that_stops_anywhere_has_the_same_history(tmp_path: Path) -> None:
             finished = session.trainer.ended and session.run.metrics()[-1]["event"] == "finished"
         if finished:
             break
-    run = Run.open(session.run.folder)
+    run = RunFolder.open(session.run.folder)
     found = [event for event in run.metrics() if event["event"] == "evaluation" and not event["whole"]]
     for event in [*plain, *found]:
         del event["seconds"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import lilliput
 from helpers.labelled_corpora import labelled_changes, write_labelled
 from helpers.small_runs import (
     MEMORY,
@@ -34,13 +35,13 @@ from lilliput.settings.loading import REMOVED, replace
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import save_checkpoint
 from lilliput.storage.dotted_names import flatten
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training import model_setup
 from lilliput.training.events import Evaluated, Finished, Saved, Stepped
 from lilliput.training.precision import Precision
 from lilliput.training.process_group import World
 from lilliput.training.run_start import ClaimedRun, run_folder
-from lilliput.training.session import open_session, threads_of, train
+from lilliput.training.session import open_session, threads_of
 from lilliput.training.training_data import fit_labels
 from torture import outcome
 
@@ -90,7 +91,7 @@ def variant_config(folder: Path, variant: str, name: str) -> Config:
     return small_config(folder, name, **changes)
 
 
-def names(run: Run) -> list[str]:
+def names(run: RunFolder) -> list[str]:
     return [checkpoint.name for checkpoint in run.checkpoints()]
 
 
@@ -202,7 +203,7 @@ def test_a_vocabulary_file_can_be_removed(tmp_path: Path) -> None:
 def test_a_finished_run_does_not_train_again(tmp_path: Path) -> None:
     folder = copy_of_trained(tmp_path)
     before = outcome(folder / "runs" / "mine")
-    config = Run(folder / "runs" / "mine").config()
+    config = RunFolder(folder / "runs" / "mine").config()
     settings = small_config(folder, data__source=config["data"]["source"], data__cache=config["data"]["cache"])
     with open_session(settings, resume=True) as session:
         events = list(session.events([]))
@@ -241,7 +242,7 @@ def test_a_run_that_is_older_than_a_setting_is_resumed(tmp_path: Path) -> None:
     """Only with the default of the setting."""
     config = small_config(tmp_path)
     abandon(config, 4)
-    kept = Run.open(tmp_path / "runs" / "mine").folder / "config.json"
+    kept = RunFolder.open(tmp_path / "runs" / "mine").folder / "config.json"
     settings = json.loads(kept.read_text())
     del settings["train"]["z_loss"]
     kept.write_text(json.dumps(settings))
@@ -252,7 +253,7 @@ def test_a_run_that_is_older_than_a_setting_is_resumed(tmp_path: Path) -> None:
     assert run.checkpoints()[-1].step == 8
 
 
-def rewrite_settings(run: Run, changes: dict[str, Any]) -> None:
+def rewrite_settings(run: RunFolder, changes: dict[str, Any]) -> None:
     """Write dotted settings into the config.json of the run and of its newest checkpoint, which is saved again."""
     checkpoint = run.checkpoints()[-1]
     settings = run.config()
@@ -275,13 +276,13 @@ def test_a_run_of_a_version_with_more_settings_is_resumed_and_started_from(tmp_p
     """A removed setting that was off changes nothing: the weights equal those of a run without it."""
     reference, _ = train_small(small_config(tmp_path, "reference"))
     abandon(small_config(tmp_path), 4)
-    rewrite_settings(Run.open(tmp_path / "runs" / "mine"), REMOVED)
+    rewrite_settings(RunFolder.open(tmp_path / "runs" / "mine"), REMOVED)
     run, _ = train_small(small_config(tmp_path), resume=True)
     assert_equal_tensors(run.checkpoints()[-1].load_model(), reference.checkpoints()[-1].load_model())
     rewrite_settings(run, REMOVED)
     with open_session(small_config(tmp_path, "tuned"), start_from=str(run.folder)) as session:
         assert_equal_tensors(weights(session.trainer.model), run.checkpoints()[-1].load_model())
-    assert not set(REMOVED) & set(flatten(Run.open(tmp_path / "runs" / "tuned").config()))
+    assert not set(REMOVED) & set(flatten(RunFolder.open(tmp_path / "runs" / "tuned").config()))
 
 
 @pytest.mark.parametrize(("name", "value"), [("model.pairs", 9), ("train.naive_bayes", 0.3)])
@@ -358,7 +359,7 @@ def test_the_number_of_classes_is_that_of_the_labels(tmp_path: Path) -> None:
 def test_checkpoints_have_the_names_of_the_labels(tmp_path: Path) -> None:
     run, _ = train_small(small_config(tmp_path, **labelled_changes(tmp_path)))
     assert [checkpoint.labels() for checkpoint in run.checkpoints()] == [["bear", "bee", "owl"]] * 2
-    assert Run(trained() / "runs" / "mine").checkpoints()[-1].labels() is None
+    assert RunFolder(trained() / "runs" / "mine").checkpoints()[-1].labels() is None
     refused(lambda: load(run.folder).generate("The"))
 
 
@@ -434,7 +435,7 @@ def test_a_damaged_newest_checkpoint_costs_only_its_steps(references: dict[str, 
     folder, expected, checkpoints, _ = references["steps"]
     config = small_config(folder, f"damaged-{file.split('.')[0]}-{file.split('.')[1]}", **VARIANTS["steps"])
     abandon(config, 12)
-    run = Run(run_folder(config))
+    run = RunFolder(run_folder(config))
     assert len(run.checkpoints()) > 1
     flip_a_bit(run.checkpoints()[-1].folder / file)
     (note,) = notes_of(config)
@@ -446,7 +447,7 @@ def test_a_damaged_newest_checkpoint_costs_only_its_steps(references: dict[str, 
 def test_a_run_without_an_intact_checkpoint_is_an_error_and_stays_unchanged(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     abandon(config, 12)
-    run = Run(run_folder(config))
+    run = RunFolder(run_folder(config))
     log = run.metrics_path.read_bytes()
     for checkpoint in run.checkpoints():
         flip_a_bit(checkpoint.folder / "model.safetensors")
@@ -461,7 +462,7 @@ def test_a_damaged_best_does_not_end_the_run(tmp_path: Path) -> None:
         tmp_path, optimizer__lr="100", schedule__kind="constant", evaluate__every="2", train__keep="1"
     )
     abandon(config, 14)
-    run = Run(run_folder(config))
+    run = RunFolder(run_folder(config))
     assert run.best and run.last and run.best != run.last
     flip_a_bit(run.best.folder / "model.safetensors")
     (note,) = notes_of(config)
@@ -481,7 +482,7 @@ def test_a_changed_precision_gives_a_note(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(model_setup, "build_precision", lambda _, device, now=dtype: Precision(device, now))
         if dtype is torch.float32:
             assert abandon(config, 8)
-            run = Run(run_folder(config))
+            run = RunFolder(run_folder(config))
             assert run.config()["train"]["precision"] in ("float32", "bfloat16")
             run.save_config(run.config() | {"train": run.config()["train"] | {"precision": "auto"}})
     (note,) = notes_of(config)
@@ -493,7 +494,7 @@ def test_a_changed_precision_gives_a_note(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_chosen_setting_may_be_left_open_but_not_changed(setting: str, value: Any, tmp_path: Path) -> None:
     config = small_config(tmp_path, train__precision="float32", train__threads="none")
     assert abandon(config, 5)
-    assert Run(run_folder(config)).config()["train"]["threads"] == 1
+    assert RunFolder(run_folder(config)).config()["train"]["threads"] == 1
     error = refused(lambda: notes_of(replace(config, {setting: value})))
     assert (error.code, error.setting) == ("setting.changed", setting)
     assert notes_of(replace(config, {"train.precision": "auto"})) == []
@@ -556,7 +557,7 @@ def test_fine_tuning_continues_without_its_ancestor(tmp_path: Path) -> None:
     shutil.rmtree(ancestor.folder)
     shutil.rmtree(tmp_path / "prepared")
     for config in interrupted:
-        run = Run(run_folder(config))
+        run = RunFolder(run_folder(config))
         settings = replace(config, _flat(run.config()))
         assert outcome(train_small(settings, resume=True)[0].folder) == outcome(reference.folder)
 
@@ -587,11 +588,11 @@ def test_train_from_python(tmp_path: Path) -> None:
         def close(self) -> None:
             calls.append("closed")
 
-    run = train(config, observers=[Recorder()])
+    run = lilliput.train(config, observers=[Recorder()], progress=False)
     assert calls.count("Stepped") == 8
     assert calls[-2:] == ["Finished", "closed"]
     assert outcome(run.folder)["weights"] == outcome(trained() / "runs" / "mine")["weights"]
-    assert outcome(train(config, resume=True).folder) == outcome(run.folder)
+    assert outcome(train_small(config, resume=True)[0].folder) == outcome(run.folder)
 
 
 def test_observers_are_closed_after_an_exception(tmp_path: Path) -> None:
@@ -606,7 +607,7 @@ def test_observers_are_closed_after_an_exception(tmp_path: Path) -> None:
             closed.append(True)
 
     with pytest.raises(RuntimeError, match="error of an observer"):
-        train(small_config(tmp_path), observers=[Failing()])
+        lilliput.train(small_config(tmp_path), observers=[Failing()], progress=False)
     assert closed == [True]
     train_small(small_config(tmp_path), resume=True)
 

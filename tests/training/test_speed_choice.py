@@ -17,7 +17,7 @@ from lilliput.data.progress import silent
 from lilliput.devices import name_machine
 from lilliput.settings.loading import replace
 from lilliput.settings.tree import Config
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training import session, speed_choice, step_timing
 from lilliput.training.cost_estimate import TIMING
 from lilliput.training.estimate_data import open_estimate_data
@@ -291,7 +291,7 @@ def test_an_invalid_entry_is_measured_again(entry: Any, tmp_path: Path) -> None:
 # ---- runs
 
 
-def chosen_settings(run: Run) -> tuple[str, int]:
+def chosen_settings(run: RunFolder) -> tuple[str, int]:
     train = run.config()["train"]
     return train["precision"], train["threads"]
 

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.small_runs import small_config, train_small
 from lilliput.errors import UserError
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training import trackers
 from lilliput.training.events import Evaluated, Event, Finished, Saved, Stepped, Warned
 from lilliput.training.events import Tested as AtTheEnd  # pytest takes a class called Test... for tests
@@ -62,7 +62,7 @@ def trackio_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "trackio"
 
 
-def log_steps(folder: Path, run: Run, first: int, steps: int, notes: list[str], **trackers: str) -> None:
+def log_steps(folder: Path, run: RunFolder, first: int, steps: int, notes: list[str], **trackers: str) -> None:
     """Send some steps to the trackers and the log, as a run that was resumed after step `first`."""
     config = small_config(folder, log__every="1", **{f"log__{name}": value for name, value in trackers.items()})
     log = MetricsFile(run, every=1)
@@ -77,7 +77,7 @@ def log_steps(folder: Path, run: Run, first: int, steps: int, notes: list[str], 
         observer.close()
 
 
-def scalars(run: Run, name: str) -> list[tuple[int, float]]:
+def scalars(run: RunFolder, name: str) -> list[tuple[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(run.folder / "tensorboard"))
@@ -93,11 +93,11 @@ def rows(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "mine", {}, overwrite=False)
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "mine", {}, overwrite=False)
 
 
-def test_tensorboard_continues_without_repeated_steps(tmp_path: Path, run: Run) -> None:
+def test_tensorboard_continues_without_repeated_steps(tmp_path: Path, run: RunFolder) -> None:
     notes: list[str] = []
     log_steps(tmp_path, run, 0, 6, notes, tensorboard="true")
     assert scalars(run, "train/loss") == [(step, 4.0 - 0.25 * step) for step in range(1, 7)]
@@ -111,7 +111,7 @@ def test_tensorboard_continues_without_repeated_steps(tmp_path: Path, run: Run) 
 
 
 def test_trackio_logs_to_the_disk(
-    tmp_path: Path, run: Run, trackio_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run: RunFolder, trackio_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes: list[str] = []
     log_steps(tmp_path, run, 0, 5, notes, trackio="true")
@@ -122,7 +122,7 @@ def test_trackio_logs_to_the_disk(
     assert notes == [] and capsys.readouterr() == ("", "")
 
 
-def test_wandb_is_offline_without_a_login(tmp_path: Path, run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wandb_is_offline_without_a_login(tmp_path: Path, run: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     notes: list[str] = []
     log_steps(tmp_path, run, 0, 3, notes, wandb="true")
     log_steps(tmp_path, run, 2, 2, notes, wandb="true")
@@ -139,7 +139,7 @@ def test_wandb_is_offline_without_a_login(tmp_path: Path, run: Run, capfd: pytes
     assert notes == [] and capfd.readouterr() == ("", "")
 
 
-def test_wandb_is_offline_without_a_network(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_is_offline_without_a_network(tmp_path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     monkeypatch.setattr(wandb, "login", lambda **_: True)  # logged in, but the host cannot be reached

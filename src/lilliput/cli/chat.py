@@ -28,7 +28,6 @@ from lilliput.cli.error_flags import flags_in_errors
 from lilliput.cli.generation_flags import (
     add_generation_flags,
     apply_given,
-    as_typed,
     check_flags,
     check_generation_flags,
     given_flags,
@@ -42,6 +41,7 @@ from lilliput.cli.prompt_input import as_text
 from lilliput.decoding.chat_turns import SentenceBuffer, Story, Turn
 from lilliput.decoding.generation_settings import PREFIX
 from lilliput.errors import UserError, UserErrors, nearest
+from lilliput.settings.loading import as_typed
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, Seed, describe
 
 if TYPE_CHECKING:

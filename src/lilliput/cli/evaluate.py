@@ -1,12 +1,13 @@
 """`lilliput evaluate`: evaluate a run on held-out or other documents.
 
 Owns: the flags, and checking them before torch is imported. Does not own: the metrics (`evaluation`), or the printed tables
-(`evaluation_tables`).
+(`api.evaluation_tables`).
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lilliput.cli.generation_flags import (
     check_generate,
     given_flags,
 )
-from lilliput.cli.output import print_json, print_note, progress, stderr_console
+from lilliput.cli.output import print_json, print_note, progress, stderr_console, stdout_console
 from lilliput.errors import UserError, UserErrors
 from lilliput.evaluation.overlap_settings import OverlapTask
 from lilliput.settings.tree import STRICT, Count, GenerateSettings, MixShare, NotNegative, Probability, describe
@@ -38,7 +39,12 @@ EXAMPLES = """
     lilliput evaluate speech-lm --on tests --overlapping     all test sets
     lilliput evaluate speech-classifier --on test --json
 """
-PARTS = ("position", "frequency", "label", "set")
+REQUIRED = {
+    "position": "a language model",
+    "frequency": "a language model and its training data",
+    "label": "a language model and documents with labels",
+    "set": "a language model and several sets",
+}  # by the names of --by
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -92,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         action="append",
-        choices=PARTS,
+        choices=tuple(REQUIRED),
         default=[],
         help="also show the loss by token position, token frequency, label or test set (repeatable)",
     )
@@ -136,10 +142,24 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        from lilliput.cli.evaluation_tables import show
-
         show(found, arguments.by)
     return 0
+
+
+def show(found: dict[str, Any], by: Sequence[str]) -> None:
+    from lilliput.api.evaluation_tables import heading, main_table, sentences, tables
+
+    console = stdout_console()
+    console.print(heading(found))
+    console.print(main_table(found))
+    for sentence in sentences(found):
+        console.print(sentence, markup=False)
+    for name in by:
+        if not found.get("by", {}).get(name):
+            console.print(f"--by {name} requires {REQUIRED[name]}", markup=False)
+    for table in tables(found, by, flag):
+        console.print()
+        console.print(table)
 
 
 def check(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shlex
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from lilliput.cli.parsing import kind_name
 from lilliput.decoding.generation_settings import PREFIX, override_settings
 from lilliput.errors import UserError, UserErrors
 from lilliput.settings.choice_tables import Conflict
-from lilliput.settings.loading import admits_none, parse_flag, with_none, wrong_values
+from lilliput.settings.loading import admits_none, as_typed, parse_flag, with_none, wrong_values
 from lilliput.settings.recipes import Layer
 from lilliput.settings.tree import Config, GenerateSettings
 
@@ -78,13 +77,6 @@ def kinds(settings: type) -> dict[str, Any]:
 
 def is_list(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple
-
-
-def as_typed(value: Any) -> str:
-    """Return a setting's value as a user would type it."""
-    if isinstance(value, tuple):
-        return shlex.join(value) or "none"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
 def given_flags(arguments: argparse.Namespace, settings: type) -> Given:

@@ -117,11 +117,11 @@ def describe_run(name: str, folder: str) -> dict[str, Any]:
     from lilliput.model.counting import count
     from lilliput.settings.loading import config_from_dict
     from lilliput.storage.checkpoints import CONFIG
-    from lilliput.storage.run_folders import Run, describe, find_run
+    from lilliput.storage.run_folders import RunFolder, describe, find_run
 
     run = find_run(name, folder)
-    if not isinstance(run, Run):
-        run = Run.open(run.folder.absolute().parents[1])
+    if not isinstance(run, RunFolder):
+        run = RunFolder.open(run.folder.absolute().parents[1])
     about = describe(run)
     config = config_from_dict(about["config"], str(run.folder / CONFIG))
     counted = count(config.model, config.vectors).as_dict()

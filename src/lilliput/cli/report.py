@@ -14,7 +14,7 @@ from lilliput.cli.output import print_json, stdout_console
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
-    from lilliput.storage.run_folders import Run
+    from lilliput.storage.run_folders import RunFolder
 
 TAKES_SETTINGS = False
 EXAMPLES = """
@@ -74,9 +74,9 @@ def find_study_folder(target: str, folder: str) -> Path | None:
     return None
 
 
-def find_trained(target: str, folder: str) -> Run:
+def find_trained(target: str, folder: str) -> RunFolder:
     """Return a run, given by its name, folder or checkpoint; raise a specific error for a study that was not run."""
-    from lilliput.storage.run_folders import Run, find_run
+    from lilliput.storage.run_folders import RunFolder, find_run
     from lilliput.studies.study_files import shipped_studies
 
     try:
@@ -90,4 +90,4 @@ def find_trained(target: str, folder: str) -> Run:
             what = f"study {target} was not run"
             raise UserError(what, f"{folder}/{target}", fix=fix, code="study.incomplete") from None
         raise
-    return found if isinstance(found, Run) else Run.open(found.folder.absolute().parents[1])
+    return found if isinstance(found, RunFolder) else RunFolder.open(found.folder.absolute().parents[1])

@@ -52,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = load_plan(arguments.reproduction, arguments.folder, Form(arguments.quick, arguments.minutes))
     if arguments.dry_run:
         return print_plan(plan, arguments.json)
-    from lilliput.cli.study import showing
+    from lilliput.api.consoles import ProgressOutput
+    from lilliput.api.study_progress import showing
 
     console, command = stderr_console(), repeat(arguments)
 
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"{part.kind} {part.name} ({number} of {len(plan.parts)})", style="bold", markup=False)
 
     try:
-        with showing(console) as report:
+        with showing(ProgressOutput(console)) as report:
             failures = run_plan(plan, report, began, arguments.overwrite, command)
     except Interrupted as stopped:
         console.print(f"stopped; finished work is kept; resume with\n  {command}", markup=False)
@@ -113,7 +114,7 @@ def under(name: str) -> str:
 
 
 def print_plan(plan: Plan, as_json: bool) -> int:
-    from lilliput.cli.study import clock
+    from lilliput.api.study_progress import clock
     from lilliput.studies.grid import budget_of, cells
     from lilliput.studies.study_report import format_settings
     from lilliput.studies.time_estimate import STARTING, estimate_study

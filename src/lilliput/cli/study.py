@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +11,7 @@ from lilliput.cli.output import print_json, stderr_console, stdout_console
 from lilliput.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from lilliput.studies.grid import Study
-    from lilliput.studies.job_plan import Job
-    from lilliput.studies.runner import Event, Report
     from lilliput.studies.study_results import StudyResult
 
 TAKES_SETTINGS = False
@@ -31,7 +24,6 @@ EXAMPLES = """
     lilliput study window --seeds 1,2,3,4,5,6,7    use more seeds; finished runs are kept
     lilliput study mine.toml --folder elsewhere    run your own study in elsewhere/mine
 """
-QUIET = 10.0  # seconds between progress lines if stderr is not a terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         return write_summary(arguments)
     if arguments.study is None:
         return list_studies(arguments)
+    from lilliput.api.consoles import ProgressOutput
+    from lilliput.api.study_progress import showing
     from lilliput.studies.grid import load_study
     from lilliput.studies.runner import run_study
     from lilliput.studies.subprocesses import Interrupted
@@ -65,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return print_plan(study, folder, arguments.json)
     console, command = stderr_console(), repeat(arguments)
     try:
-        with showing(console) as report:
+        with showing(ProgressOutput(console)) as report:
             outcome = run_study(study, folder, report, arguments.overwrite, command)
     except Interrupted as stopped:
         console.print(f"stopped; finished work is kept; resume with\n  {command}", markup=False)
@@ -160,6 +154,7 @@ def write_summary(arguments: argparse.Namespace) -> int:
 
 
 def print_plan(study: Study, folder: Path, as_json: bool) -> int:
+    from lilliput.api.study_progress import clock
     from lilliput.studies.grid import budget_of, cells
     from lilliput.studies.measure_settings import MEASURE_TEXTS
     from lilliput.studies.time_estimate import estimate_study
@@ -201,60 +196,6 @@ def print_plan(study: Study, folder: Path, as_json: bool) -> int:
     for one in lacking:
         console.print(f"missing data: {one}", style="yellow", markup=False)
     return 0
-
-
-# Progress
-
-
-@contextmanager
-def showing(console: Console) -> Iterator[Report]:
-    """Show one progress bar for the study on a terminal, else print lines."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    bar = Progress(
-        TextColumn("{task.percentage:>3.0f}%"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[left]}  {task.description}", markup=False),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("", total=1.0, left="")
-    printed = time.monotonic()
-
-    def report(event: Event) -> None:
-        nonlocal printed
-        from lilliput.studies.runner import Began, Ended, Failed, Going, Stopping, Waiting
-
-        if isinstance(event, Began):
-            bar.update(task, description=name(event.job))
-        elif isinstance(event, Going):
-            left = "" if event.left is None else f"{clock(event.left)} left"
-            bar.update(task, completed=event.share, left=left)
-            if not console.is_terminal and time.monotonic() - printed >= QUIET:
-                printed = time.monotonic()
-                console.print(f"{event.share:4.0%}  {left}".rstrip(), markup=False)
-        elif isinstance(event, Ended):
-            console.print(f"{name(event.job)}  {event.seconds:.1f} s", markup=False)
-        elif isinstance(event, Failed):
-            console.print(f"{name(event.job)} failed:", style="red", markup=False)
-            for line in event.lines:
-                console.print(f"  {line}", markup=False)
-        elif isinstance(event, Stopping):
-            console.print("finishing this step and saving; press Ctrl-C again to stop now")
-        elif isinstance(event, Waiting):
-            console.print(f"waiting: {event.what}", markup=False)
-
-    with bar:
-        yield report
-
-
-def name(job: Job) -> str:
-    return f"{job.kind:9} {job.name}"
-
-
-def clock(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 # Result

@@ -1,29 +1,24 @@
-"""`lilliput train`: train a run from a recipe or a text, with progress bar, signals and resume."""
+"""`lilliput train`: train a run from a recipe or a text, with progress bar, signals and resume.
+
+Owns: the flags and their conflicts. Does not own: what is printed during training (`api.training_progress`) and after it
+(`training_summary`), or the session (`training.session`).
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import signal
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from lilliput.cli.output import noted, print_json, progress, readable, stderr_console, stdout_console
+from lilliput.cli.output import print_json, stderr_console, stdout_console
 from lilliput.errors import UserError
-from lilliput.training.events import Evaluated, Event, Finished, Stepped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from lilliput.training.run_start import RunStart
-    from lilliput.training.session import Session
 
 TAKES_SETTINGS = True
-FIRST_SAMPLE = 15.0  # seconds until the first sample
-SHORT_RUN = 60.0  # seconds of a run that ends soon enough without that sample
 EXAMPLES = """
     lilliput train demo                                       train a shipped recipe
     lilliput train mytext.txt --train.minutes 10              train on your own text
@@ -88,15 +83,18 @@ def train(arguments: argparse.Namespace) -> int:
             from lilliput.cli.find_lr import print_rates
 
             return print_rates(arguments, start.config if start else None, world)
+        from lilliput.api.consoles import ProgressOutput
+        from lilliput.api.training_progress import follow
         from lilliput.training.session import start_session
 
-        console = stderr_console(quiet=not world.first)
+        output = ProgressOutput(stderr_console(quiet=not world.first))
         with ExitStack() as stack:
-            with progress(console) as report:
+            with output.reporting() as report:
                 session = stack.enter_context(start_session(start, report, world))
-            stopped_by = follow(session, console)
-    if stopped_by is not None:
-        return 128 + stopped_by if world.launch is None else 0
+            resume = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
+            stopped = follow(session, output, resume)
+    if stopped is not None:
+        return 128 + stopped.number if world.launch is None else 0
     if not world.first:
         return 0
     if arguments.json:
@@ -106,7 +104,7 @@ def train(arguments: argparse.Namespace) -> int:
     else:
         from lilliput.cli.training_summary import summarise
 
-        summarise(session, stdout_console(), console)
+        summarise(session, stdout_console(), output.console)
     return 0
 
 
@@ -165,88 +163,3 @@ def with_flags(error: UserError, arguments: argparse.Namespace) -> UserError:
     if error.code not in fixes:
         return error
     return UserError(error.what, error.where, fix=fixes[error.code], code=error.code, setting=error.setting)
-
-
-class SampleTimes:
-    """When a sample is printed: first after 15 seconds, if the run takes more than a minute, then at evaluations that are at
-    least `seconds` apart. None: never."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds, self.last, self.any_shown = seconds, time.monotonic(), False
-
-    def may_follow(self, event: Event) -> bool:
-        """Return whether a sample can follow this event; the same in all processes."""
-        at_evaluation = isinstance(event, Evaluated) and not event.whole
-        return self.seconds is not None and (at_evaluation or (isinstance(event, Stepped) and not self.any_shown))
-
-    def is_due(self, event: Event) -> bool:
-        """Decide by the clock, for an event that a sample may follow."""
-        passed = time.monotonic() - self.last
-        if isinstance(event, Stepped):
-            return passed >= FIRST_SAMPLE and event.progress < 1.0 and event.seconds > SHORT_RUN * event.progress
-        return self.seconds is not None and passed >= self.seconds
-
-    def shown(self) -> None:
-        self.last, self.any_shown = time.monotonic(), True
-
-
-def follow(session: Session, console: Console) -> int | None:
-    """Train with a progress bar; return the number of the signal that stopped the training, or None."""
-    from rich.markup import escape
-
-    from lilliput.training.interruption import listening
-    from lilliput.training.observers import ConsoleObserver
-    from lilliput.training.schedules import warm_up_note
-
-    trainer, config, world = session.trainer, session.trainer.config, session.trainer.world
-    late = warm_up_note(config)
-    for note in [*session.notes, *([late] if late else [])]:
-        console.print(noted(note))
-    task = config.model.task
-    examples = "training documents" if task == "classifier" else "training tokens"
-    examples += "" if task == "language" else f" with {config.model.classes} labels"
-    console.print(f"[bold]data[/]  {escape(session.prepared.manifest['source'])}")
-    console.print(
-        f"[bold]{escape(session.run.name)}[/]  {trainer.model.count().parameters.total:,} parameters, "
-        f"{readable(trainer.train.predictions)} {examples}, vocabulary {config.model.vocab_size:,}, "
-        f"on {trainer.model.device}"
-        + (f" x {world.processes}" if world.processes > 1 else "")
-        + (f", from step {trainer.step:,}" if trainer.step else "")
-    )
-
-    received: list[int] = []
-    training = True
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        trainer.stop()
-        if world.launch is not None:
-            return  # torchrun forwards the signal to all processes, and kills those that take more than 30 s
-        if not training:
-            return  # it is ending already
-        if len(received) > 1:
-            raise KeyboardInterrupt
-        console.print("finishing this step and saving; press Ctrl-C again to stop now")
-
-    # In other tasks the loss is not only that of the text.
-    observer = ConsoleObserver(console, trainer.train.bytes_per_prediction if task == "language" else None)
-    samples = SampleTimes(config.log.sample_seconds if task != "classifier" else None)
-    interrupted = False
-    with listening(on_signal):
-        try:
-            for event in session.events([observer]):
-                interrupted = isinstance(event, Finished) and event.interrupted
-                if samples.may_follow(event) and world.share(samples.is_due(event)):
-                    observer.show_sample(event.step, session.write_sample())
-                    samples.shown()
-            training = False
-        except KeyboardInterrupt:
-            training, interrupted = False, True
-        finally:
-            observer.close()
-        if not interrupted:
-            return None
-        kept = f"step {last.step:,} is saved" if (last := session.run.last) else "no checkpoint is saved"
-        command = f"lilliput train {shlex.quote(str(session.run.folder))} --resume"
-        console.print(f"stopped at step {trainer.step:,}; {kept}; resume with\n  {command}", markup=False)
-        return received[-1] if received else signal.SIGTERM  # of another process

@@ -19,7 +19,7 @@ from lilliput.storage.run_folders import best_validation, figures_of_tests, summ
 if TYPE_CHECKING:
     from lilliput.data.prepare.token_files import Prepared
     from lilliput.settings.tree import Config
-    from lilliput.storage.run_folders import Run
+    from lilliput.storage.run_folders import RunFolder
     from lilliput.training.session import Session
 
 RUNS = Path("runs")  # where a run is found by its name
@@ -61,7 +61,7 @@ def first_words(prepared: Prepared) -> str:
     return "".join(one for one in " ".join(words[:PROMPT_WORDS]) if one.isprintable() and one != "\ufffd")
 
 
-def print_validation(run: Run, console: Console) -> None:
+def print_validation(run: RunFolder, console: Console) -> None:
     found = best_validation(run.metrics())
     assert found is not None
     console.print(f"results of the best checkpoint, step {found['weights']:,}:")
@@ -79,21 +79,21 @@ def print_validation(run: Run, console: Console) -> None:
         )
 
 
-def print_tests(run: Run, console: Console) -> None:
+def print_tests(run: RunFolder, console: Console) -> None:
     tests = figures_of_tests(run.metrics())
     for name, found in tests.items():
         figures = "  ".join(format_figures(found))
         console.print(f"{f'test set {name}':<17} {figures}  ({format_size(found)})", markup=False)
 
 
-def print_warnings(run: Run, console: Console) -> None:
+def print_warnings(run: RunFolder, console: Console) -> None:
     """Print the warnings again, because early ones have scrolled away."""
     for event in run.metrics():
         if event["event"] == "warning":
             console.print(Text(f"warning           step {event['step']:,}: {event['text']}", style="yellow"))
 
 
-def print_limit(run: Run, console: Console) -> None:
+def print_limit(run: RunFolder, console: Console) -> None:
     if (share := summarise_run(run)["limited_at"]) is not None:
         advice = "resume it with a larger train.max_minutes to continue"
         console.print(Text(f"time limit        {format_limit(share)}; {advice}", style="yellow"))
@@ -114,7 +114,7 @@ def format_size(found: dict[str, Any]) -> str:
     return documents if found["perplexity"] is None else f"{tokens}, {documents}"
 
 
-def show_samples(run: Run, config: Config, console: Console, notes: Console) -> None:
+def show_samples(run: RunFolder, config: Config, console: Console, notes: Console) -> None:
     """Print three samples of the model alone; for the storybook, also the share of valid stories."""
     from lilliput.decoding.writer import load
     from lilliput.evaluation.generated_stories import story_validity

@@ -1,7 +1,7 @@
 """Progress of long work.
 
 Owns: the type of a progress callback, and reporting while a stream of texts is read. Does not own: progress bars
-(`cli.output`).
+(`api.consoles`).
 """
 
 from __future__ import annotations

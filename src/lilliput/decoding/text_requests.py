@@ -6,6 +6,7 @@ Owns: `TextRequest`, `Piece` (one token) and `Sample` (a finished text). Does no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,6 +44,11 @@ class Piece:
     entropy: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     error: Exception | None = None
+
+    @property
+    def probability(self) -> float:
+        """The probability of the token before processors."""
+        return math.exp(self.logprob)
 
 
 @dataclass(frozen=True)

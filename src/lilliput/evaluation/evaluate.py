@@ -146,7 +146,7 @@ def evaluate(
     report: Report = silent,
 ) -> dict[str, Any]:
     """Return all metrics of a run on a set, the JSON of `lilliput evaluate`:
-    `lilliput.evaluate("runs/demo")["perplexity"]`.
+    `evaluate("runs/demo")["perplexity"]`.
 
     `stride`: tokens between windows (None: the context, as in training). `overlapping`: also the loss over a window at
     every offset. `overlap`: also BLEU and other metrics of continuations, generated with `settings` (None: those of the

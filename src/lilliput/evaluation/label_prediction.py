@@ -82,7 +82,7 @@ def predict(
     device: str = "auto",
     batch: int = 32,
 ) -> dict[str, Any]:
-    """Return the labels of texts, the JSON of `lilliput predict`: `lilliput.predict("runs/said", "a text")["predictions"]`.
+    """Return the labels of texts, the JSON of `lilliput predict`: `predict("runs/said", "a text")["predictions"]`.
 
     As in an evaluation, only the first `model.context` tokens of a text are read.
     """

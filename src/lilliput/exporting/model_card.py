@@ -14,7 +14,7 @@ from typing import Any
 from lilliput import __version__
 from lilliput.decoding.writer import Writer
 from lilliput.storage.dotted_names import flatten
-from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
+from lilliput.storage.run_folders import RunFolder, best_validation, figures_of_tests
 
 SHOWN = ("model.", "optimizer.", "schedule.", "train.", "tokenizer.")
 SAMPLES, SAMPLE_TOKENS, SEED = 2, 120, 1001
@@ -41,7 +41,9 @@ class CardFacts:
 def write_card(writer: Writer, facts: CardFacts) -> str:
     """Return the text of README.md."""
     run = (
-        None if writer.checkpoint is None or writer.checkpoint.run_folder is None else Run(writer.checkpoint.run_folder)
+        None
+        if writer.checkpoint is None or writer.checkpoint.run_folder is None
+        else RunFolder(writer.checkpoint.run_folder)
     )
     events = run.metrics() if run is not None and run.metrics_path.is_file() else []
     parts = [

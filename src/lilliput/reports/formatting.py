@@ -56,3 +56,11 @@ def machine_facts(machine: Mapping[str, object]) -> list[tuple[str, str]]:
         else:
             facts.append((name.replace("_", " "), format_value(value)))
     return facts
+
+
+def readable(count: float) -> str:
+    """1234567 -> 1.23M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:.3g}"

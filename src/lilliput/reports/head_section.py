@@ -22,7 +22,7 @@ from lilliput.reports.document import Block, Gallery, Paragraph, Table
 from lilliput.reports.formatting import counted, fixed, listed
 from lilliput.reports.plot_style import finish, styled
 from lilliput.reports.sample_section import read_result, save_result
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 
 if TYPE_CHECKING:
     from lilliput.decoding.writer import Sample, Writer
@@ -37,7 +37,7 @@ FEWEST, MOST = 5, 40  # documents of a measurement
 ABLATION_FLOPS, CAPTURED_WEIGHTS = 5e11, 5e7
 
 
-def find_heads(run: Run, functions: bool = False) -> dict[str, Any] | None:
+def find_heads(run: RunFolder, functions: bool = False) -> dict[str, Any] | None:
     """Return the measurements for the run's best checkpoint, from the file or computed; None if there are none.
 
     `functions`: measure patterns also if the run's text is not the storybook.
@@ -46,11 +46,11 @@ def find_heads(run: Run, functions: bool = False) -> dict[str, Any] | None:
     return measure_heads(run, functions) if found is None or (functions and not found["functions"]) else found
 
 
-def save_heads(run: Run, found: dict[str, Any] | None) -> None:
+def save_heads(run: RunFolder, found: dict[str, Any] | None) -> None:
     save_result(run, RESULT, FORMAT, found)
 
 
-def measure_heads(run: Run, functions: bool = False) -> dict[str, Any] | None:
+def measure_heads(run: RunFolder, functions: bool = False) -> dict[str, Any] | None:
     from lilliput.decoding.writer import load
     from lilliput.evaluation.evaluate import open_evaluation, settings_of
 

@@ -39,7 +39,7 @@ from lilliput.settings.loading import config_from_dict
 from lilliput.storage.atomic_files import write_whole
 from lilliput.storage.checkpoints import CONFIG
 from lilliput.storage.dotted_names import flatten
-from lilliput.storage.run_folders import Run, describe
+from lilliput.storage.run_folders import RunFolder, describe
 
 if TYPE_CHECKING:
     from lilliput.decoding.writer import Writer
@@ -53,7 +53,7 @@ OF_FILES = tuple(
 SAMPLES, SEED = 3, 1001  # the same texts that training prints at its end, which does not use generate.mix_ngram
 
 
-def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
+def write_run_report(run: RunFolder, out: Path | None = None) -> tuple[Path, Path]:
     """Write HTML and Markdown, by default to the run's folder. The same run gives the same bytes."""
     place, samples, heads = out or run.folder / REPORT, find_samples(run), find_heads(run)
     written = write_document(describe_run(run, samples, heads), place)
@@ -65,7 +65,7 @@ def write_run_report(run: Run, out: Path | None = None) -> tuple[Path, Path]:
 
 
 def describe_run(
-    run: Run, samples: dict[str, Any] | None = None, heads: dict[str, Any] | None = None
+    run: RunFolder, samples: dict[str, Any] | None = None, heads: dict[str, Any] | None = None
 ) -> ReportDocument:
     """Return the report. `samples` and `heads` are the results of `find_samples` and `find_heads`; None omits them."""
     about, events = describe(run, verify=False), run.metrics()
@@ -174,7 +174,7 @@ def warning_blocks(events: Sequence[dict[str, Any]]) -> list[Block]:
 
 
 def text_sections(
-    run: Run, config: Config, with_references: dict[str, Any] | None, heads: dict[str, Any] | None
+    run: RunFolder, config: Config, with_references: dict[str, Any] | None, heads: dict[str, Any] | None
 ) -> list[Section]:
     """Return samples of a language model and the attention of its heads; an empty list before the first checkpoint."""
     if config.model.task == "classifier" or not run.checkpoints():

@@ -22,7 +22,7 @@ from lilliput.reports.document import Block, Paragraph, Table
 from lilliput.reports.formatting import counted
 from lilliput.settings.loading import replace as change
 from lilliput.storage.atomic_files import json_bytes, parse_object, write_whole
-from lilliput.storage.run_folders import Run, resolve_checkpoint
+from lilliput.storage.run_folders import RunFolder, resolve_checkpoint
 
 SAMPLES, FORMAT = "samples.json", 1
 SHOWN = 10  # rows of the table
@@ -44,7 +44,7 @@ class SampleRequest:
 USUAL = SampleRequest()  # of the report of a run
 
 
-def find_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | None:
+def find_samples(run: RunFolder, request: SampleRequest = USUAL) -> dict[str, Any] | None:
     """Return the result for the run's best checkpoint, from the file or computed.
 
     None for a classifier, and where the data is not available.
@@ -52,24 +52,24 @@ def find_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | N
     return read_samples(run, request) or measure_samples(run, request)
 
 
-def save_samples(run: Run, found: dict[str, Any] | None) -> None:
+def save_samples(run: RunFolder, found: dict[str, Any] | None) -> None:
     save_result(run, SAMPLES, FORMAT, found)
 
 
-def read_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | None:
+def read_samples(run: RunFolder, request: SampleRequest = USUAL) -> dict[str, Any] | None:
     """Return the content of the file; None if it is of another request. A file without one is of the usual request."""
     found = read_result(run, SAMPLES, FORMAT)
     return found if found and found.get("request", asdict(USUAL)) == asdict(request) else None
 
 
-def save_result(run: Run, name: str, version: int, found: dict[str, Any] | None) -> None:
+def save_result(run: RunFolder, name: str, version: int, found: dict[str, Any] | None) -> None:
     """Write the result to the file, unless it is there or cannot be written: a run may be read-only."""
     if found is not None and read_result(run, name, version) != found:
         with suppress(UserError):
             write_whole(run.folder / name, json_bytes(found))
 
 
-def read_result(run: Run, name: str, version: int) -> dict[str, Any] | None:
+def read_result(run: RunFolder, name: str, version: int) -> dict[str, Any] | None:
     """Return the content of the file; None if it is missing, damaged, or of another checkpoint or version."""
     with suppress(OSError, ValueError, UserError):  # UserError: a run without a checkpoint
         found = parse_object((run.folder / name).read_bytes())
@@ -78,7 +78,7 @@ def read_result(run: Run, name: str, version: int) -> dict[str, Any] | None:
     return None
 
 
-def measure_samples(run: Run, request: SampleRequest = USUAL) -> dict[str, Any] | None:
+def measure_samples(run: RunFolder, request: SampleRequest = USUAL) -> dict[str, Any] | None:
     from lilliput.evaluation.evaluate import evaluate_overlap, open_evaluation, settings_of
 
     try:

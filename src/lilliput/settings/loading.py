@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import re
+import shlex
 import tomllib
 import typing
 from collections.abc import Collection, Mapping
@@ -63,18 +64,19 @@ def sections() -> list[str]:
 
 def load_config(
     target: str | None = None,
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     size: str | None = None,
     origin: str = "overrides",
 ) -> Config:
     """Load settings from `target` (a recipe's path or name, or a source of text), a size and dotted overrides.
 
-    `origin` names the place of the overrides in error messages.
+    Overrides that are texts are parsed as TOML values. `origin` names the place of the overrides in error messages.
     """
     layers = [] if target is None else target_layers(target)
     if size is not None:
         if size not in SIZES:
-            raise UserError(f"unknown size {size!r}", fix=f"choose one of {', '.join(SIZES)}", code="setting.choice")
+            fix = f"choose one of {', '.join(SIZES)}"
+            raise UserError(f"unknown size {size!r}", fix=fix, code="setting.choice", setting="size")
         layers.append({f"model.{name}": (value, f"size {size}") for name, value in SIZES[size].items()})
     layers.append({name.replace("-", "_"): (text, origin) for name, text in (overrides or {}).items()})
     return check(merge(layers), from_flags=set(layers[-1]))
@@ -139,6 +141,20 @@ def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = 
 
     Values of the settings in `from_flags` are parsed as TOML. Only sections that the layer changes are validated again.
     """
+    config, errors = check_values(layer, from_flags, base)
+    config = resolve(config)
+    for name, what, fix in conflicts(config):
+        place = layer[name][1] if name in layer else None
+        errors.append(UserError(what, place, fix=fix, code="setting.conflict", setting=name))
+    if errors:
+        raise UserErrors(errors)
+    return config
+
+
+def check_values(
+    layer: Layer, from_flags: Collection[str] = (), base: Config | None = None
+) -> tuple[Config, list[UserError]]:
+    """Return the settings of a layer without a check of conflicts, and the errors of names; raise if a value is invalid."""
     types, errors = setting_types(), list[UserError]()
     nested: dict[str, Any] = {}
     for name, (value, where) in layer.items():
@@ -159,16 +175,9 @@ def check(layer: Layer, from_flags: Collection[str] = (), base: Config | None = 
             name: vars(getattr(base, name)) | value if name in sections() else value for name, value in nested.items()
         }
     try:
-        config = TypeAdapter(Config).validate_python(nested)
+        return TypeAdapter(Config).validate_python(nested), errors
     except ValidationError as error:
         raise UserErrors(errors + wrong_values(error, layer)) from None
-    config = resolve(config)
-    for name, what, fix in conflicts(config):
-        place = layer[name][1] if name in layer else None
-        errors.append(UserError(what, place, fix=fix, code="setting.conflict", setting=name))
-    if errors:
-        raise UserErrors(errors)
-    return config
 
 
 def resolve(config: Config) -> Config:
@@ -250,3 +259,10 @@ def parse_flag(text: Any, kind: Any) -> Any:
     except tomllib.TOMLDecodeError:
         value = listed
     return [value] if typing.get_origin(kind) is tuple else value  # a list of one
+
+
+def as_typed(value: Any) -> str:
+    """Return a setting's value as a user would type it."""
+    if isinstance(value, tuple):
+        return shlex.join(value) or "none"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value) or '""'

@@ -43,7 +43,7 @@ from lilliput.storage.atomic_files import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lilliput.storage.run_folders import Run
+    from lilliput.storage.run_folders import RunFolder
 
 FORMAT = 1
 MODEL, STATE, STATE_JSON = "model.safetensors", "state.safetensors", "state.json"
@@ -233,7 +233,7 @@ def list_checkpoints(parent: Path) -> list[Checkpoint]:
 
 
 def save_checkpoint(
-    run: Run,
+    run: RunFolder,
     step: int,
     *,
     model: Mapping[str, Tensor],

@@ -28,15 +28,19 @@ FIGURES = ("loss", "perplexity", "bits_per_byte", "accuracy", "tokens", "documen
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFolder:
     """A folder with settings, a log and checkpoints. Reading needs no lock; training holds `lock()`."""
 
     folder: Path
 
     @classmethod
     def create(
-        cls, folder: Path, config: Mapping[str, Any], overwrite: bool, first: Callable[[Run], object] | None = None
-    ) -> Run:
+        cls,
+        folder: Path,
+        config: Mapping[str, Any],
+        overwrite: bool,
+        first: Callable[[RunFolder], object] | None = None,
+    ) -> RunFolder:
         """Create a run, or raise if it exists. An old run is replaced only when the new folder is complete.
 
         `first` may write files that the run must have from the start.
@@ -78,7 +82,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path) -> RunFolder:
         if not looks_like_run(folder):
             fix = "run lilliput info to list the runs"
             raise UserError(f"{folder} is not the folder of a run", None, fix=fix, code="run.missing")
@@ -228,7 +232,7 @@ def looks_like_run(folder: Path) -> bool:
     return os.path.isfile(folder / CONFIG) and not store.looks_like_checkpoint(folder)
 
 
-def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run | Checkpoint:
+def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> RunFolder | Checkpoint:
     """Find the folder of a run or a checkpoint, or a run in `runs_folder` by name; paths have precedence."""
     given, runs = str(path_or_name), Path(runs_folder)
     places = [Path(given), runs / given] if given else []
@@ -236,7 +240,7 @@ def find_run(path_or_name: str | Path, runs_folder: str | Path = "runs") -> Run 
         if os.path.isdir(place) and store.looks_like_checkpoint(place):
             return Checkpoint.open(place)
         if looks_like_run(place):
-            return Run(place)
+            return RunFolder(place)
     names = [run.name for run in _runs_in(runs)]
     close = nearest(Path(given).name, names)
     fix = "run lilliput info to list the runs" if names else "run lilliput train to train one"
@@ -265,12 +269,12 @@ def resolve_checkpoint(path_or_name: str | Path, runs_folder: str | Path = "runs
     return checkpoint
 
 
-def _runs_in(folder: Path) -> list[Run]:
+def _runs_in(folder: Path) -> list[RunFolder]:
     try:
         entries = sorted(folder.iterdir())
     except OSError:
         return []
-    return [Run(entry) for entry in entries if looks_like_run(entry) and not entry.name.startswith(".")]
+    return [RunFolder(entry) for entry in entries if looks_like_run(entry) and not entry.name.startswith(".")]
 
 
 def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
@@ -278,9 +282,9 @@ def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
     return [summarise_run(run) for run in _runs_in(Path(folder))]
 
 
-def summarise_run(place: Run | Checkpoint) -> dict[str, Any]:
+def summarise_run(place: RunFolder | Checkpoint) -> dict[str, Any]:
     """Return the state and the metrics of a run, or of the run that contains a checkpoint."""
-    run = place if isinstance(place, Run) else Run.open(place.folder.absolute().parents[1])
+    run = place if isinstance(place, RunFolder) else RunFolder.open(place.folder.absolute().parents[1])
     try:
         events, problem = run.metrics(), None
     except UserError as error:
@@ -323,7 +327,7 @@ def figures_of_tests(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {event["name"]: {key: event.get(key) for key in (*FIGURES, "step", "weights")} for event in tests}
 
 
-def describe(run: Run, verify: bool = True) -> dict[str, Any]:
+def describe(run: RunFolder, verify: bool = True) -> dict[str, Any]:
     """Return what `info` reports about a run without torch. `verify` reads every byte of every checkpoint."""
     summary, events, best, last = summarise_run(run), run.metrics(), run.best, run.last
     checkpoints = []

@@ -32,7 +32,7 @@ from lilliput.settings.loading import replace as change
 from lilliput.settings.plugins import load_plugin
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import CONFIG
-from lilliput.storage.run_folders import Run, best_validation, figures_of_tests
+from lilliput.storage.run_folders import RunFolder, best_validation, figures_of_tests
 from lilliput.studies.measure_settings import MeasureSettings, read_settings
 from lilliput.studies.study_metrics import EXAMPLE, OF_A_SPLIT, ORDERS
 from lilliput.studies.subprocesses import own_peak
@@ -55,7 +55,7 @@ WARM_UP = 8  # tokens generated before timing: the first ones load and compile
 def measure_training(run: Path, settings: Mapping[str, Any], seed: int) -> dict[str, float]:
     """Return the losses of the run's own evaluations and the costs of training. `train.seconds` ends with the last step: the
     final evaluation is not training."""
-    opened = Run.open(run)
+    opened = RunFolder.open(run)
     events, config = opened.metrics(), config_from_dict(opened.config(), str(run / CONFIG))
     steps = [event for event in events if event["event"] == "step"]
     if not steps:

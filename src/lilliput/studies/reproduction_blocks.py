@@ -21,7 +21,7 @@ from lilliput.reports.run_history import history_table, run_history
 from lilliput.reports.run_plots import draw_run
 from lilliput.reports.run_report import SEED
 from lilliput.reports.sample_section import SampleRequest, find_samples, sample_blocks, save_samples
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.studies.grid import cells
 from lilliput.studies.measure_settings import read_settings
 from lilliput.studies.reproduction_files import (
@@ -102,13 +102,13 @@ class Builder:
         }
         return build[type(item)](item)
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str) -> RunFolder:
         """Return the folder of a run of the file: that of its first cell."""
         part = self.plan.runs[name]
         result = part.result()
         if result is None or not result.rows:
             raise not_run(part)
-        return Run.open(result.folder / result.rows[0].run)
+        return RunFolder.open(result.folder / result.rows[0].run)
 
     def writer(self, name: str) -> Writer:
         from lilliput.decoding.writer import load

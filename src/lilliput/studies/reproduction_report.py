@@ -12,7 +12,7 @@ from pathlib import Path
 from lilliput.reports.document import Block, Bullets, FactList, Paragraph, ReportDocument, Section, Table
 from lilliput.reports.formatting import counted, duration, machine_facts
 from lilliput.reports.report_files import REPORT, write_document
-from lilliput.storage.run_folders import Run, describe
+from lilliput.storage.run_folders import RunFolder, describe
 from lilliput.studies.grid import budget_of, cells
 from lilliput.studies.reproduction_blocks import Builder, Produced
 from lilliput.studies.reproduction_plan import Part, Plan
@@ -107,7 +107,7 @@ def run_row(part: Part) -> list[str]:
     row = [part.name, Path(study.recipe).stem, f"{amount:,.4g} {unit}", format_settings(study.settings)]
     if result is None or not result.rows:
         return [*row, "–", "–", "–"]
-    about = describe(Run(result.folder / result.rows[0].run), verify=False)
+    about = describe(RunFolder(result.folder / result.rows[0].run), verify=False)
     return [*row, f"{about['steps']:,}", f"{about['tokens_seen']:,}", duration(about["seconds"])]
 
 

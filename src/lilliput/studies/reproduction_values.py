@@ -15,7 +15,7 @@ from lilliput.model.counting import Parameters, count
 from lilliput.reports.run_history import run_history
 from lilliput.settings.loading import config_from_dict
 from lilliput.storage.checkpoints import CONFIG
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.studies.comparison import summarise_cell
 from lilliput.studies.grid import Study, cells
 from lilliput.studies.reproduction_files import SOURCE_KEYS, Column, Row, Source, TableItem
@@ -106,7 +106,7 @@ def value_in(
     rows = [row for row in result.rows if row.cell == labels]
     if not rows:
         return Found(reason="not measured")
-    run = Run(result.folder / rows[0].run)
+    run = RunFolder(result.folder / rows[0].run)
     if any(getattr(source, key) is not None for key in EXCLUSIVE[1]):
         return history_value(run.metrics(), source, metric)
     if metric in PARAMETERS:
@@ -115,7 +115,7 @@ def value_in(
     return Found(reason="not measured") if summary is None else Found(summary.mean)
 
 
-def parameter_counts(run: Run) -> dict[str, int]:
+def parameter_counts(run: RunFolder) -> dict[str, int]:
     config = config_from_dict(run.config(), str(run.folder / CONFIG))
     counted = dataclasses.asdict(count(config.model, config.vectors).parameters)
     return {f"parameters.{part}": number for part, number in counted.items()}

@@ -2,7 +2,7 @@
 
 Owns: which jobs are left, the events reported to the caller, the handling of failed processes. Does not own: processes
 (`subprocesses`), their command lines (`job_plan`), the study's folder (`study_results`), the estimated time
-(`time_estimate`), the console (`cli.study`), the report.
+(`time_estimate`), the console (`api.study_progress`), the report.
 
 Each run and each measurement is a separate process, so that its peak memory can be measured.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from lilliput.errors import UserError
 from lilliput.storage import atomic_files as files
-from lilliput.storage.run_folders import Run, describe, looks_like_run
+from lilliput.storage.run_folders import RunFolder, describe, looks_like_run
 from lilliput.studies.grid import Study, load_study
 from lilliput.studies.job_plan import (
     LILLIPUT,
@@ -177,7 +177,7 @@ class Runner:
 
     def is_finished(self, job: Training) -> bool:
         """Return whether the run is finished, after waiting for another process that trains it."""
-        run = Run(self.folder / job.run)
+        run = RunFolder(self.folder / job.run)
         if not looks_like_run(run.folder):
             return False
         if run.is_locked():

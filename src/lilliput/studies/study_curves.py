@@ -16,7 +16,7 @@ from lilliput.reports.curves import Curve, clipped_note, running_mean, visible_h
 from lilliput.reports.document import Picture
 from lilliput.reports.formatting import capital
 from lilliput.reports.plot_style import PALETTE, finish, frame_upward, label_ends, new_drawing, thousands
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.studies.comparison import Labels, axis_labels, cell_labels, reference_labels
 from lilliput.studies.grid import budget_of, cells
 from lilliput.studies.study_metrics import UNITS_OF_METRICS
@@ -148,7 +148,7 @@ def read_curve(result: StudyResult, run: str, training: bool, unit: str) -> Curv
     if unit == "steps":
         passed = at
     elif unit == "micro-batches":
-        passed = at * Run(result.folder / run).config()["train"]["accumulate"]
+        passed = at * RunFolder(result.folder / run).config()["train"]["accumulate"]
     elif unit == "minutes":
         passed = np.array([event["seconds"] for event in steps]) / 60
     else:

@@ -28,7 +28,7 @@ from lilliput.settings.source_names import INPUT_PATHS, resolve_input
 from lilliput.storage import atomic_files as files
 from lilliput.storage.dotted_names import flatten
 from lilliput.storage.environment import describe_hardware, describe_versions
-from lilliput.storage.run_folders import Run, differences, looks_like_run
+from lilliput.storage.run_folders import RunFolder, differences, looks_like_run
 from lilliput.studies.grid import Cell, Study, cell_config, cells, study_from_dict
 
 STUDY, METRICS, PROCESSES, TABLE, LOCK = "study.json", "metrics.jsonl", "processes.jsonl", "table.csv", ".lock"
@@ -59,7 +59,7 @@ class StudyResult:
 
     def curve(self, run: str) -> list[dict[str, Any]]:
         """Return the lines of the run's log."""
-        return Run(self.folder / run).metrics()
+        return RunFolder(self.folder / run).metrics()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The estimated time of a study before it runs, and the time left while it runs.
 
 Owns: the expected seconds of a job: the mean of the same job with other seeds, else the mean of its kind, else from its FLOPs.
-Does not own: measuring times (`runner`), showing them (`cli.study`).
+Does not own: measuring times (`runner`), showing them (`api.study_progress`).
 """
 
 from __future__ import annotations

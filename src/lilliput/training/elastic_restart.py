@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lilliput.storage.atomic_files import write_whole
-from lilliput.storage.run_folders import Run, looks_like_run
+from lilliput.storage.run_folders import RunFolder, looks_like_run
 
 LAUNCH = ".launch"  # the file of a run that lists the torchruns that trained it last, one per line
 
@@ -42,7 +42,7 @@ def was_trained_by(folder: Path, launches: set[str]) -> bool:
         return False
 
 
-def save_launches(run: Run, launches: set[str]) -> None:
+def save_launches(run: RunFolder, launches: set[str]) -> None:
     """Write the list of torchruns into the run. Call it at every start: after a restart, the first process may be on another
     machine."""
     if launches:

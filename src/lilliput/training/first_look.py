@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lilliput.data.prepare.token_files import Prepared
 from lilliput.settings.tree import Config
-from lilliput.storage.run_folders import Run, best_validation, looks_like_run
+from lilliput.storage.run_folders import RunFolder, best_validation, looks_like_run
 from lilliput.training.training_warnings import uniform_loss
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def starting_notes(trainer: Trainer[Any], prepared: Prepared, origin: Checkpoint
 def bytes_per_token(checkpoint: Checkpoint) -> float | None:
     """Return the bytes per token of the validation text of the run that contains the checkpoint, from its log."""
     folder = checkpoint.folder.absolute().parents[1]
-    found = best_validation(Run(folder).metrics()) if looks_like_run(folder) else None
+    found = best_validation(RunFolder(folder).metrics()) if looks_like_run(folder) else None
     if not found or not found["perplexity"] or not found["bits_per_byte"]:
         return None
     return math.log2(found["perplexity"]) / float(found["bits_per_byte"])

@@ -1,6 +1,6 @@
 """Signals that stop a training.
 
-Owns: calling a handler on Ctrl-C and SIGTERM for a while. Does not own: what the handler does (`session`, `cli.train`).
+Owns: calling a handler on Ctrl-C and SIGTERM for a while. Does not own: what the handler does (`api.training_progress`).
 """
 
 from __future__ import annotations

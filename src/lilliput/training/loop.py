@@ -31,7 +31,7 @@ from lilliput.model.transformer import Transformer, weights
 from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import Checkpoint, save_checkpoint, step_name
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.storage.state_format import describe_machine, put_together, random_seed, take_apart
 from lilliput.training.budget import Budget
 from lilliput.training.distributed import Parallel
@@ -70,7 +70,7 @@ class Trainer(Generic[AnyBatch]):
         objective: Objective[AnyBatch],
         splits: Mapping[str, Split[AnyBatch]],
         prepared: Prepared,
-        run: Run,
+        run: RunFolder,
         floor: Callable[[], float | None],
     ) -> None:
         self.config, self.world, self.model, self.parallel, self.precision = config, world, model, parallel, precision
@@ -291,7 +291,7 @@ class Trainer(Generic[AnyBatch]):
 
     # Saving and resuming -----------------------------------------------------------------------------------------------
 
-    def save(self, run: Run | None = None) -> None:
+    def save(self, run: RunFolder | None = None) -> None:
         """Gather a checkpoint from all processes; the first one writes it."""
         check_weights(self.step, self.model, self.run)
         with self.averaged():

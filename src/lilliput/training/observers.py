@@ -1,6 +1,6 @@
 """Observers of a run: the log file and the console.
 
-Owns: metrics.jsonl; the progress bar, lines, warnings and samples on the console. Does not own: the run, the
+Owns: metrics.jsonl; the progress bar, lines, warnings and samples on the console or in a notebook. Does not own: the run, the
 samples, other loggers (`trackers`). An observer is called with each event and changes nothing in the run.
 """
 
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lilliput.evaluation.metric_format import format_figures, format_limit, format_perplexity
 from lilliput.storage.atomic_files import cannot_write
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import (
     Evaluated,
     EvaluationFigures,
@@ -44,7 +44,7 @@ class Observer(Protocol):
 class MetricsFile:
     """Write one JSON object per line, flushed before the next event."""
 
-    def __init__(self, run: Run, every: int) -> None:
+    def __init__(self, run: RunFolder, every: int) -> None:
         self.every, self.path = every, run.metrics_path
         try:
             self.file: IO[str] = self.path.open("a", encoding="utf-8")
@@ -77,6 +77,7 @@ class ConsoleObserver:
         self.smooth: float | None = None
         self.last: Stepped | None = None
         self.printed = time.monotonic()
+        self.prints_steps = not console.is_terminal
         # The bar is as wide as an 80-column line allows.
         self.bar = Progress(
             TextColumn("step {task.fields[step]:>6,}"),
@@ -115,9 +116,9 @@ class ConsoleObserver:
         speed = f"{event.tokens_per_second:,.0f} tokens/s"
         left = clock(event.seconds * (1.0 - event.progress) / event.progress)
         shown = f"{loss}  {speed}  {left} left" if event.progress < 1.0 else "evaluating on the whole validation split"
-        self.bar.update(self.task, completed=event.progress, step=event.step, figures=shown)
+        self.update_bar(event, shown)
         now = time.monotonic()
-        if not self.console.is_terminal and (now - self.printed >= 10.0 or event.step == 1):
+        if self.prints_steps and (now - self.printed >= 10.0 or event.step == 1):
             self.printed = now
             parts = (
                 f"{event.progress:4.0%}",
@@ -128,6 +129,9 @@ class ConsoleObserver:
                 f"{left} left",
             )
             self.console.print(f"step {event.step:>6,}  {'  '.join(parts)}")
+
+    def update_bar(self, event: Stepped, figures: str) -> None:
+        self.bar.update(self.task, completed=event.progress, step=event.step, figures=figures)
 
     def evaluated(self, event: Evaluated) -> None:
         """Print training and validation metrics, and one metric of each test set. The training loss is that of the sample, if
@@ -156,6 +160,29 @@ class ConsoleObserver:
 
     def close(self) -> None:
         self.bar.stop()
+
+
+class StepBar(Protocol):
+    """A bar of a notebook."""
+
+    def bar(self, share: float | None, figures: str) -> None: ...
+
+    def clear_bar(self) -> None: ...
+
+
+class NotebookObserver(ConsoleObserver):
+    """As ConsoleObserver, with the bar of a notebook in place of the lines of steps."""
+
+    def __init__(self, console: Console, bytes_per_prediction: float | None, screen: StepBar) -> None:
+        super().__init__(console, bytes_per_prediction)
+        self.screen, self.prints_steps = screen, False
+
+    def update_bar(self, event: Stepped, figures: str) -> None:
+        self.screen.bar(event.progress, f"step {event.step:,}  {event.progress:.0%}  {figures}")
+
+    def close(self) -> None:
+        super().close()
+        self.screen.clear_bar()
 
 
 def format_tests(tests: Mapping[str, EvaluationFigures]) -> str:

@@ -29,7 +29,7 @@ from lilliput.model.transformer import weights
 from lilliput.settings.loading import config_to_dict, replace
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import save_checkpoint
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.storage.state_format import take_apart
 from lilliput.training.cost_estimate import may_time_steps, refuse_too_large, tensor_bytes, token_seconds
 from lilliput.training.estimate_data import EstimateData
@@ -169,7 +169,7 @@ def time_checkpoint(trial: Trial[Any]) -> float:
         began = time.perf_counter()
         skeleton, tensors = take_apart(states)
         save_checkpoint(
-            Run(Path(folder)),
+            RunFolder(Path(folder)),
             0,
             model=weights(trial.model),
             state=tensors,

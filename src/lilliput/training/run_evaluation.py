@@ -23,7 +23,7 @@ from lilliput.training.objectives import Objective, Split
 from lilliput.training.process_group import World
 
 SAMPLE_BATCH = 16  # rows of a sample per batch: not a setting, so that the metrics do not depend on one
-Run = Callable[[Callable[[Transformer], EvaluationFigures]], EvaluationFigures]
+UseWeights = Callable[[Callable[[Transformer], EvaluationFigures]], EvaluationFigures]
 
 
 class EvaluationPlan:
@@ -76,7 +76,7 @@ class Evaluator(Generic[AnyBatch]):
         objective: Objective[AnyBatch],
         splits: Mapping[str, Split[AnyBatch]],
         plan: EvaluationPlan,
-        use: Run,
+        use: UseWeights,
         stopped: Callable[[], bool],
     ) -> None:
         self.world, self.objective, self.splits, self.plan = world, objective, splits, plan

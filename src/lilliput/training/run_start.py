@@ -34,7 +34,7 @@ from lilliput.settings.source_names import BUILT_IN_CORPORA
 from lilliput.settings.tree import Config
 from lilliput.storage.checkpoints import CONFIG, Checkpoint
 from lilliput.storage.dotted_names import flatten
-from lilliput.storage.run_folders import Run, looks_like_run, resolve_checkpoint
+from lilliput.storage.run_folders import RunFolder, looks_like_run, resolve_checkpoint
 from lilliput.training.elastic_restart import save_launches, was_trained_by
 from lilliput.training.extension import BUDGET_NAMES, larger_budget
 from lilliput.training.process_group import World
@@ -54,11 +54,13 @@ ADOPTED = ("model.", "tokenizer.", "vectors.")  # settings that are taken from t
 
 
 class CommandSettings(NamedTuple):
-    """The settings of a command line: a target (recipe, text or run), dotted settings, and a size."""
+    """The settings of a command or a call: a target (recipe, text or run), dotted settings, a size, and their place in
+    error messages."""
 
     target: str
-    overrides: Mapping[str, str]
+    overrides: Mapping[str, Any]
     size: str | None = None
+    origin: str = "command line"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class ClaimedRun:
     tokenizer, if that was read from a file. `notes` are sentences for the user.
     """
 
-    run: Run
+    run: RunFolder
     config: Config
     resumed: bool
     overwrite: bool
@@ -123,7 +125,7 @@ def resolve_start(
     if resume and isinstance(requested, CommandSettings):
         run, named = find_run_to_resume(requested)
         return RunStart(resumed_config(run, named), True, overwrite, None)
-    config = requested if isinstance(requested, Config) else load_config(*requested, origin="command line")
+    config = requested if isinstance(requested, Config) else load_config(*requested)
     origin: Checkpoint | None = None
     if start_from is not None:
         if isinstance(requested, CommandSettings):
@@ -131,11 +133,11 @@ def resolve_start(
         origin = resolve_checkpoint(start_from, config.log.folder)
         config = adopt(config, origin)
     if resume:
-        config = resumed_config(Run.open(run_folder(config)), flatten(config_to_dict(config)))
+        config = resumed_config(RunFolder.open(run_folder(config)), flatten(config_to_dict(config)))
     return RunStart(config, resume, overwrite, origin)
 
 
-def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
+def find_run_to_resume(command: CommandSettings) -> tuple[RunFolder, dict[str, Any]]:
     """Return the run, and the settings that the command names.
 
     The target is the run's folder, its name in runs/, or the target of the command that started it. In the last case only
@@ -153,9 +155,9 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
             what = "settings of a resumed run cannot be changed, except a larger budget"
             fix = "remove them, or start a new run from this one"
             raise UserError(what, str(folder), fix=fix, code="setting.changed", setting=changed)
-        config = load_config(None, free, origin="command line")
+        config = load_config(None, free, origin=command.origin)
     else:
-        config = load_config(*command, origin="command line")
+        config = load_config(*command)
         folder = run_folder(config)
         if not looks_like_run(folder):
             what, fix = f"there is no run named {str(folder)!r}", "check the name, or start a new run"
@@ -163,10 +165,10 @@ def find_run_to_resume(command: CommandSettings) -> tuple[Run, dict[str, Any]]:
     settings = flatten(config_to_dict(config))
     names = [*command.overrides, *(f"model.{name}" for name in SIZES.get(command.size or "", {}))]
     place = {"name": folder.resolve().name, "log.folder": str(folder.parent)}
-    return Run(folder), {name: settings[name] for name in names} | place
+    return RunFolder(folder), {name: settings[name] for name in names} | place
 
 
-def resumed_config(run: Run, requested: Mapping[str, Any]) -> Config:
+def resumed_config(run: RunFolder, requested: Mapping[str, Any]) -> Config:
     """Return the settings saved in a run, with the `requested` ones (by dotted name) that may change; raise for any other.
 
     The budget may grow.
@@ -238,7 +240,7 @@ def claim_run(start: RunStart | None, world: World, stack: ExitStack) -> Claimed
     if claimed is not None:
         return claimed
     config = config_from_dict(shared.pop("config"), "settings")
-    return ClaimedRun(Run(run_folder(config)), config, **shared)
+    return ClaimedRun(RunFolder(run_folder(config)), config, **shared)
 
 
 def claim_first(start: RunStart, world: World, stack: ExitStack) -> ClaimedRun:
@@ -246,21 +248,21 @@ def claim_first(start: RunStart, world: World, stack: ExitStack) -> ClaimedRun:
     folder, config, launches, notes = run_folder(start.config), start.config, world.launches(), list[str]()
     resumed, checkpoint = start.resume, start.origin
     if not resumed and was_trained_by(folder, launches):
-        resumed, config = True, resumed_config(Run(folder), flatten(config_to_dict(config)))
-    run = Run(folder)
+        resumed, config = True, resumed_config(RunFolder(folder), flatten(config_to_dict(config)))
+    run = RunFolder(folder)
     if resumed:
         stack.enter_context(run.lock())
         save_launches(run, launches)
         checkpoint = newest_checkpoint(run, notes)
     elif looks_like_run(folder) and not start.overwrite:
-        Run.create(folder, {}, overwrite=False)  # raises: the run exists
+        RunFolder.create(folder, {}, overwrite=False)  # raises: the run exists
     # A tokenizer that was read from files is taken from the checkpoint: the files may have changed.
     from_files = checkpoint is not None and not learns(config.tokenizer)
     tokenizer_json = checkpoint.tokenizer_json() if checkpoint is not None and from_files else None
     return ClaimedRun(run, config, resumed, start.overwrite, checkpoint is not None, tokenizer_json, checkpoint, notes)
 
 
-def newest_checkpoint(run: Run, notes: list[str]) -> Checkpoint | None:
+def newest_checkpoint(run: RunFolder, notes: list[str]) -> Checkpoint | None:
     """Return the newest intact checkpoint, or None if there are no checkpoints; add a note for each damaged one."""
     problems: list[str] = []
     checkpoint = run.newest_valid(lambda _, error: problems.append(error.what))

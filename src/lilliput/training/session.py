@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,17 +25,16 @@ from lilliput.model.transformer import Transformer
 from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config
 from lilliput.storage.environment import describe_hardware, describe_versions
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.cost_estimate import refuse_too_large
 from lilliput.training.elastic_restart import save_launches
 from lilliput.training.events import Event, SessionStarted
 from lilliput.training.extension import extend, has_grown
 from lilliput.training.first_look import starting_notes, text_notes
-from lilliput.training.interruption import INTERRUPT, listening
 from lilliput.training.loop import Trainer
 from lilliput.training.model_setup import ModelSetup, set_up_model
 from lilliput.training.observers import MetricsFile, Observer
-from lilliput.training.process_group import World, open_world
+from lilliput.training.process_group import World
 from lilliput.training.run_start import ClaimedRun, RunStart, claim_run, resolve_start
 from lilliput.training.speed_choice import choose_speed
 from lilliput.training.step_timing import Work
@@ -48,7 +46,7 @@ from lilliput.training.training_data import TrainingData, load_training_data
 class Session:
     """A run about to train. `notes` are sentences for the user."""
 
-    run: Run
+    run: RunFolder
     trainer: Trainer[Any]
     prepared: Prepared
     notes: list[str]
@@ -189,7 +187,7 @@ def refuse_mixture(config: Config, world: World) -> None:
         )
 
 
-def build_trainer(run: Run, data: TrainingData, setup: ModelSetup, world: World) -> Trainer[Any]:
+def build_trainer(run: RunFolder, data: TrainingData, setup: ModelSetup, world: World) -> Trainer[Any]:
     trainer = Trainer(
         data.config,
         world,
@@ -209,17 +207,17 @@ def build_trainer(run: Run, data: TrainingData, setup: ModelSetup, world: World)
 def create_run(session: Session, claimed: ClaimedRun, stack: ExitStack) -> None:
     """Create and lock the run's folder. If the weights are another run's, save them first: the other run may be deleted."""
     trainer, world = session.trainer, session.trainer.world
-    save: Callable[[Run], None] = trainer.save if claimed.has_weights else lambda _: None
+    save: Callable[[RunFolder], None] = trainer.save if claimed.has_weights else lambda _: None
     if not world.first:
         save(session.run)  # all processes gather the weights
         return
 
-    def fill(new: Run) -> None:
+    def fill(new: RunFolder) -> None:
         save_launches(new, world.launches())
         save(new)
 
     folder, config = session.run.folder, config_to_dict(trainer.config)
-    trainer.run = session.run = Run.create(folder, config, claimed.overwrite, fill)
+    trainer.run = session.run = RunFolder.create(folder, config, claimed.overwrite, fill)
     stack.enter_context(session.run.lock())
 
 
@@ -244,7 +242,7 @@ def resume_training(session: Session, claimed: ClaimedRun) -> None:
         trainer.best = None
 
 
-def best_verifies(run: Run, notes: list[str]) -> bool:
+def best_verifies(run: RunFolder, notes: list[str]) -> bool:
     """Return whether the best checkpoint is intact or missing; add a note if it is damaged."""
     try:
         if run.best:
@@ -253,31 +251,3 @@ def best_verifies(run: Run, notes: list[str]) -> bool:
         notes.append(f"{error.what}; the best of the next checkpoints will replace it")
         return False
     return True
-
-
-def train(
-    config: Config,
-    resume: bool = False,
-    overwrite: bool = False,
-    start_from: str | None = None,
-    observers: list[Observer] | None = None,
-) -> Run:
-    """Train a run to its end: `lilliput.train(lilliput.Config(name="mine"))`. Under torchrun, all processes call this.
-
-    Ctrl-C ends the current step, saves, and raises KeyboardInterrupt; a second one stops at once. `resume=True` continues.
-    """
-    received: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        session.trainer.stop()
-        if len(received) > 1 and world.launch is None:
-            raise KeyboardInterrupt
-
-    with open_world() as world, open_session(config, resume, overwrite, start_from, world=world) as session:
-        with listening(on_signal, INTERRUPT):
-            for _ in session.events(observers or [] if world.first else []):
-                pass
-        if received:
-            raise KeyboardInterrupt
-    return session.run

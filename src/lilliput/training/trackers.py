@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from lilliput.errors import UserError
 from lilliput.settings.loading import config_to_dict
 from lilliput.settings.tree import Config, LogSettings
-from lilliput.storage.run_folders import Run
+from lilliput.storage.run_folders import RunFolder
 from lilliput.training.events import Event, Finished, Stepped
 
 PROJECT = "lilliput"  # in trackio and Weights & Biases
@@ -50,7 +50,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Files in the run's folder. A resumed run discards values after its checkpoint."""
 
-    def __init__(self, config: Config, run: Run, step: int) -> None:
+    def __init__(self, config: Config, run: RunFolder, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=step or None)
@@ -73,7 +73,7 @@ class Trackio:
     """A database in TRACKIO_DIR, or a Space (TRACKIO_SPACE_ID). Values from before an interruption stay: the resumed run would
     repeat the same ones."""
 
-    def __init__(self, config: Config, run: Run, step: int) -> None:
+    def __init__(self, config: Config, run: RunFolder, step: int) -> None:
         import trackio
         from trackio.sqlite_storage import SQLiteStorage
 
@@ -101,7 +101,7 @@ class Trackio:
 class WeightsAndBiases:
     """Online if the user is logged in and connected; else files in the run's folder, which `wandb sync` uploads."""
 
-    def __init__(self, config: Config, run: Run, step: int) -> None:
+    def __init__(self, config: Config, run: RunFolder, step: int) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when the package is imported
         import wandb
 
@@ -151,7 +151,7 @@ def own_id(path: Path, keep: bool) -> str:
     return new
 
 
-TRACKERS: dict[str, tuple[str, Callable[[Config, Run, int], Tracker]]] = {
+TRACKERS: dict[str, tuple[str, Callable[[Config, RunFolder, int], Tracker]]] = {
     "tensorboard": ("TensorBoard", TensorBoard),
     "trackio": ("trackio", Trackio),
     "wandb": ("Weights & Biases", WeightsAndBiases),
@@ -221,7 +221,7 @@ def note_on_stderr(text: str) -> None:
 
 
 def build_trackers(
-    config: Config, run: Run, step: int, note: Callable[[str], None] = note_on_stderr
+    config: Config, run: RunFolder, step: int, note: Callable[[str], None] = note_on_stderr
 ) -> list[TrackerObserver]:
     """Build the trackers of the settings, for a run that starts (step 0) or is resumed after `step`."""
     return [

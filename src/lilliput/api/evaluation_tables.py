@@ -1,11 +1,12 @@
-"""Printed tables of an evaluation.
+"""Tables of an evaluation, for terminals and notebooks.
 
-Owns: the tables and sentences. Does not own: the metrics, or their JSON (`evaluation.evaluate`).
+Owns: the tables and sentences. Does not own: the metrics, or their JSON (`evaluation.evaluate`), or printing
+(`cli.evaluate`, `evaluation_result`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,19 +15,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from lilliput.cli.generation_flags import as_typed
-from lilliput.cli.mixture_output import generated_by, mixture_block
-from lilliput.cli.output import stdout_console
+from lilliput.api.mixture_tables import generated_by, mixture_block
 from lilliput.evaluation.metric_format import PERPLEXITY, PLAIN, SHARE, NumberForm, format_part, format_perplexity
 from lilliput.evaluation.prompt_selection import describe_prompts
+from lilliput.settings.loading import as_typed
 from lilliput.settings.tree import GenerateSettings
 
-ONLY = {
-    "position": "a language model",
-    "frequency": "a language model and its training data",
-    "label": "a language model and documents with labels",
-    "set": "a language model and several sets",
-}  # requirements of --by
 MOST_CLASSES = 12  # of a printed confusion matrix
 MOST_SAMPLES = 10  # in a printed table
 PERPLEXITY_OF_TEXTS = (
@@ -68,22 +62,13 @@ VERDICTS = {"loses": "worse than", "ahead": "better than", "ties": "not signific
 RULE = "not significantly different: the confidence interval of the paired difference includes zero"
 
 
-def show(found: dict[str, Any], by: Sequence[str]) -> None:
-    console = stdout_console()
+def heading(found: Mapping[str, Any]) -> str:
+    """Return the first line, with markup."""
     run = found["run"] or "the checkpoint"
-    console.print(f"[bold]{escape(run)}[/] at {found['checkpoint']} on {escape(found['on'])}: {format_size(found)}")
-    console.print(main_table(found))
-    for sentence in sentences(found):
-        console.print(sentence, markup=False)
-    for name in by:
-        if not found.get("by", {}).get(name):
-            console.print(f"--by {name} requires {ONLY[name]}", markup=False)
-    for table in tables(found, by):
-        console.print()
-        console.print(table)
+    return f"[bold]{escape(run)}[/] at {found['checkpoint']} on {escape(found['on'])}: {format_size(found)}"
 
 
-def format_size(found: dict[str, Any]) -> str:
+def format_size(found: Mapping[str, Any]) -> str:
     parts = [f"{found['documents']:,} document{'' if found['documents'] == 1 else 's'}", f"{found['bytes']:,} bytes"]
     return ", ".join(parts + ([f"{found['tokens']:,} tokens"] if "tokens" in found else []))
 
@@ -92,7 +77,7 @@ def figure(name: str, value: float) -> str:
     return FORMS.get(name, PLAIN).text(value)
 
 
-def main_table(found: dict[str, Any]) -> Table:
+def main_table(found: Mapping[str, Any]) -> Table:
     """Return the metrics, their confidence intervals, and the metrics without leaked documents, if there are any."""
     unknown, without = found.get("unknown_rate", 0.0) > 0, (found.get("leaked") or {}).get("without")
     table = plain_table("", "", "95% confidence interval", *(["not leaked"] if without else []))
@@ -118,7 +103,7 @@ def beneath(table: Table, *sentences: str) -> Group:
     return Group(table, *(Text(sentence, no_wrap=False, overflow="fold") for sentence in sentences))
 
 
-def sentences(found: dict[str, Any]) -> Iterator[str]:
+def sentences(found: Mapping[str, Any]) -> Iterator[str]:
     if "context" in found:
         stride, context = found["stride"], found["context"]
         windows = "aligned as in training" if stride == context else f"one every {stride:,} tokens"
@@ -155,7 +140,9 @@ def sentences(found: dict[str, Any]) -> Iterator[str]:
         yield f"calibration error {error}: mean difference between confidence and accuracy"
 
 
-def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]:
+def tables(
+    found: Mapping[str, Any], by: Sequence[str] = (), call: Callable[[str], str] = str
+) -> Iterator[RenderableType]:
     parts = found.get("by", {})
     for name in ("set", "label"):
         if parts.get(name) and (name in by or name == "set"):
@@ -171,9 +158,9 @@ def tables(found: dict[str, Any], by: Sequence[str]) -> Iterator[RenderableType]
         if len(found["labels"]) <= MOST_CLASSES:
             yield confusion_table(found["labels"], found["confusion"])
     if "bleu" in found:
-        yield beneath(overlap_table(found), *overlap_sentences(found))
+        yield beneath(overlap_table(found), *overlap_sentences(found, call))
     if "samples" in found:
-        yield sample_table(found["samples"])
+        yield sample_table(found["samples"], call)
     if "stories" in found:
         stories = found["stories"]
         valid = [] if stories["valid"] is None else ["valid stories: texts that the storybook can produce"]
@@ -222,7 +209,7 @@ def confusion_table(names: list[str], confusion: list[list[int]]) -> Table:
     return table
 
 
-def overlap_table(found: dict[str, Any]) -> Table:
+def overlap_table(found: Mapping[str, Any]) -> Table:
     bleu, overlap = found["bleu"], found["overlap"]
     task, written, reference = overlap["task"], overlap["written"], overlap["reference"]
     title = f"{task['prompts']} continuations of {task['tokens']} tokens"
@@ -240,7 +227,7 @@ def overlap_table(found: dict[str, Any]) -> Table:
     return table
 
 
-def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
+def overlap_sentences(found: Mapping[str, Any], call: Callable[[str], str] = str) -> Iterator[str]:
     """Yield what is needed to compare the metrics with others."""
     overlap = found["overlap"]
     task = overlap["task"]
@@ -249,7 +236,7 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     choice = describe_prompts(task["prompt_choice"], task["prompt_tokens"], task["seed"])
     yield f"prompts: {task['prompts']}{requested} ({distinct}): {choice}"
     if 2 * overlap["different_prompts"] <= task["prompts"] and task["prompts"] > 1:
-        advice = f"set --prompt-tokens above {task['prompt_tokens']}"
+        advice = f"set {call('prompt_tokens')} above {task['prompt_tokens']}"
         yield f"warning: few prompts are distinct, so the intervals are too narrow; {advice}"
     if task["full_reference"]:
         yield "references: the whole rest of each document"
@@ -261,7 +248,7 @@ def overlap_sentences(found: dict[str, Any]) -> Iterator[str]:
     yield f"the JSON output has BLEU (0 to 1) by {len(overlap['conventions'])} other definitions (docs/evaluation.md)"
 
 
-def sample_table(samples: list[dict[str, Any]]) -> Group:
+def sample_table(samples: list[dict[str, Any]], call: Callable[[str], str] = str) -> Group:
     """Return the first samples, each as a few rows of a table with wrapped texts."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim")
@@ -272,7 +259,9 @@ def sample_table(samples: list[dict[str, Any]]) -> Group:
         table.add_row("generated", Text(row["generated"].strip()))
         table.add_row("reference", Text(row["reference"].strip()))
         table.add_row("perplexity", f"{own} generated, {other} reference; sentence BLEU-4 {row['sentence_bleu']:.2f}\n")
-    return beneath(table, f"{min(len(samples), MOST_SAMPLES)} of {len(samples)} samples; --overlap-csv writes all")
+    return beneath(
+        table, f"{min(len(samples), MOST_SAMPLES)} of {len(samples)} samples; {call('overlap_csv')} writes all"
+    )
 
 
 def format_generation(settings: dict[str, Any], seed: int) -> str:
@@ -303,7 +292,7 @@ def story_table(stories: dict[str, Any], is_storybook: bool) -> Table:
     return table
 
 
-def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
+def baseline_columns(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield the columns of each table of baselines (tokens, labels). The table is sorted by the last one."""
     bits = "bits_per_byte_spelled" if found.get("unknown_rate") else "bits_per_byte"
     for columns in (("perplexity", bits), ("accuracy",)):
@@ -311,7 +300,7 @@ def baseline_columns(found: dict[str, Any]) -> Iterator[Sequence[str]]:
             yield columns
 
 
-def baseline_rows(found: dict[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
+def baseline_rows(found: Mapping[str, Any], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the baselines and the model, the best first."""
     own = {**{key: found[key] for key in columns}, "name": "this model", "own": True}
     rows = [row for row in (*found["baselines"], own) if row.get(columns[-1]) is not None]
