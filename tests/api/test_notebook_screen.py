@@ -89,7 +89,7 @@ def test_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
     with choose_output(True).reporting() as report:
         report("a note", 0, 0)
-    assert capsys.readouterr() == ("", "a note\n")
+    assert capsys.readouterr() == ("", "note: a note\n")
     assert choose_output(True, first=False).silent is False, "all processes decide alike whether samples are generated"
 
 

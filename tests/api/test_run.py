@@ -111,8 +111,8 @@ def test_wrong_arguments_of_generate(run: lilliput.Run, arguments: dict[str, obj
 
 
 def test_fixes_name_arguments(run: lilliput.Run) -> None:
-    assert refused(lambda: run.generate(top_p=2)).fix == "set top_p to a value less than or equal to 1 or none"
-    assert refused(lambda: run.generate(seed=-1)).fix == "set seed to a value greater than or equal to 0"
+    assert refused(lambda: run.generate(top_p=2)).fix == "set top_p to a number of at most 1 or none"
+    assert refused(lambda: run.generate(seed=-1)).fix == "set seed to a number of at least 0"
     assert refused(lambda: run.generate(max_new_tokens=3)).fix == "use tokens"  # type: ignore[call-arg]
     assert refused(lambda: run.evaluate(baseline=True)).fix == "use baselines"  # type: ignore[call-arg]
     assert refused(lambda: run.attention("Once", layer=[0])).fix == "use layers"  # type: ignore[call-arg]

@@ -153,7 +153,7 @@ def test_a_warm_up_longer_than_the_run_prints_a_note() -> None:
 
 def test_recomputed_flops_are_printed() -> None:
     out = lilliput("train", "mytext.txt", *FLAGS, "--train.recompute", "block", "--dry-run").out
-    assert " to recompute; 2,048 tokens per step\n" in out
+    assert " to recompute; 2,048 tokens per step, padding included\n" in out
     assert "to recompute;" not in lilliput("train", "mytext.txt", *FLAGS, "--dry-run").out
 
 

@@ -311,12 +311,10 @@ class GenerateSettings:
     min_tokens: Annotated[int, Field(ge=0)] = describe("minimum number of tokens (a stop string may come earlier)", 0)
     temperature: NotNegative = describe("sampling temperature; 0: greedy, 1: the distribution of the model", 0.7)
     final_temperature: Positive | None = describe(
-        "temperature at the last token of a text of generate.tokens tokens; it changes linearly from generate.temperature",
-        None,
+        "temperature at the last of generate.tokens tokens; it changes linearly from generate.temperature", None
     )
     entropy_temperature: Positive | None = describe(
-        "temperature where the entropy of the next token is highest, log(vocabulary size); it changes linearly with the entropy, "
-        "from generate.temperature where the entropy is zero",
+        "temperature at the highest entropy of the next token; it changes linearly from generate.temperature at zero entropy",
         None,
     )
     top_k: Count | None = describe("sample from the K most likely tokens", None)
@@ -327,8 +325,7 @@ class GenerateSettings:
         None,
     )
     mix_ngram: MixShare | None = describe(
-        "share (0 to 1) of an n-gram model of the training text in a mixture with the model; auto: the best on validation",
-        None,
+        "share (0 to 1) of an n-gram model of the training text in a mixture; auto: the best on validation", None
     )
     repetition_penalty: Positive = describe("penalty factor of used tokens; 1: off (Keskar et al. 2019)", 1.0)
     frequency_penalty: float = describe("subtracted from the logit of a token for each use", 0.0)

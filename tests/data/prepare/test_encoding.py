@@ -254,7 +254,7 @@ def test_workers_end_with_their_parent(tokenizer: Tokenizer, tmp_path: Path, num
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert [line for line in err.splitlines() if line] == [
-            "stopped; the finished part is kept, run the same command again to resume",
+            "note: stopped; the finished part is kept, run the same command again to resume",
             "lilliput: stopped",
         ]
     else:
